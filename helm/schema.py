@@ -1,9 +1,9 @@
-"""`python helm/schema.py`: write helm/cdcd/values.schema.json; with `--check`, say whether it is in step.
+"""`python helm/schema.py`: write helm/cdcd/values.schema.json; with `--check`, check that it is up to date.
 
-In: the JSON Schema that the daemon itself prints, and the chart's own values, declared below.
-Out: one draft-07 schema (the newest that Helm 3 reads), so that a wrong key ends `helm template` already.
-Invariant: no owned mapping takes an unknown key; below `config` the daemon's rules hold, and the chart adds what a
-ConfigMap and a container ask for: no secret in it, an address that the probes can reach.
+In: the JSON Schema that the daemon prints, and the chart's own values, declared below.
+Out: one draft-07 schema (the newest that Helm 3 supports), so that `helm template` already refuses a wrong key.
+Invariant: no owned mapping accepts an unknown key. The daemon's rules apply below `config`, with two rules of a
+ConfigMap and a container: no secret in it, and an address that the probes can reach.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write or check."""
+    """Write or check the file; return the exit status."""
     if sys.argv[1:] != ["--check"]:
         TARGET.write_text(text())
     elif not TARGET.exists() or TARGET.read_text() != text():
-        print(f"{TARGET} is not in step with the configuration: run python helm/schema.py", file=sys.stderr)
+        print(
+            f"{TARGET} is not up to date with the configuration: run python helm/schema.py", file=sys.stderr
+        )
         return 1
     return 0
 
@@ -77,7 +79,7 @@ def _properties() -> dict[str, Schema]:
             }
         ),
         "imagePullSecrets": _MAPS,
-        # empty is what a chart without values has; the template refuses it in words of its own
+        # a chart without values has an empty config, which the template refuses with its own message
         "config": {"type": "object", "if": {"minProperties": 1}, "then": {"$ref": "#/definitions/Config"}},
         "secrets": _owned(
             {
@@ -122,7 +124,7 @@ def _probe() -> Schema:
 
 
 def _draft_07(schema: Schema) -> Schema:
-    """Return the schema with its references as draft-07 has them, without prose and without inline secrets."""
+    """Return the schema with references in the form of draft-07, without prose and without inline secrets."""
     made = {key: value for key, value in schema.items() if key not in _PROSE}
     if "$ref" in made:
         return {"$ref": made["$ref"].replace("#/$defs/", "#/definitions/")}
@@ -144,7 +146,7 @@ def _is_secret(option: Schema) -> bool:
 
 
 def _restrict(definitions: dict[str, Schema]) -> None:
-    """Add what holds in a chart only."""
+    """Add the rules that apply only in a chart."""
 
     def option(room: str, name: str) -> Schema:
         return definitions[room]["properties"][name]

@@ -1,7 +1,7 @@
-"""The demo: the whole job of cdcd on real servers that run on this machine.
+"""The demo: the whole pipeline of cdcd on real servers on this machine.
 
-In: nothing but installed packages.  Out: a shop in PostgreSQL, its changes in Kafka, its mirror in Spark, and
-a comparison of the two.
-Invariant: everything it starts runs on 127.0.0.1 in a folder of its own and ends with it.
+In: only installed packages.  Out: a shop in PostgreSQL, its changes in Kafka, its mirror in Spark, and
+a comparison of source and mirror.
+Invariant: all processes of the demo run on 127.0.0.1 in one temporary folder and end with the demo.
 Must not: be imported by the daemon.
 """

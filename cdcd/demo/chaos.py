@@ -1,9 +1,9 @@
-"""Faults all the time, for `cdcd demo --chaos`: what strikes next, and when, follows from the seed.
+"""Repeated faults for `cdcd demo --chaos`: the seed determines kind and time of each fault.
 
-In: the seconds since the rows began to change.  Out: strikes on the processes of a `World`, counted by kind.
-Invariant: nothing is struck that cdcd does not promise to survive: it and the mirror are killed and started again,
-cdcd is frozen and woken, its walsender is ended by the server. What was frozen is woken by `end`, whatever happens.
-Must not: touch the servers' data, or wait.
+In: the seconds since the start of the workload.  Out: faults of the processes of a `World`, counted by kind.
+Invariant: each fault is one that cdcd promises to survive: cdcd and the mirror are killed and restarted, cdcd is
+stopped and continued (SIGSTOP, SIGCONT), the server ends its walsender. `end` always continues a stopped process.
+Must not: change the servers' data, or wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BETWEEN_S = (0.5, 4.0)
 FROZEN_S = (0.5, 5.0)
 FIRST_S = 3.0
 MIRROR_EVERY_S = 25.0
-"""A Spark job takes many seconds to start; killed more often it would never get to work."""
+"""A Spark job takes many seconds to start, so more frequent kills would prevent any progress."""
 
 _END_WALSENDER = """
     SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = %s AND active
@@ -27,7 +27,7 @@ _END_WALSENDER = """
 
 
 class Chaos:
-    """Strikes again and again; `strike` is called often and mostly does nothing."""
+    """The generator of faults. `strike` is called often and usually does nothing."""
 
     def __init__(self, world: World, seed: int, say: Callable[[str], None]) -> None:
         self._world = world
@@ -39,7 +39,7 @@ class Chaos:
         self.struck: Counter[str] = Counter()
 
     def strike(self, elapsed_s: float) -> bool:
-        """Do what is due; return whether cdcd is another process now."""
+        """Cause the faults that are due; return whether cdcd was restarted."""
         if self._wake_s is not None:
             if elapsed_s >= self._wake_s:
                 self._wake()
@@ -58,7 +58,7 @@ class Chaos:
         return strike == self._kill_cdcd
 
     def end(self) -> None:
-        """Strike no more; what is frozen goes on."""
+        """Cause no more faults, and continue a stopped process."""
         if self._wake_s is not None:
             self._wake()
 
@@ -69,7 +69,7 @@ class Chaos:
 
     def _end_walsender(self, _elapsed_s: float) -> None:
         [(ended,)] = self._world.postgres.execute(_END_WALSENDER, SLOT, dbname=DATABASE)
-        if ended:  # there is none while cdcd starts
+        if ended:  # there is no walsender while cdcd starts
             self._count("cdcd's walsender was ended", "by PostgreSQL")
 
     def _freeze_cdcd(self, elapsed_s: float) -> None:

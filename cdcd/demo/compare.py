@@ -1,11 +1,11 @@
-"""Say whether a mirror equals its source table, by the values that PostgreSQL itself returns.
+"""Compare a mirror with its source table, by the values that PostgreSQL itself returns.
 
 In: a connection to the source, a table, and the mirror's rows as Arrow (None when there is no mirror).
-Out: a `TableOutcome`: equal or not, how many rows, and a readable difference.
-Invariant: the mirror's rows are loaded back into PostgreSQL and compared there as `ROW(...)::text`, both
-ways, with EXCEPT ALL, so that duplicates count and no comparison of ours decides what is equal. Of values
-only those of keys are shown.
-Must not: change the source; everything is loaded into a temporary table of a transaction that is rolled back.
+Out: a `TableOutcome`: equal or not, the numbers of rows, and a readable difference.
+Invariant: the mirror's rows are loaded back into PostgreSQL and compared there as `ROW(...)::text`, in both
+directions, with EXCEPT ALL, so that duplicates count and PostgreSQL decides on equality. The difference shows only
+values of keys.
+Must not: change the source; the rows are loaded into a temporary table of a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cdcd.demo.copy_text import CopyFile
 from cdcd.demo.render import NotComparable, column_texts
 
 SPECIAL = "__special"
-"""The mirror's column of values that their Arrow type cannot hold: column name -> the server's exact text."""
+"""The mirror's column of values outside their Arrow type's range: column name -> the server's exact text."""
 
 EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
-    """What the comparison of one table found. `differences` is empty exactly when the two are equal."""
+    """The result of comparing one table. `differences` is empty exactly if mirror and source are equal."""
 
     table: str
     source_rows: int
@@ -39,18 +39,18 @@ class TableOutcome:
 
     @property
     def is_equal(self) -> bool:
-        """True when the mirror equals the source."""
+        """Whether the mirror equals the source."""
         return not self.differences
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
     name: str
-    pg_type: str  # of the element, where it is an array
+    pg_type: str  # for an array, of the element
 
 
 class _Refused(Exception):
-    """The mirror cannot even be loaded; the message says why, without values."""
+    """The mirror cannot be loaded; the message has the reason, without values."""
 
 
 def compare_table(
@@ -79,7 +79,7 @@ def compare_table(
 
 
 def report(outcomes: list[TableOutcome]) -> list[str]:
-    """Return the readable difference of all tables that have one, as lines."""
+    """Return the readable differences of all tables as lines."""
     lines = []
     for outcome in outcomes:
         if outcome.is_equal:
@@ -102,14 +102,14 @@ def _load_back(
     if in_mirror != names:
         lacking, more = sorted(names - in_mirror), sorted(in_mirror - names)
         raise _Refused(
-            f"other columns: the mirror lacks {lacking or 'none'} and has {more or 'none'} besides"
+            f"other columns: the mirror lacks {lacking or 'none'} and has the additional columns {more or 'none'}"
         )
-    # as a query: LIKE would copy NOT NULL, and a mirror that is wrong there shall be shown, not refused
+    # as a query: LIKE would copy NOT NULL, and a wrong null in the mirror has to be shown, not refused
     cursor.execute(sql.SQL("CREATE TEMP TABLE mirrored AS SELECT * FROM {} WITH NO DATA").format(source))
     into = sql.SQL("COPY mirrored ({}) FROM STDIN").format(
         sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
     )
-    incomparable: list[NotComparable] = []  # psycopg2 makes an error of its own of what the file raises
+    incomparable: list[NotComparable] = []  # psycopg2 replaces an exception of the file by its own error
     try:
         cursor.copy_expert(into.as_string(cursor), CopyFile(_mirror_rows(mirror, columns, incomparable)))
     except psycopg2.errors.QueryCanceled:
@@ -166,7 +166,7 @@ def _differences(
         return ()
     if not key:
         return (
-            f"{only_source} rows are not in the mirror, {only_mirror} are only there (no key to name them)",
+            f"{only_source} rows are only in the source, {only_mirror} only in the mirror (no key to name them)",
         )
     keys = sql.SQL(", ").join(map(sql.Identifier, key))
     for name, relation in (("only_source", source), ("only_mirror", mirrored)):

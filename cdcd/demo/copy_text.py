@@ -1,8 +1,8 @@
 """COPY's text format, for loading the shop and for loading a mirror back.
 
 In: rows of text values, None for NULL.  Out: the lines that `COPY ... FROM STDIN` reads, as a file.
-Invariant: every value arrives as it was given, whatever characters it has (NUL excepted, which no text has).
-Must not: hold more than one block of lines at a time.
+Invariant: every value arrives unchanged, with any characters (except NUL, which no text has).
+Must not: have more than one block of lines in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CopyFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, all that is left for a negative size; b"" at the end."""
+        """Return up to `size` bytes, the rest of the file for a negative size; b"" at the end."""
         wanted = size if size >= 0 else 1 << 62
         blocks = [self._left]
         length = len(self._left)

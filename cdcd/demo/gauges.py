@@ -1,7 +1,7 @@
-"""What cdcd says of itself, read from its admin port like any operator's tool would.
+"""cdcd's status and metrics, read from its admin port as an operator's tool reads them.
 
-In: the admin port's number.  Out: a `Reading`, or None while nothing answers there.
-Invariant: loopback only, and no proxy of the environment is asked.
+In: the admin port's number.  Out: a `Reading`, or None while no process answers there.
+Invariant: loopback only, and no proxy of the environment is used.
 Must not: import anything of the daemon.
 """
 
@@ -18,7 +18,7 @@ _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at /status and /metrics."""
+    """The content of /status and /metrics at one time."""
 
     state: str
     reason: str
@@ -27,11 +27,11 @@ class Reading:
     snapshot_tables_left: int | None
     lag_seconds: float | None
     lag_bytes: float | None
-    """None: not known now."""
+    """None: unknown."""
 
 
 def read(port: int) -> Reading | None:
-    """Return what cdcd reports now; None when it does not answer (not started yet, killed, stopping)."""
+    """Return cdcd's current reading; None if cdcd does not answer (not started yet, killed, stopping)."""
     try:
         status: dict[str, Any] = json.loads(_get(port, "/status"))
         metrics = {

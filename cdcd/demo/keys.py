@@ -1,8 +1,8 @@
-"""Which rows of one table exist, as the plan believes it, with a way back when a transaction is rolled back.
+"""The plan's set of existing rows of one table, with a rollback.
 
 In: keys added and removed, in the order of the statements.  Out: some live key, chosen by a seeded generator.
-Invariant: after `rollback(mark)` the set of keys is what it was when `mark()` was called.
-Must not: ask a database.
+Invariant: after `rollback(mark)` the set of keys is the same as at the call of `mark()`.
+Must not: query a database.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class LiveKeys(Generic[KeyT]):
-    """The keys that exist now, with a journal so that a rollback can take changes back."""
+    """The keys that exist now, with a journal so that a rollback can undo changes."""
 
     def __init__(self, keys: Iterator[KeyT]) -> None:
         self._keys: list[KeyT] = list(keys)
@@ -55,12 +55,12 @@ class LiveKeys(Generic[KeyT]):
         return len(self._journal)
 
     def rollback(self, mark: int) -> None:
-        """Take back everything since `mark`."""
+        """Undo all changes since `mark`."""
         while len(self._journal) > mark:
             self._journal.pop()()
 
     def forget(self) -> None:
-        """Drop the journal: what happened is final."""
+        """Drop the journal, so that the changes are final."""
         self._journal.clear()
 
     def _put(self, key: KeyT) -> None:

@@ -1,8 +1,8 @@
-"""Make the shop and fill it, before cdcd starts, so that the initial snapshot has something to copy.
+"""Create the shop and fill it, before cdcd starts, so that the initial snapshot has rows to copy.
 
-In: a DSN of the table owner and how many rows to load.  Out: the tables of shop.sql, with rows in all.
+In: a DSN of the table owner and the number of rows to load.  Out: the tables of shop.sql, all with rows.
 Invariant: the same seed and size load the same rows.
-Must not: know of cdcd; the shop is any database.
+Must not: depend on cdcd; the shop is an ordinary database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def create_shop(dsn: str, password: str | None = None) -> None:
 
 
 def load(dsn: str, total: int, seed: int) -> Loaded:
-    """Fill the shop with about `total` rows and return how many of each kind there are."""
+    """Fill the shop with about `total` rows and return the number of each kind."""
     loaded = Loaded.of(total)
     with closing(psycopg2.connect(dsn)) as connection:
         for table in rows.TABLES:
@@ -53,7 +53,7 @@ def load(dsn: str, total: int, seed: int) -> Loaded:
 
 
 def table_rows(table: str, loaded: Loaded, seed: int) -> Iterator[rows.Row]:
-    """Yield the rows that the load gives a table."""
+    """Yield the rows to load into a table."""
     random = Random(f"cdcd demo {seed} load {table}")  # noqa: S311
 
     def numbers(count: int) -> range:

@@ -1,9 +1,9 @@
-"""The mirror as the demo sees it: how far it is, and its tables.
+"""The mirror's position and tables, for the demo.
 
-In: the mirror's folder, and the broker for where the end is.  Out: positions and Arrow tables.
-Invariant: "reached" means that every record which a progress record covers has been applied, in every partition;
-the end is read from the progress topic, as any reader of the topics could.
-Must not: look into the Spark process, or wait.
+In: the mirror's folder, and the broker for the end offsets.  Out: positions and Arrow tables.
+Invariant: "reached" means that every record covered by a progress record has been applied, in every partition;
+the end is read from the progress topic, as any reader of the topics can do.
+Must not: query the Spark process, or wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mirror:
         self._folder, self._prefix = folder, prefix
 
     def summary(self) -> str:
-        """Say in a few words how far it is."""
+        """Return a short description of the mirror's position."""
         manifest = read_manifest(self._folder)
         if manifest is None:
             return "not begun"
@@ -37,28 +37,28 @@ class Mirror:
         return f"{rows:,} rows in {len(manifest.tables)} tables"
 
     def position(self) -> int:
-        """Return a number that changes with every batch that was applied."""
+        """Return a number that changes with every applied batch."""
         manifest = read_manifest(self._folder)
         return -1 if manifest is None else manifest.version
 
     def has_reached(self, end: Offsets) -> bool:
-        """True when everything before `end` has been applied."""
+        """Return whether all records before `end` have been applied."""
         manifest = read_manifest(self._folder)
         return manifest is not None and is_covered(end, manifest)
 
     def end(self, brokers: str) -> Offsets:
-        """Return the offsets that the progress records so far add up to."""
+        """Return the sum of the progress records written so far, as offsets."""
         return progress_end(brokers, f"{self._prefix}.__progress")
 
     def read(self, schema: str, table: str) -> Any | None:
-        """Return a table's mirror as a `pyarrow.Table`; None where there is none."""
+        """Return a table's mirror as a `pyarrow.Table`; None if there is none."""
         topic = f"{self._prefix}.{schema}.{table}"
         mirror = read_mirror(self._folder)
         return mirror.table(topic) if topic in mirror.topics else None
 
 
 def is_covered(end: Offsets, manifest: Manifest) -> bool:
-    """Compare the offsets of every partition."""
+    """Return whether the manifest's offsets reach `end` in every partition."""
     applied = manifest.offsets
     return all(
         applied.get(topic, {}).get(partition, 0) >= offset
@@ -76,7 +76,7 @@ def progress_end(brokers: str, topic: str) -> Offsets:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "log_level": 0,  # its lines would stand between those of the demo; what it cannot do is raised
+            "log_level": 0,  # its log lines would mix with the demo's; its errors are raised as well
         }
     )
     end: dict[str, dict[str, int]] = {}
@@ -89,11 +89,11 @@ def progress_end(brokers: str, topic: str) -> Offsets:
             if error is not None:
                 raise KafkaException(error)
             if b"/" in message.key():
-                continue  # something else that is kept there: a slot's name has no slash
+                continue  # a record that describes a slot: a slot's name has no slash
             for name, partitions in json.loads(message.value())["offsets"].items():
                 known = end.setdefault(name, {})
                 for partition, offset in partitions.items():
                     known[partition] = max(offset, known.get(partition, 0))
     finally:
         consumer.close()
-    raise TimeoutError(f"{topic} could not be read to its end within {PROGRESS_TIMEOUT_S:g} s")
+    raise TimeoutError(f"{topic} was not read to its end within {PROGRESS_TIMEOUT_S:g} s")

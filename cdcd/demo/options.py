@@ -1,4 +1,4 @@
-"""What `cdcd demo` can be told.
+"""The options of `cdcd demo`.
 
 In: the command line's words.  Out: `Options`, frozen.
 Invariant: every number is checked here; a wrong one ends with argparse's message and exit status 2.
@@ -18,9 +18,9 @@ KILL_AT_BULK: Literal["bulk"] = "bulk"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run. `kill_at` is seconds after the workload's start, or "bulk": as the large transaction commits.
+    """One run. `kill_at` is seconds after the workload's start, or "bulk": when the large transaction commits.
 
-    `is_chaos`: besides, cdcd and the mirror are struck again and again while rows change.
+    `is_chaos`: also cause repeated faults of cdcd and the mirror while rows change.
     """
 
     rows: int
@@ -37,39 +37,48 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of `cdcd demo`."""
     made = argparse.ArgumentParser(
         prog="cdcd demo",
-        description="The whole job on real servers: a shop in PostgreSQL, its changes in Kafka, its mirror in"
-        " Spark, and a comparison of the two at the end.",
+        description="The whole pipeline on real servers: a shop in PostgreSQL, its changes in Kafka, its mirror in"
+        " Spark, and a comparison of source and mirror at the end.",
     )
     add = made.add_argument
     add("--rows", type=_whole, default=45_000, metavar="N", help="rows loaded before cdcd starts (45000)")
-    add("--seconds", type=_positive, default=30.0, metavar="S", help="how long the workload runs (30)")
+    add("--seconds", type=_positive, default=30.0, metavar="S", help="duration of the workload (30)")
     add("--seed", type=int, default=1, metavar="N", help="seed of the rows, the workload and the kill (1)")
     add(
         "--kill-at",
         type=_moment,
         metavar="SECONDS",
-        help="when cdcd is killed: seconds after the workload's start, or 'bulk': as the transaction of 100,000"
-        " rows commits (default: by the seed)",
+        help="time of the kill of cdcd: seconds after the workload's start, or 'bulk': when the transaction of"
+        " 100,000 rows commits (default: by the seed)",
     )
     add(
         "--no-registry",
         dest="has_registry",
         action="store_false",
-        help="without a schema registry: cdcd keeps the schemas in a topic and serves them on its own port",
+        help="without a schema registry: cdcd stores the schemas in a topic and serves them on its admin port",
     )
     add(
         "--chaos",
         dest="is_chaos",
         action="store_true",
-        help="kill and freeze cdcd, end its walsender, kill the mirror, again and again while rows change",
+        help="kill and stop (SIGSTOP) cdcd, end its walsender and kill the mirror repeatedly while rows change",
     )
-    add("--keep", action="store_true", help="leave everything running at the end, and say what to open")
-    add("--stop", type=Path, metavar="DIR", help="stop what an earlier run with --keep left, and remove DIR")
+    add(
+        "--keep",
+        action="store_true",
+        help="leave all processes running at the end, and print their addresses",
+    )
+    add(
+        "--stop",
+        type=Path,
+        metavar="DIR",
+        help="stop the processes of an earlier run with --keep, and remove DIR",
+    )
     return made
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Read the command line; leaves by SystemExit where it is wrong."""
+    """Parse the command line. Raises SystemExit if it is wrong."""
     reading = parser()
     given = reading.parse_args(words)
     # text seeds are hashed the same in every process, tuples are not

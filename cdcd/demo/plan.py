@@ -1,9 +1,9 @@
-"""What the workload does, decided before anything is done: a pure, seeded sequence of transactions.
+"""The plan of the workload: a pure, seeded sequence of transactions.
 
-In: a seed, the writer's number, and how much was loaded.  Out: `Transaction`s: SQL steps and how they end.
-Invariant: the sequence depends on the arguments alone; a writer touches only rows of its own (loaded keys are
-dealt out by number, new keys come from the writer's own range), so writers neither wait for nor disturb each
-other, and every UPDATE and DELETE says how many rows it must find.
+In: a seed, the writer's number, and the number of loaded rows.  Out: `Transaction`s: SQL steps and their end.
+Invariant: the sequence depends only on the arguments. A writer changes only its own rows (loaded keys are distributed
+by number, new keys come from the writer's range), so that writers never wait for each other. Every UPDATE and DELETE
+has the number of rows that it must find.
 Must not: connect to anything, read a clock.
 """
 
@@ -26,7 +26,7 @@ _FEW = 10  # below this many live rows a writer inserts instead of deleting
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How many rows of each kind the load made; keys are 1 to the number, order lines are two an order."""
+    """The number of loaded rows of each kind; keys are 1 to that number, each order has two order lines."""
 
     customers: int
     products: int
@@ -39,7 +39,7 @@ class Loaded:
 
     @classmethod
     def of(cls, total: int) -> Loaded:
-        """Deal about `total` rows out to the tables."""
+        """Distribute about `total` rows to the tables."""
 
         def share(thousandths: int) -> int:
             return max(total * thousandths // 1000, 3)
@@ -67,13 +67,13 @@ def coupon_key(number: int) -> str:
 
 
 def actor_copies(number: int) -> int:
-    """Return how many exact copies of a loaded audit_log row there are."""
+    """Return the number of exact copies of a loaded audit_log row."""
     return 1 + number % 3
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement. `rows` is how many rows it must touch; None where the server counts none."""
+    """One statement. `rows` is the number of rows that it must change; None if the server does not count rows."""
 
     sql: str
     values: tuple[str | None, ...] = ()
@@ -82,14 +82,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Statements between BEGIN and its end: COMMIT, or ROLLBACK where `is_committed` is False."""
+    """Statements between BEGIN and COMMIT, or ROLLBACK if `is_committed` is False."""
 
     steps: tuple[Step, ...]
     is_committed: bool
 
     @property
     def changes(self) -> int:
-        """Rows that the statements touch, savepoints that are rolled back included."""
+        """The number of rows changed by the statements, including savepoints that are rolled back."""
         return sum(step.rows or 0 for step in self.steps)
 
 
@@ -109,10 +109,10 @@ class Writer:
         self.prices = LiveKeys(self._own(loaded.prices))
         self.audit_log = LiveKeys((f"load-{i}", actor_copies(i)) for i in self._own(loaded.actors))
         self.type_zoo = LiveKeys(zoo_key(i) for i in self._own(loaded.zoo))
-        owns_coupons = number == 0  # TRUNCATE takes all of them, so one writer has all of them
+        owns_coupons = number == 0  # TRUNCATE removes all coupons, so one writer has all of them
         self.coupons = LiveKeys(coupon_key(i) for i in range(1, loaded.coupons + 1) if owns_coupons)
         self._actions = self._weighted(owns_coupons)
-        # Each action once before chance decides: also a short run on a slow machine shows all there is.
+        # Each action once before random choices, so that a short run on a slow machine has all of them.
         self._first = self._random.sample(self._actions[0], len(self._actions[0]))
 
     def transactions(self) -> Iterator[Transaction]:
@@ -121,7 +121,7 @@ class Writer:
             yield self.next()
 
     def next(self) -> Transaction:
-        """Return the next transaction and keep the live keys as they are after it."""
+        """Return the next transaction and update the live keys."""
         self._steps = []
         is_committed = self._random.random() >= 0.07
         marks = self._marks()
@@ -256,7 +256,7 @@ class Writer:
         self.products.add(key)
 
     def _restock(self) -> None:
-        """Update beside the large columns, which the stream then does not carry."""
+        """Update a small column, so that the stream does not contain the large columns."""
         if len(self.products) < _FEW:
             return self._list_product()
         key, amount = self.products.pick(self._random), self._random.randrange(50)
@@ -274,7 +274,7 @@ class Writer:
         return None
 
     def _renumber_product(self) -> None:
-        """A new key over large columns that are not sent: the value is known under the old key only."""
+        """Change the key of a row whose large columns are not sent: their values are known only under the old key."""
         if len(self.products) < _FEW:
             return self._list_product()
         old, new = self.products.pick(self._random), self._new_key()
@@ -404,7 +404,7 @@ class Writer:
         elif choice == 1:
             self._do("DELETE FROM audit_log WHERE actor = %s", actor, rows=copies)
         else:
-            # the actor changes as well, so that the row stays apart from its former equals
+            # the actor changes as well, so that the row differs from its former duplicates
             new = f"writer-{self._new_key()}"
             sql = f"UPDATE audit_log SET actor = %s, detail = %s {one}"  # noqa: S608
             self._do(sql, new, rows.odd_text(self._random), actor, rows=1)

@@ -1,8 +1,8 @@
-"""Values of a mirror's Arrow columns as text that PostgreSQL reads back into the column's type.
+"""Render values of a mirror's Arrow columns as text that PostgreSQL reads back into the column's type.
 
-In: an Arrow column and the PostgreSQL type it mirrors.  Out: for each row the text, None for NULL.
-Invariant: exact in both directions; dates and timestamps go by their integers, so that years before 1 and
-after 9999 survive where Python's own datetime has none.
+In: an Arrow column and the PostgreSQL type that it mirrors.  Out: for each row the text, None for NULL.
+Invariant: exact in both directions; dates and timestamps are converted from their integers, because Python's datetime
+has no years before 1 and after 9999.
 Must not: guess; an Arrow type that is not listed here raises NotComparable.
 """
 
@@ -21,7 +21,7 @@ _UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class NotComparable(Exception):
-    """A mirror's column has an Arrow type that no text of the PostgreSQL type is known for."""
+    """A mirror's column has an Arrow type that this module cannot render for the PostgreSQL type."""
 
 
 def column_texts(column: Any, pg_type: str) -> list[str | None]:
@@ -41,7 +41,7 @@ def _plain(column: Any, pg_type: str) -> tuple[list[Any], Callable[[Any], str]]:
     if pa.types.is_integer(kind):
         return column.to_pylist(), _INTEGERS.get(pg_type, str)
     if pa.types.is_floating(kind):
-        return column.to_pylist(), repr  # the shortest text that reads back as the same number
+        return column.to_pylist(), repr  # the shortest text that is parsed as the same number
     if pa.types.is_decimal(kind):
         return column.to_pylist(), lambda value: format(value, "f")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -67,12 +67,12 @@ def _microseconds(column: Any, units: dict[str, int]) -> list[int | None]:
 
 def _whole_us(value_ns: int) -> int:
     if value_ns % 1000:
-        raise NotComparable("a time with nanoseconds, which PostgreSQL has not")
+        raise NotComparable("a time with nanoseconds, which PostgreSQL does not have")
     return value_ns // 1000
 
 
 def date_text(days: int) -> str:
-    """Return a date from days since 1970-01-01, as PostgreSQL reads it: `0044-03-15 BC` where it must."""
+    """Return a date from days since 1970-01-01, in PostgreSQL's format: `0044-03-15 BC` before year 1."""
     cycles, ordinal = divmod(days + _UNIX_EPOCH - 1, _CYCLE_DAYS)
     day = date.fromordinal(ordinal + 1)
     year = day.year + 400 * cycles
@@ -104,7 +104,7 @@ _INTEGERS: dict[str, Callable[[Any], str]] = {
 
 
 def _array_texts(column: Any, pg_type: str) -> list[str | None]:
-    """Array literals of one dimension; elements are quoted, so that none is taken for NULL or a brace."""
+    """Return array literals of one dimension; elements are quoted, so that none is read as NULL or a brace."""
     elements = column_texts(column.flatten(), pg_type)
     texts: list[str | None] = []
     start = 0

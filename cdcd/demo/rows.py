@@ -1,8 +1,8 @@
-"""Rows of the shop, made from a random number generator: what the load copies and the workload inserts.
+"""Rows of the shop, created from a random number generator, for the load and the workload.
 
 In: a seeded `random.Random` and a key.  Out: the text of every column in the order of `COLUMNS`.
 Invariant: the same generator state gives the same row; nothing here reads a clock or a database.
-Must not: know which rows exist; that is the plan's business.
+Must not: know which rows exist; only the plan does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 TABLES = tuple(COLUMNS)
 
-# Strings that break quoting, delimiters, NULL markers or encodings somewhere.
+# Strings that may break quoting, delimiters, NULL markers or encodings.
 ODD_TEXTS: tuple[str | None, ...] = (
     *(None, "", " ", "NULL", "null", "\\N", "a\tb\nc\rd", 'say "hi"', "it's", "back\\slash", "{a,b}"),
     *("Zürich", "東京", "🛒 cart", "e\u0301", "\u200b", "0", "-", "Ω≈ç√∫"),
@@ -107,7 +107,7 @@ def amount(random: Random, limit: int = 100_000) -> str:
 
 
 def odd_text(random: Random) -> str | None:
-    """Return a text that is likely to go wrong somewhere."""
+    """Return a text with characters that are often mishandled."""
     return random.choice(ODD_TEXTS)
 
 

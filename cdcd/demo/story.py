@@ -1,10 +1,10 @@
-"""What happens in a demo, from the first server to the comparison: readable from top to bottom.
+"""The steps of the demo in order, from the first server to the comparison.
 
-In: the options and a `World` to let it happen in.  Out: an exit status, and the line that ends the run.
-Invariant: the shop is loaded before cdcd starts; cdcd is killed once while rows change, with
---chaos struck all the time (`chaos`); the comparison is made
-only after cdcd has confirmed the last change and the mirror has applied it, and waiting ends when nothing moves.
-Must not: mend what goes wrong; it says so and fails.
+In: the options and a `World`.  Out: an exit status, and the last line of the run.
+Invariant: the shop is loaded before cdcd starts; cdcd is killed once while rows change, and with --chaos repeatedly
+(`chaos`). The comparison starts only after cdcd has confirmed the last change and the mirror has applied it; a wait
+ends if there is no progress.
+Must not: repair a failure; the demo reports it and fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Story:
         self.verdict = ""
 
     def tell(self) -> int:
-        """Let it all happen; return the exit status. `verdict` is then the line to end with, or empty."""
+        """Run all steps; return the exit status. `verdict` is then the last line, or empty."""
         with Screen() as self._screen:
             try:
                 self._start_servers()
@@ -83,7 +83,7 @@ class Story:
 
     def _change_rows(self) -> None:
         options = self._options
-        # On a slow machine all of it would be over before the snapshot is.
+        # On a slow machine the workload would otherwise end before the snapshot.
         seconds = options.seconds
         self._workload = Workload(self._world.dsn, self._loaded, options.seed, seconds, is_counted=False)
         self._screen.say(f"rows change, for {seconds:g} s from when cdcd streams")
@@ -115,7 +115,7 @@ class Story:
         )
         if chaos is not None:
             struck = ", ".join(f"{what}: {count}" for what, count in sorted(chaos.struck.items()))
-            self._screen.say(f"beside the one kill: {struck or 'nothing struck'}")
+            self._screen.say(f"in addition to the one kill: {struck or 'no faults'}")
 
     def _is_time_to_kill(self, seconds: float) -> bool:
         assert self._workload is not None
@@ -172,7 +172,7 @@ class Story:
             print("\n".join(self._what_to_open()), flush=True)
         return EXIT_FAILURE if difference else EXIT_OK
 
-    # --- looking and waiting
+    # --- queries and waits
 
     def _until(
         self,
@@ -181,7 +181,7 @@ class Story:
         moving: Callable[[], object],
         still_s: float = STILL_FOR_S,
     ) -> None:
-        """Wait for a condition as long as `moving` changes; DemoFailed when it stands still for too long."""
+        """Wait for a condition as long as `moving` changes. Raises DemoFailed if it does not change for too long."""
         last, changed_at = moving(), time.monotonic()
         while not is_reached():
             self._look(phase)
@@ -190,12 +190,12 @@ class Story:
                 last, changed_at = now, time.monotonic()
             if time.monotonic() - changed_at > still_s:
                 raise DemoFailed(
-                    f"{phase}: nothing has moved for {still_s:g} s; see the logs in {self._world.logs}"
+                    f"{phase}: no progress for {still_s:g} s; see the logs in {self._world.logs}"
                 )
             time.sleep(LOOK_EVERY_S)
 
     def _look(self, phase: str) -> None:
-        """Read the gauges, show them, and fail when something has ended or halted."""
+        """Read the gauges and show them. Raises DemoFailed if a process has ended or cdcd has halted."""
         self._world.check()
         self._reading = reading = gauges.read(self._world.admin_port)
         if reading is not None and reading.state == "halted":

@@ -1,9 +1,9 @@
-"""Do the planned transactions against PostgreSQL, from several connections at once, at a limited rate.
+"""Run the planned transactions in PostgreSQL, from several connections at once, at a limited rate.
 
 In: a DSN, the plan's writers, seconds and rate.  Out: committed changes, and counters to read at any time.
-Invariant: every statement touches as many rows as the plan says, or the workload fails; so the plan's picture
-of the tables is the truth, and a rolled-back change that stayed would be noticed here.
-Must not: know of cdcd.
+Invariant: every statement changes as many rows as planned, or the workload fails; the plan's set of rows is therefore
+correct, and a rolled-back change that took effect would be detected here.
+Must not: depend on cdcd.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WRITERS = 3
 
 
 class WorkloadFailed(Exception):
-    """A statement failed, or did not touch the rows it had to."""
+    """A statement failed, or changed another number of rows than planned."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What was done so far. Written by the workload's threads under `lock`, read by anyone."""
+    """The transactions and changes so far. The workload's threads write under `lock`; any thread may read."""
 
     transactions: int = 0
     changes: int = 0
@@ -80,32 +80,32 @@ class Workload:
         self._threads.append(self._thread("bulk", self._bulk))
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads and return at once."""
         self._started_at = self._counted_from = time.monotonic()
         for thread in self._threads:
             thread.start()
 
     def count(self) -> None:
-        """Let the seconds begin, where they have not begun with the changes (`is_counted`)."""
+        """Start the workload's seconds now, if they did not start with the first change (`is_counted`)."""
         if not self._counted.is_set():
             self._counted_from = time.monotonic()
             self._counted.set()
 
     def stop(self) -> None:
-        """Ask for an early end; an open transaction is finished or rolled back. `wait` for it."""
+        """Request an early end; an open transaction is finished or rolled back. Call `wait` afterwards."""
         self._stopping.set()
         self._counted.set()
 
     @property
     def is_running(self) -> bool:
-        """True while a thread works. Raises WorkloadFailed as soon as one has failed."""
+        """Whether a thread runs. Raises WorkloadFailed as soon as one has failed."""
         if self._failures:
             self.stop()
             raise WorkloadFailed(self._failures[0])
         return any(thread.is_alive() for thread in self._threads)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until every thread has ended. Raises WorkloadFailed when one of them failed."""
+        """Wait until every thread has ended. Raises WorkloadFailed if one of them failed."""
         for thread in self._threads:
             thread.join(timeout_s)
         if self.is_running:
@@ -126,7 +126,7 @@ class Workload:
             next_at = self._started_at
             for transaction in writer.transactions():
                 next_at += self._pause_s
-                # behind its rate a writer goes on at full speed; it does not skip anything
+                # a writer below its rate continues at full speed and skips nothing
                 if self._is_over() or self._stopping.wait(max(0.0, next_at - time.monotonic())):
                     return
                 perform(connection, transaction)
@@ -139,11 +139,11 @@ class Workload:
         with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
             for step in bulk_steps():
                 if self._stopping.is_set():
-                    return  # closing rolls it back
+                    return  # closing the connection rolls the transaction back
                 run_step(cursor, step)
                 with self.counters.lock:
                     self.counters.bulk_changes += step.rows or 0
-                self._stopping.wait(0.1)  # lets the writers' commits come in between
+                self._stopping.wait(0.1)  # so that the writers commit in between
             connection.commit()
             with self.counters.lock:
                 self.counters.is_bulk_committed = True
@@ -155,7 +155,7 @@ class Workload:
 
 
 def perform(connection: psycopg2.extensions.connection, transaction: Transaction) -> None:
-    """Run one transaction to its end. Raises WorkloadFailed when a step finds other rows than planned."""
+    """Run one transaction to its end. Raises WorkloadFailed if a step changes other rows than planned."""
     with connection.cursor() as cursor:
         for step in transaction.steps:
             run_step(cursor, step)
@@ -166,7 +166,7 @@ def perform(connection: psycopg2.extensions.connection, transaction: Transaction
 
 
 def run_step(cursor: psycopg2.extensions.cursor, step: Step) -> None:
-    """Run one statement and check how many rows it touched."""
+    """Run one statement. Raises WorkloadFailed if it changes another number of rows than planned."""
     cursor.execute(step.sql, step.values)
     if step.rows is not None and cursor.rowcount != step.rows:
         raise WorkloadFailed(f"{step.sql}: {cursor.rowcount} rows instead of {step.rows}")

@@ -1,8 +1,8 @@
-"""Everything that runs in a demo: three servers, cdcd, and the Spark mirror, each with its log in the run's folder.
+"""The processes of a demo: three servers, cdcd, and the Spark mirror, each with its log in the run's folder.
 
-In: a folder, and an ExitStack that learns how to stop each thing before it is started.  Out: addresses, processes.
-Invariant: stopped in the reverse order of starting; a process that ends by itself is noticed by `check`.
-Must not: know what the demo does with them.
+In: a folder, and an ExitStack that gets the stop of each process before its start.  Out: addresses, processes.
+Invariant: processes are stopped in the reverse order of starting; `check` detects a process that ends by itself.
+Must not: depend on the steps of the demo.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LAST_LINES = 15
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message is for the person who started it."""
+    """The demo cannot continue; the message is for its user."""
 
 
 class World:
-    """The servers and processes of one run. With `is_kept` they live on when this process ends."""
+    """The servers and processes of one run. With `is_kept` they continue after the end of this process."""
 
     def __init__(self, folder: Path, undo: ExitStack, *, is_kept: bool) -> None:
         self.folder, self._undo, self._is_kept = folder, undo, is_kept
@@ -73,21 +73,21 @@ class World:
         self.postgres.create_database(DATABASE)
 
     def start_kafka(self) -> None:
-        """Start one broker; the first time its programs are fetched."""
-        java()  # a machine without Java is told so before anything is fetched
+        """Start one broker; its programs are fetched the first time."""
+        java()  # raises an error without Java before anything is fetched
         self.kafka = KafkaBroker(self.folder / "kafka", outlives_parent=self._is_kept)
         self._undo.callback(self.kafka.stop)
         self.kafka.start()
 
     def start_registry(self) -> None:
-        """Start the schema registry; the first time its programs are fetched."""
+        """Start the schema registry; its programs are fetched the first time."""
         self.registry = SchemaRegistry(self.folder / "registry", outlives_parent=self._is_kept)
         self._undo.callback(self.registry.stop)
         self.registry.start()
 
     @property
     def schemas_url(self) -> str:
-        """Where schemas are asked for: the registry, or without one cdcd itself."""
+        """The URL for schemas: the registry's, or without a registry that of cdcd's admin port."""
         return self.registry.url if self.registry else f"http://127.0.0.1:{self.admin_port}"
 
     @property
@@ -127,13 +127,13 @@ class World:
         """Start cdcd as a user would: the program, and a configuration file."""
         if self.cdcd is None:
             self._undo.callback(self._stop_cdcd)
-        # a CDCD_ variable of the caller is not meant for this daemon
+        # without CDCD_ variables of the caller, which are not for this daemon
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CDCD_")}
         command = [sys.executable, "-m", "cdcd", "--config", str(self.config_file)]
         self.cdcd = self._start("cdcd", command, environment)
 
     def kill_cdcd(self) -> None:
-        """SIGKILL: no chance to finish, confirm or say goodbye."""
+        """SIGKILL cdcd, so that it cannot finish, confirm or close connections."""
         assert self.cdcd is not None
         self.cdcd.kill()
 
@@ -144,7 +144,7 @@ class World:
     # --- the mirror
 
     def start_mirror(self) -> None:
-        """Start the Spark job beside cdcd."""
+        """Start the Spark job."""
         if self.mirror is None:
             self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -155,7 +155,7 @@ class World:
         self.mirror = self._start("mirror", command, environment)
 
     def kill_mirror(self) -> None:
-        """SIGKILL, the JVM with it; its checkpoint knows what was done."""
+        """SIGKILL the mirror and its JVM; a restart continues from its manifest."""
         assert self.mirror is not None
         self.mirror.kill()
 
@@ -174,7 +174,7 @@ class World:
         )
 
     def check(self) -> None:
-        """Raise DemoFailed with the last lines of its log when something has ended by itself."""
+        """Raise DemoFailed, with the last lines of the log, if a process has ended by itself."""
         for process in (self.cdcd, self.mirror):
             if process is not None and not process.alive:
                 raise DemoFailed(f"{process.name} ended unexpectedly; its last lines:\n{last_lines(process)}")
@@ -189,7 +189,7 @@ class World:
                 raise DemoFailed(f"{name} ended unexpectedly; see the logs in {self.folder}")
 
     def write_down(self) -> None:
-        """Note what runs, in the order of stopping, for `cdcd demo --stop`."""
+        """Write the running processes to a file, in the order of stopping, for `cdcd demo --stop`."""
         processes = [
             ("cdcd", self.cdcd.pid if self.cdcd else None, signal.SIGTERM),
             ("mirror", self.mirror.pid if self.mirror else None, signal.SIGTERM),
@@ -202,6 +202,6 @@ class World:
 
 
 def last_lines(process: ServerProcess) -> str:
-    """Return the end of what a process wrote, indented."""
+    """Return the last lines of a process's log, indented."""
     lines = process.output().splitlines()[-LAST_LINES:]
-    return "\n".join(f"    {line}" for line in lines) or "    (it wrote nothing)"
+    return "\n".join(f"    {line}" for line in lines) or "    (no output)"

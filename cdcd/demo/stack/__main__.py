@@ -1,8 +1,8 @@
 """`python -m cdcd.demo.stack`: one Kafka broker, one PostgreSQL server and one schema registry until Ctrl-C.
 
-In: options.  Out: one line of JSON on standard output as soon as all of them serve (`dsn`, `bootstrap`,
-`registry_url`, `folder`, `pids`). SIGINT or SIGTERM stops them in order and removes the folder if it was made
-here.
+In: options.  Out: one line of JSON on standard output as soon as all servers accept connections (`dsn`, `bootstrap`,
+`registry_url`, `folder`, `pids`). SIGINT or SIGTERM stops the servers in order and removes the folder, unless it was
+given as an option.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdcd.errors import CdcdError
 
 
 def main() -> int:
-    """Start, print, wait, stop."""
+    """Start the servers, print their addresses, wait for a signal, stop; return the exit status."""
     options = _options()
     asked_to_stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,7 +66,7 @@ def _start(options: argparse.Namespace, folder: Path, undo: contextlib.ExitStack
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cdcd.demo.stack", description=__doc__.splitlines()[0])
     parser.add_argument("--postgres", type=int, default=18, metavar="MAJOR", help="12 to 18 (default 18)")
-    parser.add_argument("--folder", type=Path, help="where the servers live; kept at the end")
+    parser.add_argument("--folder", type=Path, help="the servers' folder; not removed at the end")
     parser.add_argument(
         "--only", action="append", choices=("kafka", "postgres", "registry"), help="may be repeated"
     )

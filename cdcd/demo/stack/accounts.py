@@ -1,9 +1,9 @@
-"""Which account a server runs as, and folders that this account can reach.
+"""The account that a server runs as, and folders that this account can read.
 
 In: this process's user.  Out: None for an ordinary user; for root an account that is not root, because
-PostgreSQL refuses root. Home folders are often closed to others (mode 700), so programs below one are copied to
-a folder of root's own under /var/tmp, kept there and verified like every other artefact.
-Must not: trust a folder under /var/tmp that somebody else made.
+PostgreSQL refuses root. Other users often cannot read home folders (mode 700), so programs below one are copied to
+a folder owned by root under /var/tmp, cached there and verified like every other artefact.
+Must not: trust a folder under /var/tmp that another user has created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFERRED_ACCOUNTS = ("postgres", "nobody")
 
 
 def server_account() -> Account | None:
-    """The account for servers that refuse root, or None when this process is not root."""
+    """Return the account for servers that refuse root, None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in PREFERRED_ACCOUNTS:
@@ -39,7 +39,7 @@ def server_account() -> Account | None:
 
 
 def is_reachable(path: Path) -> bool:
-    """Whether every account can read this path: all folders on the way are open to others."""
+    """Return whether every account can read this path: all its parent folders are open to others."""
     path = path.resolve()
     if not path.stat().st_mode & stat.S_IROTH:
         return False
@@ -47,9 +47,9 @@ def is_reachable(path: Path) -> bool:
 
 
 def reachable_programs(folder: Path, name: str, *, libraries: Path | None = None) -> Path:
-    """The PostgreSQL in `folder` (with `bin/` inside), or its copy, where the server account can run it.
+    """Return the PostgreSQL in `folder` (with `bin/` inside), or a copy of it that the server account can run.
 
-    `libraries` is a folder of shared libraries that the programs look for at `../../../<its name>`.
+    `libraries` is a folder of shared libraries that the programs load from `../../../<its name>`.
     """
     if server_account() is None or is_reachable(folder / "bin"):
         return folder
@@ -67,7 +67,7 @@ def reachable_programs(folder: Path, name: str, *, libraries: Path | None = None
 
 
 def make_run_folder(prefix: str = "cdcd-", account: Account | None = None) -> Path:
-    """A new folder for servers to live in: everybody may pass through it, only its owner may list it."""
+    """Create a folder for servers: every user may enter it, only its owner may list it."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     if account is not None:
         folder.chmod(0o711)
@@ -83,5 +83,7 @@ def _own_folder_for_all() -> Path:
         pass
     state = folder.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
-        raise StackError("this folder must be ours and writable by nobody else", folder=folder)
+        raise StackError(
+            "this folder must belong to this user, and no other user may write to it", folder=folder
+        )
     return folder

@@ -1,10 +1,10 @@
-"""The cache of server artefacts: fetched once, verified, kept.
+"""The cache of server artefacts: fetch once, verify at each use.
 
 In: an `Artefact` that can fill an empty folder and prove that the result works.  Out: the folder's path.
 Layout: `<cache>/<name>/` is the artefact, `<cache>/<name>.manifest` lists its files with size and sha256.
-Invariant: a folder that equals its manifest is complete. It is filled under a temporary name, probed by running
-it, its manifest written, and then renamed; a folder that differs is thrown away and fetched again.
-Two processes never fetch the same artefact at once (a lock file that the kernel drops with its holder).
+Invariant: a folder that equals its manifest is complete. An artefact is fetched under a temporary name and probed by
+running it, its manifest is written, then the folder is renamed; a folder that differs is deleted and fetched again.
+Two processes never fetch the same artefact at once (a lock file that the kernel unlocks when its holder ends).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Artefact:
 
 
 def user_cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/cdcd`, or `~/.cache/cdcd`."""
+    """Return `$XDG_CACHE_HOME/cdcd`, or `~/.cache/cdcd`."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
     return base / "cdcd"
@@ -47,7 +47,7 @@ class Cache:
         self._verified: dict[str, Path] = {}
 
     def get(self, artefact: Artefact) -> Path:
-        """The artefact's folder, fetched when it is missing or damaged."""
+        """Return the artefact's folder; fetch the artefact if it is missing or damaged."""
         if artefact.name not in self._verified:
             self.root.mkdir(parents=True, exist_ok=True)
             with _locked(self.root / f"{artefact.name}.lock"):
@@ -84,7 +84,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """Every file of a folder by relative path: `sha256:size:digest`, or `link:target`."""
+    """Return every file of a folder by relative path: `sha256:size:digest`, or `link:target`."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
@@ -96,7 +96,7 @@ def describe(folder: Path) -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """A file's sha256 in hexadecimal."""
+    """Return a file's sha256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -104,7 +104,7 @@ def sha256_of(path: Path) -> str:
 def _write_manifest(folder: Path, path: Path) -> None:
     files = describe(folder)
     if not files:
-        raise StackError("an artefact came out empty", artefact=folder.name)
+        raise StackError("an artefact is empty after the fetch", artefact=folder.name)
     path.write_text(json.dumps(files, indent=0, sort_keys=True))
 
 

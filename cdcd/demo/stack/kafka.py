@@ -1,9 +1,9 @@
-"""Kafka brokers (KRaft, no ZooKeeper): one node for most purposes, three for the rest.
+"""Kafka brokers (KRaft, no ZooKeeper): usually one node, or three.
 
 In: the jars, an empty folder.  Out: `bootstrap` of a running broker on 127.0.0.1.
-A broker keeps its ports and its data over `stop`, `kill` and `start`, so a restart is the same broker.
-Invariant: topics are never created by the broker itself (auto.create.topics.enable=false).
-Must not: be tuned for speed of restart at the price of false alarms; see the session timeout below.
+A broker has the same ports and data after `stop`, `kill` and `start`, so a restart is the same broker.
+Invariant: the broker itself never creates topics (auto.create.topics.enable=false).
+Must not: have a session timeout so short that a busy machine causes false timeouts (see below).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cdcd.demo.stack.ports import accepts_connections, free_port
 from cdcd.demo.stack.process import ServerProcess
 from cdcd.demo.stack.server import STOP_WITHIN_S, LocalServer
 
-# For short lives: a small heap and only the fast compiler. A benchmark passes its own flags.
+# For short runs: a small heap and only the fast compiler. A benchmark passes its own flags.
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 STARTED = "Kafka Server started"
-"""What its log says when all listeners are open: the first one serves some milliseconds before another one finds its
-port taken, which ends the broker."""
+"""The log line after all listeners are open. The first listener accepts connections some milliseconds before another
+one may find its port taken, which ends the broker."""
 
 
 class KafkaBroker(LocalServer):
@@ -46,7 +46,7 @@ class KafkaBroker(LocalServer):
         version: str = KAFKA_VERSION,
         features: Sequence[str] = (),
     ) -> None:
-        """`features`: those that are formatted at another level than the version's own ("transaction.version=1")."""
+        """`features`: features with another level than the version's default ("transaction.version=1")."""
         super().__init__()
         self.folder = folder
         self.node_id = node_id
@@ -65,11 +65,11 @@ class KafkaBroker(LocalServer):
 
     @property
     def bootstrap(self) -> str:
-        """The address for `bootstrap.servers`."""
+        """Return the address for `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     def join(self, voters: str, nodes: int, cluster_id: str) -> None:
-        """Become one of several nodes; each knows the others' ports, so they stay. Before the first start."""
+        """Join a cluster of several nodes, whose ports are fixed: each node knows them. Call before `start`."""
         self.voters, self.copies, self.cluster_id = voters, nodes, cluster_id
         self._are_ports_known = True
 
@@ -82,10 +82,10 @@ class KafkaBroker(LocalServer):
         advertised_host: str = "127.0.0.1",
         moved: Callable[[int], None] | None = None,
     ) -> None:
-        """Listen at `port` too, and tell who comes there that this broker is at `advertised_port`, where a proxy is.
+        """Listen at `port` too, and advertise `advertised_port`, the port of a proxy, to its clients.
 
-        Before the first start. The brokers among themselves and who uses `bootstrap` keep the first listener.
-        `moved` gets the new port where the first start finds one taken; without it the listener stays where it is.
+        Call before the first start. The other brokers and clients of `bootstrap` use the first listener.
+        `moved` is called with the new port if the first start finds `port` taken; without it the port is fixed.
         """
         self._more_listeners[name] = port, advertised_host, advertised_port
         if moved is not None:
@@ -109,16 +109,16 @@ class KafkaBroker(LocalServer):
         )
 
     def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
-        """Orderly stop; killed when it takes longer than `timeout_s`."""
+        """Stop in order; kill the broker after `timeout_s`."""
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """SIGKILL the broker.
 
-        A commit that was answered less than some milliseconds ago may have no markers in its partitions yet. After
-        the restart a *single* broker (seen with 4.3.0) can take these partitions, which have no leader while its old
-        session runs out, for deleted ones and never write the markers: the transaction then hangs and hides what
-        follows it from read_committed readers. Wait until the records can be read, or use `KafkaCluster`.
+        A commit answered a few milliseconds ago may have no markers in its partitions yet. After the restart, a
+        *single* broker (seen with 4.3.0) can treat these partitions, which have no leader until its old session times
+        out, as deleted and never write the markers: the transaction then hangs and hides later records from
+        read_committed readers. Wait until the records can be read, or use `KafkaCluster`.
         """
         super().kill()
 
@@ -150,13 +150,13 @@ class KafkaBroker(LocalServer):
     def _serves(self) -> bool:
         if not accepts_connections(self.port):
             return False
-        # log_level 0: a refused connection is the expected answer here, not news for stderr.
+        # log_level 0: a refused connection is expected here, and not to be shown on stderr.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
             is_known = self.node_id in admin.list_topics(timeout=2).brokers
         except KafkaException:
             return False
-        # Who answers may be another broker, which was faster: nodes alone are all number 1.
+        # Another broker may answer at a taken port: the node id does not distinguish them, because each is 1.
         return is_known and self._process is not None and STARTED in self._process.output()
 
     def _properties(self) -> dict[str, str]:
@@ -191,11 +191,11 @@ class KafkaBroker(LocalServer):
             "share.coordinator.state.topic.min.isr": in_sync,
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # The log cleaner's map of keys: with the 128 MB of the default, half of a small heap, a broker with
-            # many partitions did not come up again.
+            # The log cleaner's map of keys: with the default of 128 MB, half of a small heap, a broker with many
+            # partitions did not start again.
             "log.cleaner.dedupe.buffer.size": str(16 << 20),
-            # A killed broker is let back in after its old session has timed out: 4 s instead of 9 keeps tests
-            # short and is still long enough for a busy machine.
+            # A killed broker can join again after its old session has timed out: 4 s instead of 9 makes tests
+            # shorter and is still long enough for a busy machine.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "500",
             **self._settings,
@@ -226,18 +226,18 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers for `bootstrap.servers`."""
+        """Return the addresses of all brokers for `bootstrap.servers`."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def start(self) -> None:
-        """Start all nodes together: one alone has no quorum and would never be ready."""
+        """Start all nodes together, because a single node has no quorum and would never be ready."""
         for broker in self.brokers:
             broker.launch()
         for broker in self.brokers:
             broker.wait_ready()
 
     def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
-        """Stop one after another; the last ones have no quorum left and are killed after a short wait."""
+        """Stop one after another; the last ones have no quorum and are killed after a short wait."""
         for position, broker in enumerate(self.brokers):
             broker.stop(timeout_s if position == 0 else 3)
 
@@ -261,7 +261,7 @@ def _listeners(ports: Mapping[str, int]) -> str:
 
 
 def new_cluster_id() -> str:
-    """A random cluster id in Kafka's own form: a UUID in URL-safe Base64 that does not begin with a dash."""
+    """Return a random cluster id in Kafka's format: a UUID in URL-safe Base64 that does not begin with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text

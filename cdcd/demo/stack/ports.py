@@ -1,9 +1,9 @@
-"""Free TCP ports on 127.0.0.1 for servers that must come back on the same port after a restart.
+"""Free TCP ports on 127.0.0.1 for servers that need the same port after a restart.
 
-Out: a port number below the kernel's ephemeral range. From that range any outgoing connection may take the
-port while its server is down, and a client that keeps retrying can even connect to itself.
-Invariant: a process is never given the same port twice. Another process can still be faster, so a server's
-first start is tried again with new ports when its port is taken.
+Out: a port number below the kernel's ephemeral range. In that range an outgoing connection may take the port while
+its server is down, and a client that retries can even connect to itself.
+Invariant: a process never gets the same port twice. Another process may still take the port first, so a server's
+first start is retried with new ports if its port is taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that was free on 127.0.0.1 a moment ago."""
+    """Return a port that was free on 127.0.0.1 at the check."""
     first_ephemeral = _first_ephemeral_port()
     for _ in range(200):
         port = random.randrange(LOWEST_PORT, first_ephemeral)  # noqa: S311 - not a secret
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def accepts_connections(port: int) -> bool:
-    """Whether something listens on this port of 127.0.0.1."""
+    """Return whether a process listens on this port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

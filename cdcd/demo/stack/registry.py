@@ -1,9 +1,9 @@
 """A schema registry with the Confluent API: Apicurio Registry, in memory.
 
 In: its unpacked archive and a Java 21 from a wheel.  Out: `url` of the Confluent-compatible API, version 7.
-Invariant: both its ports listen on 127.0.0.1 (left alone, the management port opens on every interface).
-Must not: be relied on for compatibility rules nobody set: its global rule starts as NONE.
-A stop forgets every schema: it is a registry for demos and tests.
+Invariant: both ports listen on 127.0.0.1 (by default, the management port listens on every interface).
+Must not: be used for default compatibility rules: its global level starts as NONE.
+A stop loses every schema: the registry is only for demos and tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SchemaRegistry(LocalServer):
 
     @property
     def url(self) -> str:
-        """The base of the Confluent-compatible API."""
+        """The base URL of the Confluent-compatible API."""
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def launch(self) -> None:
@@ -48,7 +48,7 @@ class SchemaRegistry(LocalServer):
             "quarkus.management.host": "127.0.0.1",
             "quarkus.management.port": str(self.management_port),
             "java.io.tmpdir": str(self.folder),
-            "apicurio.ccompat.max-subjects": "100000",  # the list of subjects ends after 1000 otherwise
+            "apicurio.ccompat.max-subjects": "100000",  # the default cuts the list of subjects after 1000
         }
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         flags += [f"-D{key}={value}" for key, value in settings.items()]
@@ -63,7 +63,7 @@ class SchemaRegistry(LocalServer):
     def _serves(self) -> bool:
         direct = urllib.request.build_opener(
             urllib.request.ProxyHandler({})
-        )  # a proxy cannot see this loopback
+        )  # a proxy cannot reach this machine's loopback
         try:
             with direct.open(f"{self.url}/subjects", timeout=5) as answer:
                 return bool(answer.status == 200)

@@ -1,8 +1,8 @@
-"""What the local servers have in common: started, waited for, stopped, killed, started again on the same ports.
+"""The base of the local servers: start, wait until ready, stop, kill, restart on the same ports.
 
-In: from a subclass, how to launch the process, when it serves, and what it says when a port is taken.
+In: from a subclass, how to launch the process, the check that it serves, and its log line for a taken port.
 Out: a server that is a context manager.
-Invariant: a server keeps its ports once clients may know them; only before that are other ones tried.
+Invariant: a server's ports are fixed once clients may know them; only the first start tries other ports.
 Must not: know any server by name.
 """
 
@@ -25,7 +25,7 @@ class LocalServer(ABC):
     """One server process. Use as a context manager, or `start` and `stop`."""
 
     PORT_TAKEN: ClassVar[str] = "Address already in use"
-    """What its log says when another process has the port."""
+    """The text in its log if another process has the port."""
     START_WITHIN_S: ClassVar[float] = 120
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class LocalServer(ABC):
 
     @abstractmethod
     def launch(self) -> None:
-        """Start the process without waiting for it; nothing when it runs."""
+        """Start the process, unless it runs, without waiting for it."""
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Whether clients are served now."""
+        """Return whether the server accepts clients now."""
 
     @abstractmethod
     def _take_other_ports(self) -> None:
-        """Choose other ports, which nobody knows yet."""
+        """Choose other ports, before any client knows them."""
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None when it is not running."""
+        """The process id, None if it is not running."""
         return self._process.pid if self._process and self._process.alive else None
 
     def start(self) -> None:
-        """Start and wait until clients are served; the first start tries other ports when these are taken."""
+        """Start and wait until the server accepts clients; the first start tries other ports if these are taken."""
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
                 self.launch()
@@ -65,7 +65,7 @@ class LocalServer(ABC):
                 self._take_other_ports()
 
     def wait_ready(self) -> None:
-        """Wait until clients are served. Raises StackError with the end of the server's log."""
+        """Wait until the server accepts clients. Raises StackError with the end of the server's log."""
         self._wait_until(self._serves)
 
     def _wait_until(self, ready: Callable[[], bool]) -> None:
@@ -75,11 +75,11 @@ class LocalServer(ABC):
         self._process.wait_until(ready, self.START_WITHIN_S)
 
     def stop(self) -> None:
-        """Orderly stop; killed when it takes longer than STOP_WITHIN_S."""
+        """Stop in order; kill the server after STOP_WITHIN_S."""
         self._end(signal.SIGTERM, STOP_WITHIN_S)
 
     def kill(self) -> None:
-        """SIGKILL it and what it has started."""
+        """SIGKILL the server and its child processes."""
         if self._process is not None:
             self._process.kill()
             self._process = None

@@ -39,7 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* cdcd.yaml: the values' config, with the address of the probes and the files of the mounted secrets filled in. */}}
+{{/* cdcd.yaml: the values' config, with the address for the probes and the paths of the mounted secrets. */}}
 {{- define "cdcd.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- if not $config -}}
