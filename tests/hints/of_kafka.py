@@ -139,7 +139,7 @@ def topics_made_by_hand(w: World) -> Iterator[None]:
             break
         create_topic(w.kafka.bootstrap, name, partitions, config=config)
         w.resume()
-        eventually(lambda: len(w.daemon.events("halted")) == 2, "the next one is missing")
+        eventually(lambda: len(w.daemon.events("halted")) == 2, "the next topic is missing")
     yield
     create_topic(w.kafka.bootstrap, w.topic, 2)
     w.resume()

@@ -177,7 +177,7 @@ def server_stops(w: World) -> Iterator[None]:
     )
     w.stream(source={"dsn": server.dsn()})
     server.stop()
-    eventually(lambda: "Connection refused" in w.daemon.log(), "it is not there")
+    eventually(lambda: "Connection refused" in w.daemon.log(), "the failed connection is logged")
     first = w.daemon.events("retrying")[0]
     assert "start PostgreSQL" in first["error"] or "connects again" in first["error"]
     w.daemon.log_path.write_text(

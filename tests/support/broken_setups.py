@@ -59,7 +59,7 @@ class World:
         self.sql("INSERT INTO t VALUES (1, 'a')")
         self.daemon.start().wait_state("streaming")
         assert self.daemon.stop() == 0
-        eventually(lambda: not slot_is_active(self.server, self.daemon.slot), "the slot is free")
+        eventually(lambda: not slot_is_active(self.server, self.daemon.slot), "the slot is inactive")
 
     def store(self, **changes: Any) -> None:
         """Write the progress record again with these fields changed."""
@@ -114,7 +114,7 @@ class World:
     def delete_topic(self, name: str) -> None:
         admin = self.admin()
         admin.delete_topics([name])[name].result(30)
-        eventually(lambda: name not in admin.list_topics(timeout=30).topics, "it is gone")
+        eventually(lambda: name not in admin.list_topics(timeout=30).topics, "the topic is deleted")
 
     @property
     def topic(self) -> str:
@@ -542,7 +542,8 @@ def topic_widened(world: World) -> None:
     admin = world.admin()
     admin.create_partitions([NewPartitions(world.topic, 5)])[world.topic].result(30)
     eventually(
-        lambda: len(admin.list_topics(world.topic, 30).topics[world.topic].partitions) == 5, "it is widened"
+        lambda: len(admin.list_topics(world.topic, 30).topics[world.topic].partitions) == 5,
+        "there are 5 partitions",
     )
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 Answer = Callable[[bytes], Iterable[bytes]]
-"""From the head and body of a request as they came to the pieces of its answer."""
+"""A function from a request (its head and body as bytes) to the pieces of the answer."""
 
 
 class HostileServer:

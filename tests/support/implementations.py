@@ -30,4 +30,4 @@ def loaded(name: str) -> ModuleType:
 
 
 READING = ("cdcd.source.batch", "cdcd.source.reading")
-"""The Python fallback and the C extension that read and cut."""
+"""The Python fallback and the C extension that read from libpq and divide into items."""

@@ -27,7 +27,7 @@ class Block:
     language: str
     text: str
     is_of_cdcd: bool
-    """False behind a comment `<!-- not cdcd: FORMAT -->`."""
+    """False after a comment `<!-- not cdcd: FORMAT -->`."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"

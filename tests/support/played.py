@@ -31,7 +31,7 @@ class Played:
         self.looks = 0
         self.freed = 0
         self.given: set[int] = set()
-        """Where the messages lie that were not given back."""
+        """Addresses of the messages that were not freed yet."""
         self._callbacks = (
             _GetCopyData(self._get),
             _Free(self._free),

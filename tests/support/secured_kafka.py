@@ -39,7 +39,7 @@ _BEARER = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
     'unsecuredLoginStringClaim_sub="broker";'
 )
-"""Without a handler of its own it takes tokens that nobody has signed."""
+"""Without a configured handler, this login module accepts unsigned tokens."""
 _TIMEOUT_S = 30
 
 

@@ -67,7 +67,7 @@ class PostgresServers:
 
 
 SLOT_OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
-"""The process that holds a slot."""
+"""Selects the process that uses a slot."""
 
 
 def new_database_name() -> str:

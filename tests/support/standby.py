@@ -72,7 +72,7 @@ def copy_of(server: PostgresServer, other: PostgresServer) -> None:
 def promote(standby: PostgresServer) -> None:
     """Promote the server and wait until it accepts writes."""
     standby.execute("SELECT pg_promote()")
-    eventually(lambda: standby.execute("SELECT pg_is_in_recovery()") == [(False,)], "it is promoted")
+    eventually(lambda: standby.execute("SELECT pg_is_in_recovery()") == [(False,)], "the server is promoted")
 
 
 def await_slot(standby: PostgresServer, slot: str) -> None:

@@ -35,7 +35,7 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
     admin.create_topics([wanted], operation_timeout=30)[topic].result(30)
-    eventually(lambda: admin.list_topics(topic, 10).topics[topic].error is None, "the broker has heard of it")
+    eventually(lambda: admin.list_topics(topic, 10).topics[topic].error is None, "the broker knows it")
 
 
 def transactional_producer(bootstrap: str, transactional_id: str) -> Producer:

@@ -81,4 +81,4 @@ OF_OTHERS: dict[str, dict[str, Any]] = {
     "vector": {"vector": _FLOATS, "halfvec": _FLOATS, "sparsevec": STRING},
     "postgis": {"geometry": "bytes", "geography": "bytes"},
 }
-"""Of extensions that the servers of most tests do not have."""
+"""Types of extensions that the servers of most tests do not have."""

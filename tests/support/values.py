@@ -100,7 +100,7 @@ BY_HAND: dict[str, list[str]] = {
     "tstzrange": ['["2024-01-01 00:00+00","2044-01-02 00:00+00")'],
     "daterange": ["[2024-01-01,infinity)", "[4714-11-24 BC,2024-01-01)"],
 }  # fmt: skip
-"""Limits, and what quoting rules stumble over."""
+"""Limits of each type, and values that are hard to quote."""
 
 SINCE_14: dict[str, list[str]] = {
     "numeric": ["Infinity", "-Infinity"],
@@ -127,13 +127,13 @@ AS_TEXT: dict[str, list[str]] = {
     "regrole": ["postgres"],
     "regcollation": ['"C"'],
 }
-"""Types that have a send function and no exact reading of it."""
+"""Types whose binary format cdcd does not decode."""
 
 WITHOUT_LITERALS = {
     "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary",
     "pg_brin_minmax_multi_summary", "gtsvector", "aclitem", "unknown",
 }  # fmt: skip
-"""Their input functions take nothing; `unknown` is no column's type. (aclitem has no send function.)"""
+"""Their input functions accept no literal; `unknown` is not a column type. (aclitem has no send function.)"""
 
 EXTENSIONS: dict[str, dict[str, list[str]]] = {
     "citext": {"citext": ["", "NaÏve", "NULL"]},
@@ -148,14 +148,14 @@ EXTENSIONS: dict[str, dict[str, list[str]]] = {
     "seg": {"seg": ["1 .. 2", "<5.0", "~6.5"]},
     "intarray": {"query_int": ["1&(2|3)"]},
 }
-"""By extension, then type."""
+"""Literals by extension, then type."""
 
 VECTORS: dict[str, list[str]] = {
     "vector": ["[1,2.5,-0]", "[0.1]", "[1e-45,3.4e38,1e6,999999,16777217]"],
     "halfvec": ["[1,2.5,-0]", "[0.1,65504,6e-8]"],
     "sparsevec": ["{1:0.5,3:2}/5", "{}/3", "{16000:1e-30}/16000"],
 }
-"""pgvector's."""
+"""Literals of the types of pgvector."""
 
 
 def random_literals(type_name: str, count: int = 200) -> list[str]:

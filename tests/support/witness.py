@@ -18,9 +18,9 @@ from tests.support.reader import Event
 SLOT = "witness"
 CHANGE = re.compile(r"table (?P<tables>.*?): (?P<verb>INSERT|UPDATE|DELETE|TRUNCATE): ")
 PARTITION = re.compile("events_.*")
-"""The shop's one partitioned table is published under its root's name; the plugin names the leaf."""
+"""Matches partitions of the shop's partitioned table: cdcd uses the root's name, the plugin the partition's."""
 Place = tuple[int, str]
-"""A transaction's id and a table, or MESSAGES."""
+"""A transaction id, and a table or MESSAGES."""
 MESSAGES = "message"
 
 

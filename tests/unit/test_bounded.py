@@ -135,7 +135,7 @@ def test_a_bomb_costs_no_more_memory_than_its_limit() -> None:
     assert most < 3 * MAX_BYTES
 
 
-def test_what_is_as_it_has_to_be_is_read() -> None:
+def test_valid_data_is_read() -> None:
     assert json_of(unpacked(zlib.compress(b'{"a": 1}'))) == {"a": 1}
     assert [shown(one) for one in (3, "a", [], "x" * 100)] == [
         "3",
@@ -161,7 +161,7 @@ def test_schemas_of_others_end_where_memory_would(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "text", ["", "no", DEEP.decode(), DIGITS.decode()], ids=lambda text: text[:3] or "empty"
 )
-def test_a_schema_of_others_that_is_none(text: str) -> None:
+def test_a_foreign_text_that_is_not_a_schema_is_an_error(text: str) -> None:
     found = SchemaIndex().take(b"k", schema_record(schema=text))
     assert found is not None
     with pytest.raises(SchemasUnreadable):

@@ -39,7 +39,7 @@ def said(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_no_text_proposes_it() -> None:
+def test_no_text_proposes_to_destroy_a_foreign_object() -> None:
     package = ROOT / "cdcd"
     paths = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in OF_ITSELF]
     found = {

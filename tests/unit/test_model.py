@@ -26,7 +26,7 @@ def test_a_loss_is_what_was_prepared_before_somebody_elses_position(
     assert BEFORE.may_have_rows(xid, gid, commit_lsn) == expected
 
 
-def test_where_nobody_else_was_nothing_is_a_loss() -> None:
+def test_without_a_foreign_position_nothing_is_a_loss() -> None:
     assert not PreparedBefore().may_have_rows(7, "a", 0)
 
 
@@ -35,7 +35,7 @@ def test_what_is_decided_is_forgotten() -> None:
     assert BEFORE.without(7, "b") == BEFORE
 
 
-def test_what_was_decided_before_anybody_looked_is_known_until_it_was_passed() -> None:
+def test_earlier_decisions_are_known_until_they_are_passed() -> None:
     assert BEFORE.left_at(499) == BEFORE
     assert BEFORE.left_at(500) == PreparedBefore(0, BEFORE.undecided)
 

@@ -73,4 +73,4 @@ def test_the_wheel_has_the_files_that_are_named_and_no_other() -> None:
 
 
 NOT_DATA = {".py", ".pyc", ".so", ".pyx", ".pxi", ".pxd", ".c"}
-"""Modules, and what kernels are built from or leave behind; all else has to be named to be there."""
+"""Modules, and sources and results of C extensions; package-data must list any other file."""

@@ -34,7 +34,7 @@ ENVELOPE = {
     "ts_us": OPTIONAL_LONG,
     "ts_ns": OPTIONAL_LONG,
 }
-"""Debezium 3's fields, in its order."""
+"""The fields of Debezium 3, in its order."""
 SOURCE = {
     "version": "string",
     "connector": "string",
@@ -130,7 +130,7 @@ CHANGE_READER = {
         {"name": "op", "type": "string"},
     ],
 }
-"""An engine that takes the rows and the op alone, with a table of its own columns."""
+"""An engine that reads only the rows, with the columns of its own table, and the op."""
 WHOLE_READER = {
     **CHANGE_READER,
     "fields": [
@@ -157,7 +157,7 @@ WHOLE_READER = {
         *({"name": name, "type": ENVELOPE[name]} for name in ("op", "ts_ms", "ts_us", "ts_ns")),
     ],
 }
-"""An engine that takes everything Debezium writes, and does not know what cdcd adds."""
+"""An engine that reads all fields of Debezium, and none that cdcd adds."""
 
 
 def resolved(record: Record, table: Table, reader: Any) -> Any:

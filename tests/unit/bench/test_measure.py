@@ -43,7 +43,12 @@ def of_share(share: float) -> Run:
         ((0.5, 0.3, 0.4), 0.3, 2),
         ((0.2, 0.3, 0.09), 0.09, 2),
     ],
-    ids=["in peace", "in peace the second time", "never: the least disturbed", "the last time"],
+    ids=[
+        "undisturbed",
+        "undisturbed at the second run",
+        "always disturbed: the least",
+        "undisturbed at the last run",
+    ],
 )
 def test_a_disturbed_run_is_repeated_so_many_times(
     shares: tuple[float, ...], chosen: float, repeats: int

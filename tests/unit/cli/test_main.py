@@ -186,7 +186,7 @@ sys.exit(main(["check", "--config", "prod.yaml"]))
 """
 
 
-def test_what_nobody_has_caught_shows_no_secret(tmp_path: Path) -> None:
+def test_an_uncaught_error_shows_no_secret(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", UNCAUGHT], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].startswith("\\x1b[31m *** postgresql://u:***@h/d")
@@ -211,7 +211,7 @@ main()
     ("sent", "status"),
     [((signal.SIGTERM,), 0), ((signal.SIGINT,), 0), ((signal.SIGHUP, signal.SIGTERM), 0)],
 )
-def test_a_signal_while_it_is_being_loaded_is_in_order(
+def test_a_signal_during_the_imports_ends_the_process_normally(
     tmp_path: Path, sent: tuple[signal.Signals, ...], status: int
 ) -> None:
     """The process has not started any work by then."""

@@ -16,7 +16,9 @@ from tests.unit.config.cases import GOOD
     ("properties", "expected"),
     [({}, "0"), ({"log_level": "6"}, "6"), ({"debug": "broker"}, None)],
 )
-def test_the_clients_log(properties: dict[str, str], expected: str | None, tmp_path: Path) -> None:
+def test_the_log_level_of_the_client(
+    properties: dict[str, str], expected: str | None, tmp_path: Path
+) -> None:
     path = tmp_path / "prod.yaml"
     path.write_text(GOOD)
     environ = {"CDCD_SINK__PROPERTIES": json.dumps(properties)}

@@ -33,7 +33,7 @@ def test_who_decides_has_a_name_also_where_the_user_is_a_number(
     assert exclusive.who() == f"uid {os.getuid()}"
 
 
-def test_who_listens_on_every_address_is_asked_at_the_machines_own() -> None:
+def test_a_daemon_that_listens_on_every_address_is_queried_on_loopback() -> None:
     """A socket that listens on :: need not listen on 127.0.0.1."""
     assert [here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
 

@@ -12,7 +12,7 @@ source: {dsn: "postgresql://cdcd@db.example.com/shop"}
 sink: {bootstrap_servers: "kafka:9092"}
 registry: {url: "http://registry:8081"}
 """
-"""The least that is valid; each part is on a line of its own."""
+"""The minimal valid configuration, with each section on one line."""
 
 
 @dataclass(frozen=True)

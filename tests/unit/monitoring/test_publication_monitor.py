@@ -87,7 +87,7 @@ def test_who_goes_on_accepts_what_the_halt_named(first: Published, steps: list[o
         assert watched.halts(now) == expected, (number, str(watched.halt))  # type: ignore[arg-type]
 
 
-def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_first() -> None:
+def test_a_change_before_the_start_is_reported_even_after_an_earlier_query() -> None:
     """The monitor queries before a session has read the stored state, so the first result is not compared."""
     identities = TopicIdentities()
     identities.publish(dump(pub(BOTH)))
@@ -101,7 +101,7 @@ def test_what_was_changed_before_the_start_is_told_also_where_another_look_came_
     assert metrics.snapshot()['cdcd_publication_changes_total{change="table_gone"}'] == 1
 
 
-def test_what_was_accepted_stays_so_until_it_is_kept() -> None:
+def test_an_acceptance_lasts_until_it_is_stored() -> None:
     """A session that ends before its first transaction leaves the record unchanged, but causes no second halt."""
     watched = Watched(pub(BOTH | {3: 103}))
     first = watched.identities.dump()

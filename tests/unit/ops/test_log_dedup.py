@@ -17,7 +17,7 @@ def test_the_first_is_said_at_once_and_the_others_are_counted_when_the_window_en
         for _ in range(4):
             lines.say(logging.WARNING, "refused", broker="b:1")
         assert [one["log_level"] for one in said] == ["warning"]
-        eventually(lambda: len(said) == 2, "they are counted")
+        eventually(lambda: len(said) == 2, "the repeated lines are logged")
     assert (said[1]["log_level"], said[1]["event"], said[1]["broker"]) == ("info", "refused", "b:1")
     assert said[1]["repeated"] == 3
 

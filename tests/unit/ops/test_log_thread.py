@@ -15,7 +15,7 @@ from cdcd.ops.log_thread import ThreadedHandler
 from tests.support.waiting import eventually
 
 _WRITING: list[TextIO] = []
-"""A handler's thread outlives its test: it would go on under the number of an end that is closed, in another pipe."""
+"""Open streams: a handler's thread outlives its test and must not write to a reused file descriptor."""
 
 
 @pytest.fixture
@@ -78,6 +78,6 @@ def test_a_reader_that_has_gone_costs_lines_and_nothing_else(pipe: tuple[int, Te
     handler = ThreadedHandler(stream)
     os.close(reading)
     said(handler, "one")
-    eventually(lambda: handler.lost == 1, "it is counted")
+    eventually(lambda: handler.lost == 1, "the first lost line is counted")
     said(handler, "two")
-    eventually(lambda: handler.lost == 2, "it goes on")
+    eventually(lambda: handler.lost == 2, "the second lost line is counted")

@@ -53,7 +53,7 @@ def test_who_writes_more_than_is_read_is_not_held_up(pipe: tuple[int, int]) -> N
                 break
         os.set_blocking(stderr, True)
         os.write(stderr, b"\nend\n")
-        eventually(lambda: said and said[-1]["text"] == "end", "all is read")
+        eventually(lambda: said and said[-1]["text"] == "end", "all lines are read")
     assert max(len(one["text"]) for one in said) <= MOST_BYTES
 
 

@@ -94,7 +94,7 @@ async def test_positions_before_it_comes_keep_the_part() -> None:
             key_change("a", "b"),
         ],  # other sequence numbers: 1, then 2 and 3
     ],
-    ids=["another", "beyond", "shorter", "otherwise"],
+    ids=["another transaction", "past the transaction", "fewer changes", "other numbers"],
 )
 async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
     """Readers have the beginning of the transaction, so cdcd must not guess."""

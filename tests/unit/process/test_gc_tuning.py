@@ -26,7 +26,7 @@ def _collector_as_before() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
-def test_what_is_there_is_left_alone_and_what_comes_is_freed_in_time() -> None:
+def test_permanent_objects_are_excluded_and_new_cycles_are_freed() -> None:
     lasting = Knot()
     tune_gc()
     assert all(one is not lasting for one in gc.get_objects())
@@ -36,7 +36,7 @@ def test_what_is_there_is_left_alone_and_what_comes_is_freed_in_time() -> None:
     assert len(rows) == 11_000
 
 
-def test_a_look_is_rare() -> None:
+def test_a_collection_is_rare() -> None:
     tune_gc()
     before = gc.get_stats()[0]["collections"]
     rows = [[] for _ in range(9_000)]

@@ -54,5 +54,5 @@ def test_many_threads_share_few_heaps() -> None:
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
-def test_who_has_chosen_a_number_has_it(name: str) -> None:
+def test_a_configured_number_of_arenas_is_used(name: str) -> None:
     assert heaps("shared", **{name: "3" if name.startswith("MALLOC") else "glibc.malloc.arena_max=3"}) == 3

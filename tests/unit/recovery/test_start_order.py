@@ -20,13 +20,13 @@ def test_what_reads_and_may_refuse_comes_before_what_changes() -> None:
     assert later == ["read again"], "another daemon may have written until the fence, so this is read again"
 
 
-def test_the_looks_are_those_of_the_order() -> None:
+def test_the_start_checks_are_the_reading_steps_of_the_order() -> None:
     """The start lock is not a check: `cdcd check` next to a running daemon does not take it."""
     reading = [step.name for step in ORDER if step.kind == "reads"]
     assert reading == ["start lock", *(look.name for look in START_CHECKS)]
 
 
-def test_a_look_needs_only_what_comes_before_it() -> None:
+def test_a_check_needs_only_earlier_checks() -> None:
     seen: set[str] = set()
     for look in START_CHECKS:
         assert seen.issuperset(look.needs), look.name

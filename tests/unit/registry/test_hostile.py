@@ -29,7 +29,7 @@ CANARY = "canary-5f3a91"
 TIME_S = 1.0
 WITHIN_S = 60.0
 SOCKETS_BYTES = 12 << 20
-"""What the kernel's buffers hold on both sides."""
+"""The size of the kernel's socket buffers on both sides."""
 
 HEAD = b"HTTP/1.1 %d X\r\n"
 Kind = tuple[Callable[[HostileServer, bytes], Iterable[bytes]], type[CdcdError]]

@@ -90,7 +90,7 @@ def test_a_connection_that_was_kept_and_is_closed_by_now_is_no_failure() -> None
 
 
 @pytest.mark.parametrize(("retries", "asked"), [(0, 1), (1, 2), (2, 3)])
-def test_who_says_come_again_is_asked_so_many_times_more(retries: int, asked: int) -> None:
+def test_a_retriable_status_is_retried_so_many_times(retries: int, asked: int) -> None:
     with play(lambda _: (503, b'{"error_code": 50301, "message": "not yet"}')) as server:
         client = client_of(server, **{"max.retries": retries})
         with pytest.raises(RegistryErrorAnswer) as caught:
@@ -120,7 +120,7 @@ def test_an_error_in_no_registrys_words_is_told_by_its_status(content: bytes) ->
         assert caught.value.code == -1
 
 
-def test_the_next_address_is_asked_where_one_says_come_again_or_is_not_there() -> None:
+def test_the_next_url_is_used_after_a_retriable_status_or_a_refused_connection() -> None:
     with play(lambda _: (500, b"")) as first, play(lambda _: (200, b"[3]")) as second:
         urls = f"http://127.0.0.1:1, {url_of(first)}, {url_of(second)}"
         client = client_of(second, url=urls, **{"max.retries": 0})
@@ -187,7 +187,7 @@ def test_a_registry_that_resets_each_connection_is_asked_as_often_as_was_said() 
         assert server.asked == 6  # type: ignore[attr-defined]
 
 
-def test_an_answer_that_was_not_waited_for_is_not_the_next_ones() -> None:
+def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
     """The request on the persistent connection fails, and its repetition times out."""
     is_slow = threading.Event()
 

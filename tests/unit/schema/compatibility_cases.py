@@ -46,7 +46,7 @@ class Case:
     reader: Any
     differs: tuple[str, ...] = ()
     is_stricter: bool = False
-    """Registries and fastavro let it pass; cdcd does not."""
+    """True if registries and fastavro accept the pair, but cdcd does not."""
 
 
 ID = field("id", "int")

@@ -205,7 +205,7 @@ def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_what_may_be_null_in_a_topics_values_stays_so(is_flat: bool) -> None:
+def test_nullable_columns_of_a_topics_values_stay_nullable(is_flat: bool) -> None:
     """A first key leaves the value schema unchanged, so that the readers of the topic can continue."""
     policies = Policies(default=Policy(value="flat" if is_flat else "envelope"))
     columns = tuple(Column(name, 23, -1, False) for name in ("before", "pg.name", "c"))

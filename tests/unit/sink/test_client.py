@@ -39,7 +39,7 @@ def test_a_flush_that_is_closed_under_its_thread_has_delivered_nothing(
     assert len(reported) == 1
 
 
-def test_a_record_that_was_taken_nobody_knows_where_is_not_taken_for_durable() -> None:
+def test_a_delivered_record_without_an_offset_is_not_taken_for_durable() -> None:
     """A broker that detects a duplicate may not know its offset: the group's offsets would be unknown."""
     settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
     client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
@@ -91,7 +91,7 @@ def test_a_commit_that_took_as_long_as_a_second_sending_may_still_arrive(
     client.close()
 
 
-def test_the_time_that_tells_is_what_the_client_is_given() -> None:
+def test_the_time_of_a_resent_request_follows_from_the_clients_properties() -> None:
     """librdkafka waits `retry.backoff.ms` less 20 % before it resends a request, at most `retry.backoff.max.ms`."""
     properties = producer_properties(sink_settings("127.0.0.1:1"))
     backoff_ms, most_ms = properties["retry.backoff.ms"], properties["retry.backoff.max.ms"]

@@ -155,7 +155,7 @@ CANNOT_BE_MET = {
         "_VALUE_SERIALIZATION",
     },
 }
-"""Codes of the installed client that no producer, reader of one partition or look at topics is ever answered with."""
+"""Error codes of the installed client that producers, readers of one partition and admin requests never get."""
 
 
 def test_every_code_of_the_client_is_in_the_table_or_cannot_be_met() -> None:

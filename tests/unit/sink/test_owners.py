@@ -146,7 +146,7 @@ def test_the_refusal_says_whose_it_is_and_what_to_set_and_names_few_of_many() ->
         ("id", [an_owner(OTHER), an_owner(OWN)], False),
         ("", [an_owner(OTHER, transactional_id="")], False),
     ],
-    ids=["another slot's", "another name's", "none's", "ours already", "at least once"],
+    ids=["of another slot", "of another name", "unused", "already ours", "at least once"],
 )
 def test_a_transactional_id_has_one_slot(
     transactional_id: str, owners: list[Owner], is_refused: bool

@@ -153,7 +153,7 @@ def test_records_of_more_partitions_are_left_as_they_are(arrange: Arrange, is_or
 
 
 @needs_extension
-def test_both_arrange_alike() -> None:
+def test_extension_and_fallback_order_alike() -> None:
     for seed in range(150):
         records = _records(random.Random(seed))
         assert list(by_partition(records)) == list(by_partition_in_python(records)), seed

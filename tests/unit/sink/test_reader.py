@@ -38,7 +38,7 @@ def answering(low: int, end: int) -> type:
     return Admin
 
 
-def test_each_answer_is_that_of_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_and_the_end_offset_are_not_confused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "Admin", answering(3, 9))
     assert reader.bounds(SETTINGS, TOPIC) == (3, 9)
 

@@ -47,7 +47,7 @@ def test_what_is_known_is_written_once_and_read_back() -> None:
         again.take("a", TopicIdentity("id-2", 6))
 
 
-def test_what_is_left_is_counted_on_no_more_and_known_to_hold_records() -> None:
+def test_topics_before_a_reset_are_only_known_to_hold_records() -> None:
     identities = TopicIdentities({"a": WAS, "b": WAS})
     identities.publish("so")
     identities.dump()
@@ -133,7 +133,7 @@ def test_a_record_that_is_not_understood_is_an_error(value: bytes) -> None:
         TopicIdentities.load(value, 0)
 
 
-def test_its_key_is_no_slots() -> None:
+def test_the_key_is_not_a_slot_name() -> None:
     """Readers of the progress topic skip keys with a slash."""
     assert key_of_topics("cdcd_shop") == b"cdcd_shop/topics"
 

@@ -1,4 +1,4 @@
-"""COPY's text format becomes Insert messages; the judge is the message decoder of the pgoutput room."""
+"""COPY's text format becomes Insert messages; the tests decode them with the package `pgoutput`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another file of a table means for its copy: the table of cases (F81). Real files: test_snapshot_copy.py."""
+"""The effect of a table's new file on its copy: a table of cases (F81). Real files: test_snapshot_copy.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SWAPPED = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_
         ([KEPT._replace(may_be_anothers=True)], Fate.STALE),
         ([KEPT._replace(is_own=False)], Fate.STALE),
         ([EMPTY._replace(is_own=False, may_be_anothers=True)], Fate.EMPTIED),
-        # one partition is enough
+        # one partition decides for the table
         ([KEPT, EMPTY], Fate.EMPTIED),
         ([KEPT, EMPTY, SWAPPED], Fate.STALE),
         ([SWAPPED, EMPTY, KEPT], Fate.STALE),

@@ -82,7 +82,7 @@ def test_the_end_of_a_connection_is_passed_on(echo: int) -> None:
         assert said(client, b"one") == b"one"
         client.shutdown(socket.SHUT_WR)
         assert client.recv(1) == b""
-        eventually(lambda: proxy.open_connections == 0, "the link is over")
+        eventually(lambda: proxy.open_connections == 0, "the connection is closed")
 
 
 @pytest.mark.parametrize("way", ["up", "down"])

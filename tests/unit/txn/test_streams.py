@@ -356,7 +356,7 @@ def test_a_rollback_before_the_first_segment_is_unsafe() -> None:
         wire.feed(assembler, wire.stream_start(7, first=True))
 
 
-@pytest.mark.parametrize("is_whole", [False, True], ids=["one by one", "whole"])
+@pytest.mark.parametrize("is_whole", [False, True], ids=["one by one", "batch"])
 def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_whole: bool) -> None:
     """After a wraparound another transaction may have its xid."""
     assembler = Assembler(4, streaming_parallel=True, refuse_unsafe_streaming=True)

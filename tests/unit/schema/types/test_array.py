@@ -1,4 +1,4 @@
-"""Arrays: values known from elsewhere; fastavro judges the bytes."""
+"""Arrays: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bit strings: values known from elsewhere; fastavro judges the bytes."""
+"""Bit strings: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

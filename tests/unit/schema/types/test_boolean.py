@@ -1,4 +1,4 @@
-"""boolean: values known from elsewhere; fastavro judges the bytes."""
+"""boolean: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bytea: values known from elsewhere; fastavro judges the bytes."""
+"""bytea: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composite types: values known from elsewhere; fastavro judges the bytes."""
+"""Composite types: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

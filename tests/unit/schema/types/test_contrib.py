@@ -1,4 +1,4 @@
-"""Text types of contrib: values known from elsewhere; fastavro judges the bytes."""
+"""Text types of contrib: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

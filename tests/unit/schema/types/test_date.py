@@ -1,4 +1,4 @@
-"""date: values known from elsewhere; fastavro judges the bytes."""
+"""date: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

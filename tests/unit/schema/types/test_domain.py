@@ -1,4 +1,4 @@
-"""Domains: values known from elsewhere; fastavro judges the bytes."""
+"""Domains: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

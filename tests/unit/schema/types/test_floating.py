@@ -1,4 +1,4 @@
-"""real and double precision: values known from elsewhere; fastavro judges the bytes."""
+"""real and double precision: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

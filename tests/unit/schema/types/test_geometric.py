@@ -1,4 +1,4 @@
-"""Geometric types: values known from elsewhere; fastavro judges the bytes."""
+"""Geometric types: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

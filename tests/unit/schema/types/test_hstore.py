@@ -1,4 +1,4 @@
-"""hstore: values known from elsewhere; fastavro judges the bytes."""
+"""hstore: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers, oids and transaction ids: values known from elsewhere; fastavro judges the bytes."""
+"""Integers, oids and transaction ids: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""interval: values known from elsewhere; fastavro judges the bytes."""
+"""interval: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""json and jsonb: values known from elsewhere; fastavro judges the bytes."""
+"""json and jsonb: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

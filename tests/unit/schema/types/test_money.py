@@ -1,4 +1,4 @@
-"""money: values known from elsewhere; fastavro judges the bytes."""
+"""money: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network addresses: values known from elsewhere; fastavro judges the bytes."""
+"""Network addresses: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""numeric: values known from elsewhere; fastavro judges the bytes."""
+"""numeric: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostGIS: values known from elsewhere; fastavro judges the bytes."""
+"""PostGIS: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

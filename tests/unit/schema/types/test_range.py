@@ -1,4 +1,4 @@
-"""Ranges and multiranges: values known from elsewhere; fastavro judges the bytes."""
+"""Ranges and multiranges: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system catalogs' types: values known from elsewhere; fastavro judges the bytes."""
+"""The system catalogs' types: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

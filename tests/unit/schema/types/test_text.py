@@ -1,4 +1,4 @@
-"""Strings of the server's text: values known from elsewhere; fastavro judges the bytes."""
+"""Strings of the server's text: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

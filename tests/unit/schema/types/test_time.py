@@ -1,4 +1,4 @@
-"""time and timetz: values known from elsewhere; fastavro judges the bytes."""
+"""time and timetz: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timestamp and timestamptz: values known from elsewhere; fastavro judges the bytes."""
+"""timestamp and timestamptz: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uuid: values known from elsewhere; fastavro judges the bytes."""
+"""uuid: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 

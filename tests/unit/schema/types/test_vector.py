@@ -1,4 +1,4 @@
-"""pgvector: values known from elsewhere; fastavro judges the bytes."""
+"""pgvector: independently known values; fastavro decodes the bytes."""
 
 from __future__ import annotations
 
