@@ -1,8 +1,7 @@
-"""The proleptic Gregorian calendar for any year, because Python's own ends at 9999 and begins at 1.
+"""The proleptic Gregorian calendar for any year, because Python's own covers only the years 1 to 9999.
 
-In: astronomical years (0 is 1 BC), months, days.  Out: days since 1970-01-01, and back.
-Invariant: `civil_of(days_of(y, m, d)) == (y, m, d)` for every real date; a date that does not exist is a
-ValueError.
+In: astronomical years (0 is 1 BC), months, days.  Out: days since 1970-01-01; and the inverse.
+Invariant: `civil_of(days_of(y, m, d)) == (y, m, d)` for every valid date; an invalid date is a ValueError.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ def is_leap(year: int) -> bool:
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01. Raises ValueError where there is no such day."""
+    """Return days since 1970-01-01. Raises ValueError for an invalid date."""
     if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] + (month == 2 and is_leap(year)):
-        raise ValueError("no such day")
-    # Years that begin in March put the leap day at the end, so that a month's offset is one formula.
+        raise ValueError("not a date")
+    # With years that begin in March the leap day is the last day, so one formula gives a month's offset.
     shifted = year - (month <= 2)
     era, of_era = divmod(shifted, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

@@ -1,10 +1,10 @@
-"""What a column's type is to Avro: a schema fragment, and functions from raw column bytes to Avro bytes.
+"""The Avro codec of a column's type: a schema fragment, and functions from raw column bytes to Avro bytes.
 
-In: the column's bytes as TupleData carries them, kind `t` (the server's text) or `b` (its send function).
+In: the column's bytes in TupleData, kind `t` (the server's text) or `b` (its send function).
 Out: the Avro encoding of the value, without a union's branch.
-Invariant: an encoder returns the exact value, raises `Special` where the Avro type cannot hold it, or raises
-one of `UNREADABLE` where the bytes are not what the server writes; it never guesses and never truncates.
-Must not: keep state between rows, except caches of pure functions.
+Invariant: an encoder returns the exact value, raises `Special` where the Avro type cannot hold it, or raises one of
+`UNREADABLE` where the server would not write these bytes; it never guesses and never truncates.
+Must not: have state between rows, except caches of pure functions.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ AvroSchema = dict[str, Any]
 """An Avro record schema as JSON objects."""
 
 AvroType = str | dict[str, Any]
-"""An Avro type that may stand in a union: a primitive's name or a complex type."""
+"""An Avro type that may be a branch of a union: a primitive's name or a complex type."""
 
 Encoder = Callable[[bytes], bytes]
 """Raw column bytes -> Avro bytes. Raises `Special` or one of `UNREADABLE`."""
 
 UNREADABLE = (ValueError, OverflowError, LookupError, struct.error)
-"""What an encoder raises on bytes it does not understand (UnicodeDecodeError is a ValueError)."""
+"""The errors of an encoder for invalid bytes (UnicodeDecodeError is a ValueError)."""
 
 
 class Special(Exception):
-    """No error: a value that the column's Avro type cannot hold exactly; `text` is the server's text of
-    it."""
+    """Not an error: a value that the column's Avro type cannot hold exactly; `text` is the server's text of it."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__("a value for source.special")
@@ -40,7 +39,7 @@ class Special(Exception):
 
 
 class Oversized(Exception):
-    """No error yet: a value whose text is longer than the column's policy allows."""
+    """Not an error by itself: a value whose text is longer than the column's policy allows."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__("a value beyond max_value_bytes")
@@ -48,7 +47,7 @@ class Oversized(Exception):
 
 
 class Op(enum.IntEnum):
-    """What the compiled row codec does with a column: one operation for each kind of bytes that it reads itself.
+    """The operation of the compiled row codec on a column: one for each format that it decodes itself.
 
     TEXT and BINARY: PostgreSQL's text format and binary format of the type.
     """
@@ -84,11 +83,11 @@ class Op(enum.IntEnum):
 
 
 class Operation(NamedTuple):
-    """An encoder as the compiled row codec knows it; the encoder is its specification.
+    """An encoder in the form of the compiled row codec; the encoder is its specification.
 
     `low` and `high`: the range of an integer; its width in binary format, in bytes; precision and scale of a decimal;
-    the delimiter of an array. `max_bytes`: the longest text, 0 for any. What an operation does not understand, and
-    what is special, is left to the encoder.
+    the delimiter of an array. `max_bytes`: the longest text, 0 for no limit. The encoder handles special values, and
+    values that the operation does not support.
     """
 
     op: Op
@@ -99,13 +98,13 @@ class Operation(NamedTuple):
 
 
 CALL = Operation(Op.CALL)
-"""The encoder itself is called."""
+"""The operation that calls the encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One type's way into Avro. `binary` is None where the send format has no direct way (`binary_format.table` says
-    whether it can be read at all).
+    """The encoders of one type. `binary` is None where the send format has no direct encoder; it may still be decoded
+    to text (`binary_format.table`).
 
     `may_be_special`: the type has values that `avro` cannot hold, for which the encoders raise `Special`.
     `text_op` and `binary_op`: the encoders as operations.

@@ -1,11 +1,11 @@
-"""Whether what was written under one Avro schema can be read under another, and if not, where exactly it differs.
+"""Compatibility of two Avro schemas: where the reader's schema cannot read the writer's data.
 
-In: two schemas; or a new one, its predecessors and a level of Confluent's.  Out: `Difference`s, none when it can.
+In: two schemas; or a new one, its predecessors and one of Confluent's levels.  Out: the `Difference`s, if any.
 Invariant: the rules are those of Avro's schema resolution as registries apply them (fields by name, the reader's
-defaults, promotions, unions, enum symbols), and two more, which registries leave out: logical types that make another
-value of the same bytes (a decimal of another scale, a time of another kind) do not match; nor do strings and bytes,
-because not all bytes are UTF-8, and bytea's are not the text that the server writes for them.
-Must not: know subjects or rows, or say what follows from a difference.
+defaults, promotions, unions, enum symbols), and two more, which registries omit. Logical types that give the same
+bytes another value (a decimal of another scale, a time of another unit) do not match. Strings and bytes do not match,
+because not all bytes are UTF-8, and the bytes of a bytea differ from its text.
+Must not: know subjects or rows, or decide how cdcd treats a difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROMOTIONS = {
     ("long", "double"),
     ("float", "double"),
 }
-"""What is written as the first can be read as the second."""
+"""Pairs of types: data written as the first can be read as the second."""
 
 
 _MEANINGFUL = frozenset(
@@ -42,12 +42,12 @@ _MEANINGFUL = frozenset(
         "duration",
     }
 )
-"""Logical types that say what number the bytes are; a uuid is the string that it looks like."""
+"""Logical types that change the meaning of the bytes; a uuid remains the same string."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place, with dots from the root (`after.price`), and what a reader cannot do there."""
+    """The path of a difference, with dots from the root (`after.price`), and its description."""
 
     path: str
     what: str
@@ -57,7 +57,7 @@ class Difference:
 
 
 def differences(reader: Any, writer: Any) -> list[Difference]:
-    """Return what keeps `reader` from reading what `writer` has written. Raises SchemaError for no Avro schema."""
+    """Return why `reader` cannot read data of `writer`. Raises SchemaError for an argument that is not a schema."""
     found: list[Difference] = []
     pair = _Pair(_Names(reader), _Names(writer), found)
     pair.compare(reader, writer, "", "", "")
@@ -65,17 +65,17 @@ def differences(reader: Any, writer: Any) -> list[Difference]:
 
 
 def level_differences(level: str, new: Any, earlier: Sequence[Any]) -> list[Difference]:
-    """Return what `level` (BACKWARD, FORWARD_TRANSITIVE, FULL, NONE, ...) forbids in `new`.
+    """Return the differences that `level` (BACKWARD, FORWARD_TRANSITIVE, FULL, NONE, ...) forbids in `new`.
 
-    `earlier` are the versions before it, the oldest first; without TRANSITIVE the last one alone counts.
-    Raises SchemaError where one of them is no Avro schema: somebody else has registered it.
+    `earlier` are the previous versions, the oldest first; without TRANSITIVE only the last one counts. Raises
+    SchemaError where one of them is not an Avro schema: another program has registered it.
     """
     try:
         return _level_differences(level, new, earlier)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
-            "an earlier version under the subject is no Avro schema",
-            hint="somebody else has registered it: choose another name for the topics, or subjects of its own "
+            "an earlier version under the subject is not an Avro schema",
+            hint="another program has registered it: choose another name for the topics, or other subjects "
             "(registry.subjects)",
         ) from error
 
@@ -115,7 +115,7 @@ class _Names:
                 self._collect(inner, space)
 
     def resolved(self, schema: Any, space: str) -> tuple[Any, str]:
-        """Return a schema with a name replaced by its type, and the namespace that holds inside it."""
+        """Return a schema with a name replaced by its type, and the namespace inside it."""
         if isinstance(schema, Mapping) and isinstance(schema.get("type"), Mapping | list):
             return self.resolved(schema["type"], space)
         if isinstance(schema, Mapping) and schema.get("type") in ("record", "error", "enum", "fixed"):
@@ -149,19 +149,19 @@ def _kind(schema: Any) -> str:
         schema.get("type") if isinstance(schema, Mapping) else "union" if isinstance(schema, list) else schema
     )
     if not isinstance(kind, str):
-        raise SchemaError("this is not an Avro schema")
+        raise SchemaError("a type is not an Avro schema")
     return "record" if kind == "error" else kind
 
 
 class _Pair:
-    """One comparison. A pair of named types that is being compared is not compared again inside itself."""
+    """One comparison. It does not compare a pair of named types again inside the pair itself."""
 
     def __init__(self, reader: _Names, writer: _Names, found: list[Difference]) -> None:
         self._reader, self._writer, self._found = reader, writer, found
         self._open: set[tuple[str, str]] = set()
 
     def compare(self, reader: Any, writer: Any, path: str, space: str, writer_space: str) -> None:
-        """Add what differs at `path` and below."""
+        """Add the differences at `path` and below."""
         reader, space = self._reader.resolved(reader, space)
         writer, writer_space = self._writer.resolved(writer, writer_space)
         if isinstance(writer, list):
@@ -181,7 +181,7 @@ class _Pair:
             self._logical(reader, writer, path)
 
     def _branch(self, reader: list[Any], writer: Any, path: str, space: str, writer_space: str) -> None:
-        """A union reads what one of its branches reads; the branch of the same kind tells why none does."""
+        """Add differences where no branch of the union can read `writer`: those of a branch of the same kind."""
         attempts = []
         for branch in reader:
             attempt: list[Difference] = []
@@ -228,7 +228,7 @@ class _Pair:
                 self._say(inside, "is new and has no default")
 
     def _logical(self, reader: Any, writer: Any, path: str) -> None:
-        """Say what registries let through, although the same bytes are another value (F55)."""
+        """Add differences of logical types, where the same bytes are another value; registries accept them (F55)."""
         now, was = _logical_type(reader), _logical_type(writer)
         if now != was and {now, was} & _MEANINGFUL:
             self._say(path, f"{_shown(writer)} would be read as {_shown(reader)}")

@@ -1,9 +1,9 @@
-"""The Debezium-compatible envelope around a row, with what it lacks.
+"""The Debezium-compatible envelope around a row, with additional fields.
 
 In: the relation's dotted name and its Value record.  Out: the Envelope's Avro schema.
-Invariant: the order of the fields here is the order in which `cdcd.avro` writes their bytes; readers go by
-name. `timeline`, `commit_lsn` and `tx_seq` are the sequence, `special` and `unchanged` say what `before` and
-`after` cannot.
+Invariant: the order of the fields here is the order in which `cdcd.avro` writes their bytes; readers use the names.
+`timeline`, `commit_lsn` and `tx_seq` are the sequence of changes; `special` and `unchanged` have the information that
+`before` and `after` cannot hold.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from cdcd.schema.codec import AvroSchema
 
 TIMELINE_DEFAULT = 0
-"""What readers take for the timeline of a record that was written without one: no server has it."""
+"""The timeline that readers assume for a record without this field: no server has it."""
 
 _SNAPSHOT = {
     "type": "string",
@@ -52,7 +52,7 @@ def source_schema() -> AvroSchema:
         _optional("xmin", "long"),
         _optional("origin", "string"),
         _optional("origin_lsn", "long"),
-        # PostgreSQL counts timelines in 32 bits without a sign, more than an Avro int holds.
+        # A timeline is an unsigned integer of 32 bits, which an Avro int cannot hold.
         {"name": "timeline", "type": "long", "default": TIMELINE_DEFAULT},
         {"name": "commit_lsn", "type": "long"},
         {"name": "tx_seq", "type": "long"},
@@ -64,7 +64,7 @@ def source_schema() -> AvroSchema:
 
 @cache
 def transaction_schema() -> AvroSchema:
-    """Return the `transaction` block as Debezium names it, one for all relations."""
+    """Return the `transaction` block with Debezium's names, one for all relations."""
     fields = [
         {"name": "id", "type": "string"},
         {"name": "total_order", "type": "long"},
@@ -75,7 +75,7 @@ def transaction_schema() -> AvroSchema:
 
 
 def envelope_schema(base: str, value: AvroSchema) -> AvroSchema:
-    """Return `<base>.Envelope` around the Value record, which `before` defines and `after` names."""
+    """Return `<base>.Envelope` around the Value record; `before` defines the record, `after` refers to its name."""
     name = f"{base}.Envelope"
     fields = [
         _optional("before", value),

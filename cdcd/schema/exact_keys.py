@@ -1,7 +1,7 @@
-"""Whether a choice makes one key of two values that are not equal to PostgreSQL.
+"""Policies that give two different values of a key column the same key.
 
-In: a column of a key, the name of its type, the choices for it.  Out: whether its field may be one for both (F82).
-Invariant: every other choice, and the default, writes different values differently.
+In: a column of a key, the name of its type, its policy.  Out: whether two different values may have one key (F82).
+Invariant: every other policy, and the default, encodes different values differently.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from cdcd.schema.relation_schema import RelationSchemas
 from cdcd.schema.types.numeric import precision_and_scale
 
 _EXACT_DIGITS = 15
-"""So many decimal digits any double has."""
+"""The number of decimal digits that a double always preserves."""
 
 
 def may_merge(policy: Policy) -> bool:
-    """Return whether there is a type that the choices of a column write so."""
+    """Whether there is a type of which this policy may merge values."""
     return policy.numeric_as == "double" or policy.interval_as == "microseconds"
 
 
 def merges(column: Column, type_name: str, policy: Policy) -> bool:
-    """Return whether two values of a column may be one. `type_name` is that of `resolve`, without its domain."""
+    """Whether two values of a column may get the same bytes. `type_name` is that of `resolve`, without its domain."""
     kind = type_name.removesuffix("[]")
     if kind == "interval":
         return policy.interval_as == "microseconds"
@@ -31,7 +31,7 @@ def merges(column: Column, type_name: str, policy: Policy) -> bool:
 
 
 def merged_key_columns(relation: Relation, schemas: RelationSchemas) -> tuple[str, ...]:
-    """Return the columns of the key of which that is so."""
+    """Return the columns of the key whose policy may merge values."""
     names = set(schemas.key_columns)
     pairs = zip(relation.columns, schemas.columns, strict=True)
     return tuple(

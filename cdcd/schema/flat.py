@@ -1,9 +1,9 @@
-"""The flat value: the row itself, with the few fields that say what became of it.
+"""The flat value: the row itself, with a few fields that describe the change.
 
 In: a relation's dotted name, its columns' fields, the names of the added fields.  Out: the Value's Avro schema.
-Invariant: the order of the added fields here is the order in which `cdcd.avro` writes their bytes. Every column
-is optional, because a truncate has no row and a delete may have the key alone. What the columns' types cannot hold
-and what was not sent are said in the row as well, so that the flat form loses nothing but the row before.
+Invariant: the order of the added fields here is the order in which `cdcd.avro` writes their bytes. Every column is
+optional, because a truncate has no row and a delete may have only the key. The added fields also have special values
+and the names of unsent columns, so that the flat format loses only the old row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdcd.schema.envelope import TIMELINE_DEFAULT
 from cdcd.schema.policy import FlatNames
 
 FLAT_PROPERTY = "cdcd.flat"
-"""The property of a flat record that gives readers the added fields' names, by what they mean."""
+"""The property of a flat record with the names of the added fields, by meaning."""
 
 
 def flat_schema(name: str, columns: list[dict[str, Any]], names: FlatNames, table: str) -> AvroSchema:

@@ -1,9 +1,9 @@
-"""What a column's policy makes of its type's codec, whatever the type.
+"""Apply the policies that do not depend on the type to a column's codec.
 
-In: the codec of the column's type (which follows the policy already where the type has a choice), the policy.
-Out: the column's codec; what stands for a TOASTed value that was not sent.
-Invariant: a policy that is not asked for costs nothing per row. Limits count the server's text, so that they mean
-the same for both tuple formats.
+In: the codec of the column's type (which already follows the type's own policies), the policy.
+Out: the column's codec; the placeholder of a TOASTed value that was not sent.
+Invariant: an unused policy costs nothing per row. Limits count the bytes of the server's text, so that they are the
+same for both tuple formats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NULL, _SOME = b"\x00", b"\x02"
 def column_codec(codec: Codec, policy: Policy) -> Codec:
     """Return the codec with `special: string` and `max_value_bytes` applied.
 
-    Its `binary` is None where only the text can tell.
+    Its `binary` is None where only the text can be used.
     """
     if policy.special == "string" and codec.may_be_special:
         codec = TEXT_ONLY

@@ -1,12 +1,12 @@
-"""What the old tuples of a table's changes have, where it is not what the record's key wants.
+"""The columns that old tuples of a partitioned table may lack, compared with the record's key.
 
-In: the replica identities by which they were formed, the columns of the record's key.  Out: an `OldTuples`, or None
-where nothing may be missing.
+In: the partitions' replica identities, the columns of the record's key.  Out: an `OldTuples`, or None where no column
+may be missing.
 Invariant: with publish_via_partition_root PostgreSQL sends the root's Relation message and the root's letter (`K`,
-`O`), but the tuple was written to the WAL by the partition's replica identity (F78). A column is known to be in it
-only if it is in the identity of every partition from which the row may have come; a null is known to be NULL only
-where all of them are FULL.
-Must not: judge a partition that has no identity at all: PostgreSQL refuses UPDATE and DELETE on it.
+`O`), but the partition's replica identity determined the tuple in the WAL (F78). A column is certainly in the tuple
+only if it is in the identity of every partition from which the row may have come; a null is certainly NULL only where
+all of them are FULL.
+Must not: report a partition without an identity: PostgreSQL refuses UPDATE and DELETE on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 class PartitionIdentity:
     """A partition's replica identity: FULL, or the columns of its index that are sent, None without one.
 
-    `name`: quoted for SQL. `is_sure`: it is known to have been so when the changes were made.
+    `name`: quoted for SQL. `is_sure`: the identity is known to be that of the time of the changes.
     """
 
     name: str
@@ -30,10 +30,11 @@ class PartitionIdentity:
 
 @dataclass(frozen=True, slots=True)
 class OldTuples:
-    """What old tuples of a table may lack. `partial`: the identities of partitions that are not FULL, so that in an
-    old tuple with just these columns a null may be no NULL; `is_sure`: these are all of them. `short`: the names of
-    those by whose identity a change does not name its row: columns of the record's key are not in it, or the records
-    have no key.
+    """The columns that old tuples of a table may lack.
+
+    `partial`: the identities of partitions that are not FULL: in an old tuple with exactly these columns, a null may
+    be an omitted value; `is_sure`: there are no others. `short`: the names of the partitions whose identity does not
+    identify a row: it lacks columns of the record's key, or the records have no key.
     """
 
     partial: frozenset[frozenset[str]]
@@ -42,7 +43,7 @@ class OldTuples:
 
 
 def old_tuples(partitions: Iterable[PartitionIdentity], key: Collection[str]) -> OldTuples | None:
-    """Return what may be missing; None: all partitions are FULL, or get no UPDATE and DELETE.
+    """Return the columns that may be missing; None: all partitions are FULL, or get no UPDATE and DELETE.
 
     `key`: the columns of the record's key, empty without one.
     """

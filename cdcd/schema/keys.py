@@ -1,12 +1,12 @@
-"""Which columns are the key of a relation's records, and in which order.
+"""The columns of the key of a relation's records, and their order.
 
-In: the relation as the change saw it, the catalog's key of now, the columns of the topic's registered key.
+In: the relation at the time of the change, the catalog's current key, the columns of the topic's registered key.
 Out: column names, () for records without a key.
-Invariant: the identity decides (F45): DEFAULT and INDEX the flagged columns, FULL the catalog's primary key, NOTHING
-none; a key that is published in part is none; where there is none, what is configured. The catalog answers for now,
-which may be later than the change (F44), so what the topic's own key schema says goes before it: one row of a
-topic never gets a second form of key unawares. A topic whose records had no key at first shows it by its value's
-schema for good: there the columns of the key may be null.
+Invariant: the replica identity decides (F45): DEFAULT and INDEX use the flagged columns, FULL the catalog's primary
+key, NOTHING none. A key that is only partly published is none. Without a key the configured one is used. The
+catalog's key may be later than the change (F44), so the topic's own key schema takes precedence: a row never silently
+gets a second key in one topic. In the value's schema of a topic whose first records had no key, the columns of the
+key may be null for ever.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cdcd.model import Relation, ReplicaIdentity
 from cdcd.schema.policy import DEFAULT_POLICY, Policy
 
 KEY_PROPERTY = "pg.key"
-"""The property of a flat value's column that says that it is never null: of the key from the first row on."""
+"""The property of a flat value's column that is never null, because it is in the key since the first row."""
 
 _SHARED_HINT = (
-    "the index of the topic's key is DEFERRABLE or not valid, itself or in a partition, so two rows may share a key "
-    "for a moment, and the last record of a key may be the tombstone of a row that is there; `cdcd check` names the "
-    "index: make its constraint again, NOT DEFERRABLE; or, where no statement gives a row the key of another one, go "
-    "on as before with these columns as format.key_columns of this table"
+    "the index of the topic's key is DEFERRABLE or not valid, itself or in a partition. Two rows may then share a "
+    "key for a moment, and the last record of a key may be the tombstone of a row that exists. `cdcd check` names "
+    "the index: recreate its constraint NOT DEFERRABLE, then `cdcd resume`; or, if no statement gives a row the key "
+    "of another row, set format.key_columns of this table to these columns, and restart cdcd"
 )
 
 
@@ -37,10 +37,11 @@ def key_of(
     nullable: Collection[str] = (),
     shared: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the key's columns. `catalog_key` is in key order, () without a key, None when the relation is gone;
-    `registered` is None for a topic without a key schema; `nullable` are the columns that may be null in the
-    topic's value; `shared` those of an index that rows may share for a moment, so that it gives no key (F82).
-    Raises KeyChanged, and SchemaError where a configured column of the key is not published.
+    """Return the key's columns. Raises KeyChanged, and SchemaError where a configured key column is not published.
+
+    `catalog_key` is in key order, () without a key, None when the relation was dropped; `registered` is None for a
+    topic without a key schema; `nullable` are the columns that may be null in the topic's value; `shared` are the
+    columns of an index of which two rows may share a key for a moment, so that the index gives no key (F82).
     """
     wanted = _wanted(relation, catalog_key, registered)
     if set(wanted) <= set(shared):
@@ -53,7 +54,7 @@ def key_of(
         if not wanted and catalog_key and set(catalog_key) == set(registered) <= set(nullable):
             return ()  # a row from before the table's first key, read again (F44)
         raise KeyChanged(
-            f"the topic's key is ({', '.join(registered)}), the table's is now ({', '.join(wanted)})",
+            f"the topic's key is ({', '.join(registered)}), the table's key is now ({', '.join(wanted)})",
             hint=_SHARED_HINT if set(registered) == set(shared) else None,
             table=f"{relation.schema}.{relation.name}",
         )
@@ -66,9 +67,9 @@ def is_required(
     key_schema: Mapping[str, Any] | None,
     shared: Collection[str] = (),
 ) -> bool:
-    """Return whether no column of the key can be null, so that the Key record has no unions; `shared` as in `key_of`.
+    """Whether no column of the key can be null, so that the Key record has no unions; `shared` as in `key_of`.
 
-    What a topic has already stays, because another form would be other bytes for the same key.
+    A topic's existing form remains, because another form would give the same key other bytes.
     """
     if key_schema is not None and key_schema.get("fields"):
         return not _may_hold_nulls(key_schema)
@@ -80,9 +81,9 @@ def is_required(
 def registered_columns(
     key_schema: Mapping[str, Any] | None, policy: Policy = DEFAULT_POLICY
 ) -> tuple[str, ...] | None:
-    """Return the names of the columns in a topic's key schema that `relation_schemas` has made.
+    """Return the names of the columns in a topic's key schema, as `relation_schemas` makes it.
 
-    None where there is none, or where it is a whole row: that key's columns come and go with the table's.
+    None where there is no key schema, or where the key is the whole row: its columns change with the table's.
     """
     if key_schema is None:
         return None
@@ -92,12 +93,12 @@ def registered_columns(
 
 
 def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the names of the columns that may be null in a value that `relation_schemas` has made."""
+    """Return the names of the columns that may be null in a value schema of `relation_schemas`."""
     return frozenset(field["pg.name"] for field in _columns(value_schema) if not _is_required(field))
 
 
 def required_columns(value_schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the columns that are never null in a value that `relation_schemas` has made."""
+    """Return the names of the columns that are never null in a value schema of `relation_schemas`."""
     return frozenset(field["pg.name"] for field in _columns(value_schema) if _is_required(field))
 
 
@@ -106,11 +107,11 @@ def _is_required(field: Mapping[str, Any]) -> bool:
 
 
 def _columns(value_schema: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Return the fields of a value that are columns, none of a schema that is another's."""
+    """Return the fields of a value that are columns; none where another program made the schema."""
     fields = (value_schema or {}).get("fields", ())
     for field in fields:
         if field["name"] == "before" and "pg.name" not in field:
-            # An envelope's is ["null", Value]; a flat value is the row itself.
+            # An envelope has ["null", Value] here; a flat value is the row itself.
             row = field["type"][-1] if isinstance(field["type"], list) else None
             fields = row.get("fields", ()) if isinstance(row, Mapping) else ()
             break
@@ -127,7 +128,7 @@ def _wanted(
     if relation.identity is ReplicaIdentity.NOTHING:
         return ()
     if relation.identity is ReplicaIdentity.FULL:
-        # FULL flags every column. A key that is partly unpublished is none.
+        # FULL flags every column. A key with unpublished columns is none.
         key = registered if catalog_key is None else catalog_key
         return key if key and {column.name for column in relation.columns}.issuperset(key) else ()
     flagged = tuple(column.name for column in relation.columns if column.is_key)
@@ -137,7 +138,7 @@ def _wanted(
 
 
 def _configured(relation: Relation, policy: Policy) -> tuple[str, ...]:
-    """Return the key of a relation that the database gives none."""
+    """Return the configured key of a relation without a key in the database."""
     sent = tuple(column.name for column in relation.columns)
     missing = [name for name in policy.key_columns if name not in sent]
     if missing:
@@ -156,9 +157,9 @@ def _is_partly_published(
     flagged: tuple[str, ...],
     registered: tuple[str, ...] | None,
 ) -> bool:
-    """Whether the flagged columns are a part of a key whose rest is not sent, so that rows would share a key.
+    """Whether the flagged columns are part of a key whose rest is not sent, so that rows would share a key.
 
-    They are the key of that time when the topic has it already: the catalog's has grown since (F44).
+    Where the topic has them as its key, they were the whole key then: the catalog's key has more columns since (F44).
     """
     if registered is not None and set(registered) == set(flagged):
         return False

@@ -1,8 +1,8 @@
-"""Avro's named types: unique names, and each defined once in a schema.
+"""Avro's named types: unique names, and one definition of each in a schema.
 
-In: Avro types as the codecs have them: a composite's record under `<schema>.<type>`, whole wherever it stands.
-Out: the same with names below the table's, and with every repetition replaced by the name.
-Invariant: a function of its arguments, so the same relation gives the same bytes.
+In: the codecs' Avro types: a composite's record has the name `<schema>.<type>`, and is complete wherever it occurs.
+Out: the same types with names below the table's, and with every repetition replaced by the name.
+Invariant: the result is a function of the arguments, so the same relation gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from cdcd.errors import SchemaError
 
 COMPOSITE = "pg.type"
-"""The property of a record that says that it is a composite type's."""
+"""The property that marks the record of a composite type."""
 
 
 def placed(avro: Any, namespace: str) -> Any:
@@ -28,7 +28,7 @@ def placed(avro: Any, namespace: str) -> Any:
 
 
 def defined_once(avro: Any) -> Any:
-    """Return the schema with each record whole where it stands first, and its name where it stands again.
+    """Return the schema with each record complete at its first occurrence, and its name at later ones.
 
     Raises SchemaError where two different records have one name.
     """
@@ -40,7 +40,7 @@ def defined_once(avro: Any) -> Any:
             seen[name] = record
             return record
         if seen[name] != record:
-            raise SchemaError("two types under one Avro name", name=name)
+            raise SchemaError("two types have one Avro name", name=name)
         return str(name)
 
     return _mapped(avro, name_again)
@@ -49,7 +49,7 @@ def defined_once(avro: Any) -> Any:
 def _mapped(avro: Any, change: Any) -> Any:
     """Return the type with `change` applied to each record in it, the outer ones first.
 
-    What nothing changes in is returned itself: what all tables have in common is in memory once.
+    An unchanged type is returned itself, so that types which all tables share are in memory once.
     """
     found = _rebuilt(avro, change)
     return avro if found == avro else found

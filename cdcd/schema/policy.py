@@ -1,8 +1,8 @@
-"""What the records look like where there is a choice: one policy for all, and rules for tables and columns.
+"""The format policies of records: one default, and rules for tables and columns.
 
-In: the defaults, rules of (pattern of a table, pattern of a column, what they change).
+In: the default, rules of (pattern of a table, pattern of a column, changes to the policy).
 Out: the `Policy` of a table or of one of its columns.
-Invariant: the defaults lose nothing; a later rule goes before an earlier one, and a rule for a column before
+Invariant: the default loses no information. A later rule overrides an earlier one, and a rule for a column overrides
 every rule for its table. The policy is a function of names alone, so it is the same after a restart.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class FlatNames:
-    """What the flat format calls the fields that it adds to the row."""
+    """The names of the fields that the flat format adds to the row."""
 
     op: str = "__op"
     deleted: str = "__deleted"
@@ -30,15 +30,16 @@ class FlatNames:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Every choice. The first four are a table's, the rest a column's.
+    """All format options. The first four apply to a table, the rest to a column.
 
-    `value`: the envelope, or the row itself with a few fields more. `key_columns`: the key of a table that
-    the database gives none. `keyless`: what it has without them: null and one partition, or, if its replica
-    identity is FULL, the whole row as its key.
-    `special`: where a value goes that the column's Avro type cannot hold (NaN, infinity, 24:00:00, an array of two
-    dimensions): `separate` into `source.special`, `halt`, or `string`, which makes the whole column a string of
-    the server's text. `max_value_bytes`: the longest text of a value, 0 for any; a longer one is `oversized`.
-    `placeholder`: what stands in a string or bytes column for a TOASTed value that was not sent; "": null.
+    `value`: the envelope, or the row itself with a few added fields. `key_columns`: the key of a table without a key
+    in the database. `keyless`: the key of a table without either: null and one partition, or, if its replica identity
+    is FULL, the whole row.
+    `special`: the treatment of a value that the column's Avro type cannot hold (NaN, infinity, 24:00:00, an array of
+    two dimensions): `separate` puts it into `source.special`, `halt` halts, `string` makes the whole column a string
+    of the server's text. `max_value_bytes`: the longest text of a value, 0 for no limit; `oversized` is the treatment
+    of a longer one. `placeholder`: the text of a TOASTed value that was not sent, in a string or bytes column; "":
+    null.
     """
 
     value: Literal["envelope", "flat"] = "envelope"
@@ -57,7 +58,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is otherwise for tables (`schema.table`) or columns whose whole name a pattern matches."""
+    """Changes to the policy of tables (`schema.table`) or columns whose whole name a pattern matches."""
 
     table: re.Pattern[str]
     column: re.Pattern[str] | None = None
@@ -90,7 +91,7 @@ class Policies:
 
 
 DEFAULT_POLICY = Policy()
-"""What holds where nothing is configured."""
+"""The policy without any configuration."""
 
 NO_RULES = Policies()
 """The default policy for every table and column."""

@@ -2,11 +2,11 @@
 
 In: the relation, the catalog's types, the key's columns (`keys`), the topic prefix.
 Out: `RelationSchemas`.
-Invariant: key columns are required in both records, every other column is ["null", T] with default null, so
-that adding and dropping columns stays compatible both ways and a delete that carries only the key has a row.
-In the value a column stays nullable once it has been, so that a first key does not break the topic's readers.
-The key's schema says nothing that can change while the key's values stay as they are: its id is part of the key's
-bytes, which decide the partition and what compaction takes for the same key.
+Invariant: key columns are required in both records; every other column is ["null", T] with default null, so that
+adding and dropping columns is compatible in both directions and a delete with only the key has a row. In the value a
+column that was nullable remains nullable, so that a first key does not break the topic's readers. The key's schema
+has no attribute that can change while the key's values remain: its id is part of the key's bytes, which decide the
+partition and which keys compaction treats as the same.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ def relation_schemas(
     is_key_required: bool = True,
     nullable: Collection[str] = (),
 ) -> RelationSchemas:
-    """Return the schemas of a relation. `types` is closed over all that its types are made of; `key_columns` are
-    those of `key_of`, None where only the relation is known; `is_key_required` says that the database lets none of
-    them be null; `nullable` are the columns that may be null in the topic's values so far. Raises SchemaError on
-    names that collide.
+    """Return the schemas of a relation. Raises SchemaError on names that collide.
+
+    `types` also has the types that its types are made of; `key_columns` are those of `key_of`, None where only the
+    relation is known; `is_key_required`: the database allows no null in them; `nullable` are the columns that may be
+    null in the topic's existing values.
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
@@ -88,7 +89,7 @@ def relation_schemas(
         )
     ]
     if is_flat:
-        # Its types all take null, so they cannot say which columns are the key's.
+        # All types of a flat value allow null, so they do not show which columns are in the key.
         rows = [row | {KEY_PROPERTY: True} if row["pg.name"] in required else row for row in rows]
         value = flat_schema(f"{base}.Value", rows, policies.flat, table)
     else:
@@ -120,10 +121,10 @@ def _columns(
 
 
 def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> Codec:
-    """Return the codec with the composite types in it named.
+    """Return the codec with full names for its composite types.
 
-    A column with choices of its own has its own records: the same type may be another record there, and the
-    names of the other columns' must not depend on it.
+    A column with a policy of its own has its own records: the same type may be another record there, and the names in
+    the other columns must not depend on it.
     """
     return replace(codec, avro=placed(codec.avro, namespace if is_as_the_table else f"{namespace}.{field}"))
 
@@ -144,7 +145,7 @@ def _properties(column: Column, kind: ResolvedType, number: int) -> dict[str, An
         "pg.name": column.name,
         "pg.type": kind.type_name,
         "pg.typmod": column.typmod,
-        "pg.attnum": number,  # the position in the Relation message: the wire does not carry pg_attribute's
+        "pg.attnum": number,  # the position in the Relation message, which does not have pg_attribute.attnum
     }
     if kind.domain is not None:
         properties["pg.domain"] = kind.domain

@@ -1,10 +1,10 @@
 """A column's type oid and modifier -> its codec, through domains, arrays, composite types, extensions.
 
-In: oid, typmod, the catalog's `PgType`s closed over all that they are made of, the column's policy.
+In: oid, typmod, the catalog's `PgType`s with all types that they are made of, the column's policy.
 Out: `ResolvedType`.
-Invariant: every type has a codec: what no family claims is a string of the server's text, because nothing is
-ever dropped. A type the catalog no longer has (F44) is text as well, unless it is built in.
-An extension's type is recognised by its extension and name.
+Invariant: every type has a codec: a type of no family is a string of the server's text, because cdcd never drops a
+column. A type that the catalog no longer has (F44) is text as well, unless it is built in. A type of an extension is
+identified by its extension and name.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ EXTENSIONS: dict[tuple[str, str], Builder] = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedType:
-    """A codec with the names that the schema's properties show. `domain` is None where there is none."""
+    """A codec with the names for the schema's properties. `domain` is None for a type that is not a domain."""
 
     codec: Codec
     type_name: str
@@ -87,10 +87,10 @@ class ResolvedType:
 def resolve(
     oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy = DEFAULT_POLICY
 ) -> ResolvedType:
-    """Return a column's codec. What is nested deeper than any reader goes is text.
+    """Return a column's codec. A type nested deeper than `MAX_DEPTH` is text.
 
-    A type without a binary encoder is converted to PostgreSQL's text first and then encoded. Arrays, composites and
-    ranges always are, so that both formats give the same Avro bytes.
+    A binary value of a type without a binary encoder is converted to PostgreSQL's text first and then encoded.
+    Arrays, composites and ranges always take this path, so that both formats give the same Avro bytes.
     """
     found = _resolve(oid, typmod, types, policy, 0)
     codec = column_codec(found.codec, policy)
@@ -138,7 +138,7 @@ def _resolve(oid: int, typmod: int, types: Mapping[int, PgType], policy: Policy,
 
 
 def _plain_codec(pg_type: PgType, typmod: int, policy: Policy) -> Codec:
-    """Return the codec of a type that is made of no other."""
+    """Return the codec of a type that is not made of other types."""
     if pg_type.oid == money.MONEY:
         typmod = pg_type.fraction_digits
     builder = FAMILIES.get(pg_type.oid) or EXTENSIONS.get((pg_type.extension, pg_type.name))

@@ -1,11 +1,11 @@
-"""What a schema topic says: which schema has which id, and which versions a subject has.
+"""The content of a schema topic: the schema of each id, and the versions of each subject.
 
-In: the topic's records, in the order of its log.  Out: schemas by id, by subject and version; ids for new ones.
-Invariant: the first record in the log that takes an id, or a version of a subject, has it, and every reader of
-the log comes to the same answer. An id is made from the schema's text, so each writer gives a schema the same
-id without asking another, after an abort or a restart again, and in a topic that was emptied as well. Two texts
-that the 31 bits of an id cannot tell apart are told apart by the log: a writer that finds the id taken there
-tries the next one (`claim`), and one that finds out only after it has written gives up (`holds`).
+In: the topic's records, in the order of its log.  Out: schemas by id, by subject and version; ids for new schemas.
+Invariant: the first record in the log that uses an id, or a version of a subject, owns it, so every reader of the log
+gets the same result. An id is a hash of the schema's text, so each writer assigns a schema the same id independently,
+also after an abort or a restart, and in a topic that was emptied. The log resolves a collision of two texts in the 31
+bits of an id: a writer that finds the id in use tries the next one (`claim`), and a writer that finds the collision
+only after its write gives up (`holds`).
 Must not: do I/O.
 """
 
@@ -26,10 +26,10 @@ __all__ = ["Registered", "SchemaIndex", "dump", "id_of", "key_of", "load", "sche
 FORMAT = 1
 MAX_RECORD_BYTES = 8 << 20
 MAX_INDEX_CHARACTERS = 256 << 20
-"""Of all the schemas of a topic, in memory: others may be allowed to write to it."""
+"""Limit on all schemas of a topic in memory: other programs may be allowed to write to the topic."""
 _MOST = (1 << 31) - 1
 _FOREIGN = (
-    "cdcd did not write this record: take the right to write to the topic from everybody else, produce a record "
+    "cdcd did not write this record: revoke the ACLs of all other principals to write to the topic, produce a record "
     "without a value under its key (kafka-console-consumer shows it), have Kafka compact the topic "
     "(docs/registry.md), then `cdcd resume`"
 )
@@ -46,7 +46,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """One version of a subject. `compatibility` is the level it was checked by, `slot` the writer's."""
+    """One version of a subject. `compatibility` is the level of its check, `slot` the writer's slot."""
 
     subject: str
     version: int
@@ -57,19 +57,19 @@ class Registered:
 
 
 def text_of(schema: Mapping[str, Any]) -> str:
-    """Return a schema as the one text under which it is registered."""
+    """Return the text with which a schema is registered; equal schemas have equal texts."""
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
 def id_of(text: str, attempt: int = 0) -> int:
-    """Return the id of a schema's text, from 1 to 2^31 - 1; `attempt` counts the ids that others had already."""
+    """Return the id of a schema's text, from 1 to 2^31 - 1; `attempt` is the number of ids found in use."""
     salt = f"\n{attempt}" if attempt else ""
     number = int.from_bytes(hashlib.sha256((text + salt).encode()).digest()[:4], "big") & 0x7FFFFFFF
     return number or 1
 
 
 def key_of(one: Registered) -> bytes:
-    """Return the record's key: one for each schema of a subject, so compaction never takes one for another."""
+    """Return the record's key, which is different for each schema of a subject, so compaction retains all of them."""
     digest = hashlib.sha256(one.text.encode()).hexdigest()
     return json.dumps({"subject": one.subject, "sha256": digest}).encode()
 
@@ -89,7 +89,7 @@ def dump(one: Registered) -> bytes:
 
 
 def load(value: bytes) -> Registered:
-    """Return what `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
+    """Return the version that `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
     if len(value) > MAX_RECORD_BYTES:
         raise SchemasUnreadable(
             f"a record of the schema topic has more than {MAX_RECORD_BYTES} bytes", hint=_FOREIGN
@@ -99,9 +99,9 @@ def load(value: bytes) -> Registered:
     except ValueError as error:
         raise SchemasUnreadable("a record of the schema topic is not JSON", hint=_FOREIGN) from error
     if not isinstance(document, dict) or type(document.get("format")) is not int:
-        raise SchemasUnreadable("a record of the schema topic is not cdcd's", hint=_FOREIGN)
+        raise SchemasUnreadable("a record of the schema topic is not in cdcd's format", hint=_FOREIGN)
     if document["format"] != FORMAT:
-        raise SchemasUnreadable("a record of the schema topic has a format that this version does not know")
+        raise SchemasUnreadable("a record of the schema topic has a format that this version cannot read")
     wrong = [name for name, kind in _KEYS.items() if type(document.get(name)) is not kind]
     if wrong or len(document) != len(_KEYS):
         raise SchemasUnreadable(
@@ -111,7 +111,7 @@ def load(value: bytes) -> Registered:
         )
     if not 0 < document["id"] <= _MOST or not 0 < document["version"] <= _MOST:
         raise SchemasUnreadable(
-            "a record of the schema topic has a number that is none of an id or a version", hint=_FOREIGN
+            "a record of the schema topic has an id or a version out of range", hint=_FOREIGN
         )
     return Registered(
         document["subject"],
@@ -124,7 +124,7 @@ def load(value: bytes) -> Registered:
 
 
 def schema_of(one: Registered) -> Any:
-    """Return a version's schema. Raises SchemasUnreadable where its text is no JSON."""
+    """Return a version's schema. Raises SchemasUnreadable where its text is not JSON."""
     try:
         return json_of(one.text.encode())
     except ValueError as error:
@@ -132,9 +132,9 @@ def schema_of(one: Registered) -> Any:
 
 
 class SchemaIndex:
-    """The state of one log. `id_of` makes ids; only a test of its collisions needs another.
+    """The state of one log. `id_of` computes ids; only a test of collisions replaces it.
 
-    One thread may take records while others read: what they go through is copied in one step.
+    One thread may take records while others read: readers copy a collection in one step before they iterate.
     """
 
     def __init__(self, id_of: Callable[[str, int], int] = id_of) -> None:
@@ -147,7 +147,7 @@ class SchemaIndex:
     # --- the log ---
 
     def take(self, key: bytes, value: bytes | None) -> Registered | None:
-        """Take the log's next record; return what it says, None for a deletion. Raises SchemasUnreadable."""
+        """Process the log's next record; return its version, None for a deletion. Raises SchemasUnreadable."""
         if value is None:
             self._forget(key)
             return None
@@ -162,7 +162,7 @@ class SchemaIndex:
         return one
 
     def _forget(self, key: bytes) -> None:
-        """Delete a version. Its id stays what it was: records under it may still be read."""
+        """Delete a version. Its id retains its schema: readers may still need it for records."""
         one = self._by_key.pop(key, None)
         if one is not None:
             del self._subjects[one.subject][one.version]
@@ -176,7 +176,8 @@ class SchemaIndex:
         if self._characters > MAX_INDEX_CHARACTERS:
             raise SchemasUnreadable(
                 f"the schema topic has more than {MAX_INDEX_CHARACTERS} characters of schemas",
-                hint="somebody else writes to it; or give the tables to several daemons, each with a name of its own",
+                hint="revoke the ACLs of other programs to write to the topic; or distribute the tables over several "
+                "daemons with different names",
             )
 
     def _is_free(self, one: Registered) -> bool:
@@ -189,7 +190,7 @@ class SchemaIndex:
     def claim(
         self, subject: str, text: str, compatibility: str, slot: str, unwritten: Iterable[Registered] = ()
     ) -> Registered:
-        """Return the version that a schema has, or else the one that it may be written as.
+        """Return the existing version of a schema, or else a new one to write.
 
         `unwritten` are claims of the same writer that are not in the log yet.
         """
@@ -210,7 +211,7 @@ class SchemaIndex:
         return Registered(subject, max(versions, default=0) + 1, number, text, compatibility, slot)
 
     def holds(self, one: Registered) -> bool:
-        """Whether a claim that was written is the first of its id and of its subject's version."""
+        """Whether a written claim is the first record of its id and of its subject's version."""
         at_version = self._subjects.get(one.subject, {}).get(one.version)
         return at_version is not None and (at_version.schema_id, at_version.text) == (one.schema_id, one.text)
 
@@ -224,9 +225,9 @@ class SchemaIndex:
         return None
 
     def find_equal(self, subject: str, text: str) -> Registered | None:
-        """Return the version of a subject that is this schema, however it is written.
+        """Return the version of a subject that is equal to this schema as JSON, whatever its text.
 
-        Raises ValueError, and SchemasUnreadable for a version that is no JSON.
+        Raises ValueError, and SchemasUnreadable for a version that is not JSON.
         """
         wanted = json_of(text.encode())
         for one in self.versions(subject):

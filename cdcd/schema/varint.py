@@ -1,9 +1,8 @@
 """Avro's primitive encodings: zig-zag variable-length integers and length-prefixed bytes.
 
-In: Python ints and bytes.  Out: Avro bytes (Avro specification, "Binary Encoding"); `decode_long` the other way.
-Invariant: `encode_long` takes exactly the 64-bit signed range; anything else is an OverflowError, never
-wrapped.
-The short ones, most lengths among them, come from a table.
+In: Python ints and bytes.  Out: Avro bytes (Avro specification, "Binary Encoding"); `decode_long` is the inverse.
+Invariant: `encode_long` accepts exactly the signed 64-bit range; any other number is an OverflowError, never wrapped.
+A table has the encodings of small numbers, which include most lengths.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ MIN_LONG = -(1 << 63)
 MAX_LONG = (1 << 63) - 1
 
 _SHORT = tuple(bytes((z,)) if z < 0x80 else bytes(((z & 0x7F) | 0x80, z >> 7)) for z in range(1 << 11))
-"""Zig-zag numbers of few bytes. A larger table takes memory of the daemon, which encodes rows by its C extension."""
+"""Encodings of one or two bytes. A larger table would cost memory, and the daemon encodes rows in its C extension."""
 _SHORT_SIZES = len(_SHORT) // 2
 
 
@@ -38,7 +37,7 @@ def encode_bytes(raw: bytes) -> bytes:
 
 
 def encode_string(raw: bytes) -> bytes:
-    """Return an Avro `string` of UTF-8 bytes. Raises UnicodeDecodeError on anything that is not UTF-8."""
+    """Return an Avro `string` of UTF-8 bytes. Raises UnicodeDecodeError for bytes that are not UTF-8."""
     if not raw.isascii():
         raw.decode()
     size = len(raw)
@@ -46,7 +45,7 @@ def encode_string(raw: bytes) -> bytes:
 
 
 def decode_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return the long that begins at `at`, and where it ends. Raises IndexError where the bytes end before it."""
+    """Return the long that begins at `at`, and the position after it. Raises IndexError where the bytes end early."""
     z = shift = 0
     while True:
         byte = data[at]

@@ -1,9 +1,9 @@
-"""Arrays, composites, ranges and multiranges of anything that has a function of its own.
+"""Arrays, composites, ranges and multiranges of types that have a text function.
 
-In: the functions of the parts by oid, and array_send's, record_send's, range_send's bytes.
-Out: the text with the quotes that array_out, record_out and range_out set.
-Invariant: the value says which types it is made of, and only those are read: an attribute that was added or
-dropped since (F44) does not shift a value into another's place.
+In: the functions of the parts by oid, and the bytes of array_send, record_send, range_send.
+Out: the text with the quotes of array_out, record_out and range_out.
+Invariant: the value itself names the types of its parts, and only those are used: an attribute that was added or
+dropped since (F44) does not move a value to another attribute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def array(element: TextOfBinary, element_oid: int, delimiter: str) -> TextOfBina
         if not bounds:
             return b"{}"
         if not items:
-            raise ValueError("dimensions without elements")
+            raise ValueError("an array has dimensions without elements")
         texts = [b"NULL" if item is None else quoted(element(item)) for item in items]
         for size, _ in reversed(bounds):
             texts = [b"{%s}" % split.join(texts[i : i + size]) for i in range(0, len(texts), size)]
@@ -54,7 +54,7 @@ def array(element: TextOfBinary, element_oid: int, delimiter: str) -> TextOfBina
 
 
 def vector(element: TextOfBinary, element_oid: int) -> TextOfBinary:
-    """Return the function of int2vector and oidvector: an array in binary format, its elements alone as text."""
+    """Return the function of int2vector and oidvector: an array in binary format, only its elements as text."""
 
     def text(raw: bytes) -> bytes:
         bounds, items = _array_items(raw, element_oid)
@@ -75,7 +75,7 @@ def _array_items(raw: bytes, element_oid: int) -> tuple[list[tuple[int, int]], l
     for size, _ in bounds:
         count *= size
         if size < 0 or count > (len(raw) - position) // 4:
-            raise ValueError("more elements than bytes")
+            raise ValueError("an array has more elements than bytes")
     items = []
     for _ in range(count):
         item, position = value_at(raw, position)
@@ -111,7 +111,7 @@ def span(subtype: TextOfBinary) -> TextOfBinary:
     def bound(raw: bytes, position: int) -> tuple[bytes, int]:
         value, position = value_at(raw, position)
         if value is None:
-            raise ValueError("a bound that is null")
+            raise ValueError("a bound is null")
         text = subtype(value)
         return text if _is_bare_bound(text) else _doubled(text), position
 
@@ -140,12 +140,12 @@ def spans(of: TextOfBinary) -> TextOfBinary:
     def text(raw: bytes) -> bytes:
         count, position = uint32_at(raw, 0), 4
         if count > (len(raw) - 4) // 5:
-            raise ValueError("more ranges than bytes")
+            raise ValueError("a multirange has more ranges than bytes")
         texts: list[bytes] = []
         for _ in range(count):
             value, position = value_at(raw, position)
             if value is None:
-                raise ValueError("a range that is null")
+                raise ValueError("a range is null")
             texts.append(of(value))
         all_of(position, raw)
         return b"{%s}" % b",".join(texts)

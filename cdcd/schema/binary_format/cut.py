@@ -1,7 +1,7 @@
-"""Pieces of a binary value, cut with a check of every length.
+"""Read the parts of a binary value, with a check of every length.
 
-In: a binary value and a position.  Out: the piece and the position after it.
-Invariant: nothing beyond the end is taken, and nothing is allocated for a length that the bytes do not have.
+In: a binary value and a position.  Out: the part and the position after it.
+Invariant: no byte beyond the end is read, and no memory is allocated for a length that exceeds the bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def uint32_at(raw: bytes, position: int) -> int:
 
 
 def value_at(raw: bytes, position: int) -> tuple[bytes | None, int]:
-    """Return the value behind an int32 length (-1: null, None) and the position after it."""
+    """Return the value after an int32 length (-1: null, returned as None) and the position after the value."""
     (size,) = _size_at(raw, position)
     position += 4
     if size == -1:
         return None, position
     end: int = position + size
     if size < 0 or end > len(raw):
-        raise ValueError("a length beyond the end")
+        raise ValueError("a length exceeds the value")
     return raw[position:end], end
 
 
@@ -49,4 +49,4 @@ def string_at(raw: bytes, position: int) -> tuple[bytes, int]:
 def all_of(position: int, raw: bytes) -> None:
     """Raise ValueError unless the position is the end."""
     if position != len(raw):
-        raise ValueError("bytes after the end")
+        raise ValueError("a value has bytes after its end")

@@ -1,8 +1,8 @@
 """Dates, times, timestamps and intervals.
 
 In: the send formats: int32 days and int64 microseconds since 2000-01-01, seconds west of UTC.
-Out: ISO text with zone UTC, intervals in IntervalStyle postgres.
-Invariant: infinities are the extreme numbers; a time of day beyond 24:00:00 is unreadable.
+Out: ISO text in time zone UTC, intervals in IntervalStyle postgres.
+Invariant: the minimum and maximum numbers are the infinities; a time of day beyond 24:00:00 is unreadable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _unpack_interval = struct.Struct(">qii").unpack
 
 
 def _day(days: int) -> tuple[bytes, bytes]:
-    """Return a date's text and what follows at the very end in an era before Christ."""
+    """Return a date's text and its suffix, " BC" or empty, which follows the time of a timestamp."""
     year, month, day = civil_of(days + _EPOCH_DAYS)
     if year > 0:
         return b"%04d-%02d-%02d" % (year, month, day), b""
@@ -42,7 +42,7 @@ def _clock(us: int) -> bytes:
 
 
 def date(raw: bytes) -> bytes:
-    """date_send's days."""
+    """Convert date_send's days."""
     (days,) = _unpack_days(raw)
     return _INFINITE_DAYS.get(days) or b"".join(_day(days))
 
@@ -73,12 +73,12 @@ def _checked_clock(us: int) -> bytes:
 
 
 def time(raw: bytes) -> bytes:
-    """time_send's microseconds."""
+    """Convert time_send's microseconds."""
     return _checked_clock(*_unpack_us(raw))
 
 
 def timetz(raw: bytes) -> bytes:
-    """timetz_send's microseconds and seconds west of UTC."""
+    """Convert timetz_send's microseconds and seconds west of UTC."""
     us, west_s = _unpack_timetz(raw)
     minutes, seconds = divmod(abs(west_s), 60)
     text = _checked_clock(us) + b"%c%02d" % (b"-" if west_s > 0 else b"+", minutes // 60)
@@ -88,7 +88,7 @@ def timetz(raw: bytes) -> bytes:
 
 
 def interval(raw: bytes) -> bytes:
-    """interval_send's microseconds, days and months."""
+    """Convert interval_send's microseconds, days and months."""
     us, days, months = _unpack_interval(raw)
     infinity = _INFINITE_INTERVALS.get((us, days, months))
     if infinity is not None:
@@ -98,7 +98,7 @@ def interval(raw: bytes) -> bytes:
     text, is_before = b"", False
     for number, unit in ((years, b"year"), (months, b"mon"), (days, b"day")):
         if number:
-            # A part shows its plus only where the one before it is negative (EncodeInterval).
+            # A field has a plus sign only where the previous one is negative (EncodeInterval).
             plus = b"+" if is_before and number > 0 else b""
             text += b" " * bool(text) + b"%s%d %s%s" % (plus, number, unit, b"s" * (number != 1))
             is_before = number < 0

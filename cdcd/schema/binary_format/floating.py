@@ -1,9 +1,9 @@
-"""Floats in the shortest digits, as PostgreSQL writes them since version 12.
+"""Floats in their shortest decimal form, as PostgreSQL writes them since version 12.
 
 In: a float, or the binary format of real and double precision.  Out: `0.1`, `1e+22`, `-0`, `NaN`, `-Infinity`.
-Invariant: the digits are the fewest that lie strictly between the midpoints to both neighbours, and of those the
-nearest to the value. Python's repr also takes a midpoint itself where the mantissa is even, PostgreSQL never does.
-A number is written without exponent from 0.0001 to below 1e15, a real to below 1e6 (f2s.c, d2s.c).
+Invariant: the result has the fewest digits that lie strictly between the midpoints to both neighbours, and of those
+the nearest to the value. Python's repr also accepts a midpoint itself where the mantissa is even; PostgreSQL never
+does. A double from 0.0001 to below 1e15, and a real to below 1e6, is written without exponent (f2s.c, d2s.c).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _REAL_FIXED_DIGITS, _DOUBLE_FIXED_DIGITS = 6, 15
 _REAL_LOWEST_EXPONENT, _DOUBLE_LOWEST_EXPONENT = -149, -1074
 _SMALLEST_NORMAL_REAL = 2.0**-126
 _INTEGERS_ONLY = 2.0**52
-_NO_SHORT_MIDPOINTS = 1e41  # a midpoint of 54 bits times a power of two has no decimal of 17 digits beyond
+_NO_SHORT_MIDPOINTS = (
+    1e41  # above, a midpoint of 54 bits times a power of two has more than 17 decimal digits
+)
 
 
 def text_of_double(value: float) -> bytes:
@@ -32,7 +34,7 @@ def text_of_double(value: float) -> bytes:
 
 
 def text_of_real(value: float) -> bytes:
-    """Return float4out's text of a real that was widened to Python's float."""
+    """Return float4out's text of a real, given as Python's float."""
     if not math.isfinite(value) or value == 0:
         return _text_of_odd(value)
     digits, exponent = _real_digits(abs(value))
@@ -40,12 +42,12 @@ def text_of_real(value: float) -> bytes:
 
 
 def double(raw: bytes) -> bytes:
-    """float8send's eight bytes."""
+    """Convert float8send's eight bytes."""
     return text_of_double(_unpack_double(raw)[0])
 
 
 def real(raw: bytes) -> bytes:
-    """float4send's four bytes."""
+    """Convert float4send's four bytes."""
     return text_of_real(_unpack_real(raw)[0])
 
 
@@ -58,7 +60,7 @@ def _text_of_odd(value: float) -> bytes:
 
 
 def _parts(text: str) -> tuple[str, int]:
-    """Return (digits without zeros at either end, how many of them stand before the point)."""
+    """Return (digits without leading and trailing zeros, number of digits before the point)."""
     mantissa, _, exponent = text.partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = whole + fraction
@@ -90,7 +92,7 @@ def _is_midpoint(value: float, digits: str, point: int) -> bool:
 def _real_digits(value: float) -> tuple[str, int]:
     mantissa, exponent, below = _binary(value, 24, _REAL_LOWEST_EXPONENT)
     if value >= _SMALLEST_NORMAL_REAL and below == 2:
-        # No two numbers of six digits lie within one real's reach, so the nearest one is the only one there.
+        # At most one number of six digits lies between a real's midpoints, so it is the nearest one.
         low, high = (math.ldexp(4 * mantissa + side, exponent - 2) for side in (-2, 2))
         for precision in (5, 6, 7, 8):
             text = f"{value:.{precision}e}"
@@ -100,7 +102,7 @@ def _real_digits(value: float) -> tuple[str, int]:
 
 
 def _binary(value: float, bits: int, lowest_exponent: int) -> tuple[int, int, int]:
-    """Return (mantissa, exponent of two, quarters of the mantissa's unit down to the midpoint below)."""
+    """Return (mantissa, exponent of two, distance to the lower midpoint in quarters of the mantissa's unit)."""
     exponent = math.frexp(value)[1]
     exponent = max(exponent - bits, lowest_exponent)
     mantissa = int(math.ldexp(value, -exponent))
@@ -109,7 +111,7 @@ def _binary(value: float, bits: int, lowest_exponent: int) -> tuple[int, int, in
 
 
 def _fewest(value: float, bits: int, lowest_exponent: int) -> tuple[str, int]:
-    """Return the digits by exact integers: slow, for the few values whose short way is in doubt."""
+    """Return the digits, computed with exact integers: slow, for the few values that the fast path cannot decide."""
     mantissa, exponent, below = _binary(value, bits, lowest_exponent)
     up, unit = 1 << max(exponent, 0), 4 << max(-exponent, 0)
     exact, low, high = 4 * mantissa * up, (4 * mantissa - below) * up, (4 * mantissa + 2) * up  # of 1 / unit
@@ -122,4 +124,4 @@ def _fewest(value: float, bits: int, lowest_exponent: int) -> tuple[str, int]:
         if inside:
             digits = str(min(inside, key=lambda n: (abs(n * one - exact * scale), n & 1)))
             return digits.rstrip("0"), point + len(digits) - count
-    raise ValueError("no float")
+    raise ValueError("not a float")

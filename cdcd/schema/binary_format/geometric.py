@@ -1,7 +1,7 @@
-"""Geometric types, and the cube of the extension of that name.
+"""Geometric types, and the type of the extension cube.
 
-In: float8s, with counts where the number of points varies.  Out: each number as float8out writes it.
-Invariant: the count is that of the bytes.
+In: float8s, with a count where the number of points varies.  Out: text with each number in float8out's format.
+Invariant: the count matches the number of bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ONE_POINT = 0x8000_0000
 
 def _numbers(raw: bytes, count: int, position: int = 0) -> list[bytes]:
     if count < 0 or 8 * count != len(raw) - position:
-        raise ValueError("another number of coordinates")
+        raise ValueError("the number of coordinates does not match the bytes")
     return [text_of_double(number) for number in struct.unpack_from(f">{count}d", raw, position)]
 
 
@@ -25,32 +25,32 @@ def _points(numbers: list[bytes]) -> bytes:
 
 
 def point(raw: bytes) -> bytes:
-    """point_send's two numbers."""
+    """Convert point_send's two numbers."""
     return _points(_numbers(raw, 2))
 
 
 def lseg(raw: bytes) -> bytes:
-    """lseg_send's two points."""
+    """Convert lseg_send's two points."""
     return b"[%s]" % _points(_numbers(raw, 4))
 
 
 def box(raw: bytes) -> bytes:
-    """box_send's upper right and lower left corner."""
+    """Convert box_send's upper right and lower left corner."""
     return _points(_numbers(raw, 4))
 
 
 def line(raw: bytes) -> bytes:
-    """line_send's A, B and C."""
+    """Convert line_send's A, B and C."""
     return b"{%s}" % b",".join(_numbers(raw, 3))
 
 
 def circle(raw: bytes) -> bytes:
-    """circle_send's centre and radius."""
+    """Convert circle_send's centre and radius."""
     return b"<(%s,%s),%s>" % tuple(_numbers(raw, 3))
 
 
 def path(raw: bytes) -> bytes:
-    """path_send's byte that says closed, the number of points, and the points."""
+    """Convert path_send's flag for a closed path, number of points, and points."""
     if raw[:1] not in (b"\0", b"\1"):
         raise ValueError("not a binary path")
     points = _points(_numbers(raw, 2 * int32_at(raw, 1), 5))
@@ -58,12 +58,12 @@ def path(raw: bytes) -> bytes:
 
 
 def polygon(raw: bytes) -> bytes:
-    """poly_send's number of points, and the points."""
+    """Convert poly_send's number of points, and points."""
     return b"(%s)" % _points(_numbers(raw, 2 * int32_at(raw, 0), 4))
 
 
 def cube(raw: bytes) -> bytes:
-    """cube_send's header (dimensions, and a bit for a point), and one corner or both."""
+    """Convert cube_send's header (dimensions, and a bit for a point), and one corner or both."""
     header = uint32_at(raw, 0)
     dimensions = header & ~_ONE_POINT
     if header & _ONE_POINT:

@@ -1,8 +1,9 @@
-"""Addresses: inet, cidr, macaddr, macaddr8.
+"""Network addresses: inet, cidr, macaddr, macaddr8.
 
-In: network_send's family, bits, whether it is a cidr, size, and the address; the bytes of a MAC address.
-Out: inet_out's text: the bits only where they are not all of them (cidr: always), IPv6 as inet_net_ntop writes it.
-Invariant: the size is the family's.
+In: network_send's family, bits, cidr flag, size, and the address; the bytes of a MAC address.
+Out: inet_out's text: the number of bits only where it is not the full length (cidr: always), IPv6 in inet_net_ntop's
+format.
+Invariant: the size is that of the family.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import struct
 
 from cdcd.schema.binary_format.cut import TextOfBinary
 
-_SIZES = {2: 4, 3: 16}  # PGSQL_AF_INET is AF_INET of the protocol, 2, PGSQL_AF_INET6 the number after it
+_SIZES = {2: 4, 3: 16}  # PGSQL_AF_INET is 2, PGSQL_AF_INET6 is 3
 
 
 def network(raw: bytes) -> bytes:
-    """inet_send's and cidr_send's bytes."""
+    """Convert the bytes of inet_send or cidr_send."""
     family, bits, is_cidr, size = raw[:4]
     address = raw[4:]
     if size != len(address) or _SIZES[family] != size or bits > 8 * size or is_cidr > 1:
@@ -47,7 +48,7 @@ def _ipv6(address: bytes) -> bytes:
 
 
 def _zeros(words: tuple[int, ...]) -> tuple[int, int]:
-    """Return start and length of the first of the longest runs of zeros."""
+    """Return start and length of the first of the longest sequences of zeros."""
     best = (0, 0)
     start = None
     for index, word in enumerate((*words, 1)):

@@ -1,7 +1,7 @@
-"""Integers, booleans, bit strings and what is made of integers: oids, transaction ids, LSNs, tuple ids, snapshots.
+"""Integers, booleans, and types made of integers: oids, transaction ids, LSNs, tuple ids, snapshots, money.
 
 In: the send functions' big-endian bytes.  Out: decimal digits and the types' own notations.
-Invariant: the length is the type's, exactly.
+Invariant: the length is exactly that of the type.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ def integer(layout: str) -> TextOfBinary:
 
 
 def boolean(raw: bytes) -> bytes:
-    """boolsend's one byte."""
+    """Convert boolsend's one byte."""
     return _BOOLEAN[raw]
 
 
 def money(raw: bytes) -> bytes:
-    """cash_send's eight bytes, in the text of lc_monetary C, which is the session's: two fraction digits."""
+    """Convert cash_send's eight bytes to the text of lc_monetary C, the session's setting: two fraction digits."""
     (n,) = struct.unpack(">q", raw)
     whole, fraction = divmod(abs(n), 100)
     return b"%s$%s.%02d" % (b"-" if n < 0 else b"", f"{whole:,}".encode(), fraction)
 
 
 def lsn(raw: bytes) -> bytes:
-    """pg_lsn_send's eight bytes."""
+    """Convert pg_lsn_send's eight bytes."""
     return b"%X/%X" % struct.unpack(">II", raw)
 
 
 def tid(raw: bytes) -> bytes:
-    """tidsend's block and offset."""
+    """Convert tidsend's block and offset."""
     return b"(%d,%d)" % _unpack_tid(raw)
 
 
 def snapshot(raw: bytes) -> bytes:
-    """pg_snapshot_send's count, xmin, xmax and the transactions in progress."""
+    """Convert pg_snapshot_send's count, xmin, xmax and transactions in progress."""
     count, xmin, xmax = _unpack_snapshot(raw)
     if count < 0 or len(raw) != 20 + 8 * count:
         raise ValueError("not a binary snapshot")

@@ -1,8 +1,8 @@
 """pgvector's vector, halfvec and sparsevec.
 
-In: dimensions, flags of zero, elements as reals or half reals; a sparse vector's indices from 0.
-Out: `[1,2.5]`, `{1:0.5,3:2}/5`; each element in the shortest digits of a real, whatever extra_float_digits says.
-Invariant: the number of elements is that of the bytes.
+In: dimensions, a zero field, elements as reals or half-precision reals; a sparse vector's indices from 0.
+Out: `[1,2.5]`, `{1:0.5,3:2}/5`; each element in the shortest form of a real, whatever extra_float_digits is.
+Invariant: the number of elements matches the number of bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ halfvec = _dense("e")
 
 
 def sparsevec(raw: bytes) -> bytes:
-    """sparsevec_send's dimensions, number of elements, their indices and values."""
+    """Convert sparsevec_send's dimensions, number of elements, indices and values."""
     dimensions, count, unused = struct.unpack_from(">iii", raw)
     if unused or count < 0 or len(raw) != 12 + 8 * count:
         raise ValueError("not a binary vector")

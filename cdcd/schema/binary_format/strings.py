@@ -1,7 +1,7 @@
-"""What is sent as its own text, with or without a version before it; bytea, uuid, bit strings, "char", hstore.
+"""Types whose send format is their text, with or without a version byte; bytea, uuid, "char", hstore, PostGIS.
 
 In: the send functions' bytes.  Out: the output functions' text.
-Invariant: a version that is not known is unreadable.
+Invariant: an unknown version is unreadable.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from cdcd.schema.binary_format.cut import all_of, int32_at, value_at
 
 
 def as_is(raw: bytes) -> bytes:
-    """A send function that sends the text."""
+    """Return the text of a send function that sends the text."""
     return raw
 
 
 def after_version_1(raw: bytes) -> bytes:
-    """jsonb, jsonpath, ltree, lquery, ltxtquery: a byte 1, then the text."""
+    """Convert jsonb, jsonpath, ltree, lquery, ltxtquery: a byte 1, then the text."""
     if raw[:1] != b"\x01":
         raise ValueError("not version 1")
     return raw[1:]
 
 
 def one_character(raw: bytes) -> bytes:
-    """charsend's byte: zero is empty text; how one above 127 is shown depends on server and encoding."""
+    """Convert charsend's byte: zero is empty text; the text of a byte above 127 depends on server and encoding."""
     if len(raw) != 1 or raw[0] > 127:
         raise ValueError("not an ASCII character")
     return raw.rstrip(b"\x00")
 
 
 def bytea(raw: bytes) -> bytes:
-    """byteasend's bytes, in hex."""
+    """Convert byteasend's bytes to hex."""
     return b"\\x" + raw.hex().encode()
 
 
 def upper_hex(raw: bytes) -> bytes:
-    """PostGIS: the extended well-known binary, whose text is its hex."""
+    """Convert PostGIS' extended well-known binary, whose text is its hex."""
     if len(raw) < 5:
         raise ValueError("not a binary geometry")
     return raw.hex().upper().encode()
 
 
 def uuid(raw: bytes) -> bytes:
-    """uuid_send's 16 bytes."""
+    """Convert uuid_send's 16 bytes."""
     if len(raw) != 16:
         raise ValueError("not a binary uuid")
     h = raw.hex()
@@ -53,7 +53,7 @@ def _hstore_quoted(text: bytes) -> bytes:
 
 
 def hstore(raw: bytes) -> bytes:
-    """hstore_send's count and pairs."""
+    """Convert hstore_send's count and pairs."""
     count, position = int32_at(raw, 0), 4
     if not 0 <= count <= (len(raw) - 4) // 8:
         raise ValueError("not a binary hstore")

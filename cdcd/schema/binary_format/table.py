@@ -1,8 +1,8 @@
-"""Which types have an exact reading of their send format, and which come as text instead.
+"""The types whose send format cdcd decodes exactly, and the types that it reads as text.
 
 In: a type's oid, the catalog's types.  Out: its function, or None.
-Invariant: a type that is made of others has a function exactly if all of these have one. Types of extensions are
-known by extension and name, because their oids are another server's by chance.
+Invariant: a type made of other types has a function exactly if all of those have one. A type of an extension is
+identified by extension and name, because its oid differs between servers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUILT_IN: dict[int, TextOfBinary] = {
     29: _OID,  # cid
     30: containers.vector(_OID, 26),  # oidvector
     114: strings.as_is,  # json
-    142: strings.as_is,  # xml: with client encoding UTF8 its declaration names no encoding in either form
+    142: strings.as_is,  # xml: with client encoding UTF8 its declaration names no encoding in either format
     194: strings.as_is,  # pg_node_tree
     600: geometric.point,
     601: geometric.lseg,
@@ -100,28 +100,28 @@ OF_EXTENSIONS: dict[tuple[str, str], TextOfBinary] = {
 
 TEXT_INSTEAD: dict[str, str] = {
     "regclass, regcollation, regconfig, regdictionary, regnamespace, regoper, regoperator, regproc, regprocedure, "
-    "regrole, regtype": "sent as an oid; its text is a name that only the server's catalog knows",
+    "regrole, regtype": "sent as an oid; its text is a name that only the server's catalog has",
     "pg_ndistinct, pg_dependencies, pg_mcv_list, pg_brin_bloom_summary, pg_brin_minmax_multi_summary": (
-        "sent in the server's own form of storage"
+        "sent in the server's internal storage format"
     ),
     '"char" above 127': "its text depends on the server's version and encoding",
     "any other type with a send function that is neither built in nor of an extension above": (
-        "its send format is its author's"
+        "only its author defines the send format"
     ),
     "arrays, composites, ranges and multiranges of these, and of types without a send function": (
-        "a part cannot be read, or the server itself refuses to send it"
+        "a part cannot be decoded, or the server itself refuses to send it"
     ),
 }
-"""Where `source.protocol.binary` gives way to text, and why; the docs print it."""
+"""The types that `source.protocol.binary` leaves as text, and the reasons; the docs print the table."""
 
 MAX_DEPTH = 32
-"""Types that are nested deeper are their text: no reader goes further."""
+"""Types that are nested deeper are encoded as their text: readers do not support deeper schemas."""
 
 
 def text_of_binary(oid: int, types: Mapping[int, PgType], depth: int = 0) -> TextOfBinary | None:
-    """Return the function of a type, None where its send format has no exact reading here.
+    """Return the function of a type, None where its send format cannot be decoded exactly.
 
-    `types` is closed over what types are made of.
+    `types` also has the types that its types are made of.
     """
     if depth > MAX_DEPTH:
         return None

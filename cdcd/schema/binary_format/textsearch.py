@@ -2,8 +2,8 @@
 
 In: tsvectorsend's lexemes with positions; tsquerysend's operators in Polish notation, the right operand first.
 Out: `'cat':3A,5 'dog'`; `'cat' & !( 'dog' | 'cow' ) <2> 'mouse'`.
-Invariant: quotes and backslashes are doubled as the output functions double them; a query's depth is bounded by its
-length alone and costs no recursion.
+Invariant: quotes and backslashes are doubled, as by the output functions; only the length limits the depth of a
+query, and the depth needs no recursion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _quoted(text: bytes) -> bytes:
 
 
 def tsvector(raw: bytes) -> bytes:
-    """tsvectorsend's bytes."""
+    """Convert tsvectorsend's bytes."""
     count, position = uint32_at(raw, 0), 4
     words = []
     for _ in range(count):
@@ -40,11 +40,11 @@ def tsvector(raw: bytes) -> bytes:
 
 
 def tsquery(raw: bytes) -> bytes:
-    """tsquerysend's bytes."""
+    """Convert tsquerysend's bytes."""
     items = _items(raw)
     if not items:
         return b""
-    # Read backwards, Polish notation has each operator after its operands, the left one first.
+    # In reverse, Polish notation has each operator after its operands, the left operand first.
     operands: list[_Operand] = []
     for item in reversed(items):
         if isinstance(item, bytes):
@@ -60,7 +60,7 @@ def tsquery(raw: bytes) -> bytes:
 
 
 class _Operand:
-    """A part of a query: its text in pieces, so that a deep query is not copied at each level."""
+    """A part of a query: its text as a list of pieces, so that a deep query is not copied at each level."""
 
     __slots__ = ("operator", "parts", "priority")
 
@@ -70,7 +70,7 @@ class _Operand:
         self.priority = priority
 
     def within(self, priority: int, *, is_right_of_phrase: bool = False) -> _Operand:
-        """Put it in parentheses where an operator of this priority needs them."""
+        """Add parentheses where an operator of this priority needs them; return the operand."""
         if self.priority < priority or (is_right_of_phrase and self.operator == _PHRASE):
             self.parts.appendleft(b"( ")
             self.parts.append(b" )")
@@ -93,7 +93,7 @@ def _joined(item: tuple[int, int], *, right: _Operand, left: _Operand) -> _Opera
 
 
 def _items(raw: bytes) -> list[bytes | tuple[int, int]]:
-    """Return the values' texts and the operators with their distances."""
+    """Return the texts of the values, and the operators with their distances."""
     count, position = uint32_at(raw, 0), 4
     items: list[bytes | tuple[int, int]] = []
     for _ in range(count):

@@ -1,8 +1,8 @@
 """One module per type family: the Avro fragment, the text encoder and, where exact, the binary encoder.
 
-Each family exports `BUILDERS`: type oid -> function of the type modifier -> `Codec`. `resolve` puts them
-together. `Codec.binary` is a direct way from the send format to Avro. Whether binary can be read at all decides
-`binary_format.table`, by which arrays, composites and ranges of the type are read too: a new type is entered there.
-The text encoders rely on the session's settings: DateStyle ISO, IntervalStyle postgres, TimeZone
-UTC, extra_float_digits 3, bytea_output hex, client encoding UTF8 (F53).
+Each family exports `BUILDERS`: type oid -> function of type modifier and policy -> `Codec`; `resolve` combines them.
+`Codec.binary` encodes the send format directly to Avro. `binary_format.table` decides whether binary can be decoded
+at all, also for arrays, composites and ranges of the type: add a new type there. The text encoders rely on the
+session's settings: DateStyle ISO, IntervalStyle postgres, TimeZone UTC, extra_float_digits 3, bytea_output hex,
+client encoding UTF8 (F53).
 """

@@ -1,9 +1,10 @@
 """Arrays of any supported element -> Avro array of ["null", T].
 
 In: array_out's text (`{1,NULL,"a \\"b\\""}`).
-Out: one Avro block and its end.  Invariant: only one dimension with lower bound 1 (or an empty array) is an
-Avro array; anything else, and an array with an element that is special, is `Special` as a whole. What was sent in
-binary is made that text first (`cdcd.schema.binary_format`), so it makes no difference.
+Out: one Avro block and its end.
+Invariant: only an array of one dimension with lower bound 1 (or an empty array) is an Avro array; any other array,
+and an array with a special element, is `Special` as a whole. A binary array is first converted to this text
+(`cdcd.schema.binary_format`), so both formats give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """bytea -> Avro bytes.
 
 In: bytea's hex text (bytea_output hex), or the bytes themselves.
-Out: Avro bytes.  Invariant: text that is not hex is unreadable; the escape form is one that this session never
-asks for.
+Out: Avro bytes.  Invariant: text that is not hex is unreadable; the session's settings exclude the escape format.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ BYTEA = 17
 
 
 def encode_bytea(raw: bytes) -> bytes:
-    """Encode byteaout's hex form. Raises ValueError on the escape form."""
+    """Encode byteaout's hex format. Raises ValueError on the escape format."""
     if raw[:2] != b"\\x":
         raise ValueError("not hex bytea")
     return encode_bytes(unhexlify(raw[2:]))

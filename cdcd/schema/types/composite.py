@@ -1,11 +1,11 @@
 """Composite types -> Avro record with a field ["null", T] for each attribute.
 
-In: record_out's text: `(1,"a ""b"" c",,"(x,y)")`, where nothing between two commas is NULL and "" is empty.
+In: record_out's text: `(1,"a ""b"" c",,"(x,y)")`, where no text between two commas is NULL and "" is empty.
 Out: the fields' Avro bytes, one after another.
-Invariant: an attribute has the codec that a column of its type would have. A value with a special one inside, or
-with other attributes than the catalog knows by now (F44: another number, or one that its type cannot read), is
-`Special` as a whole. Every composite may be altered to that, so every one may be special.
-The record's name here is `<schema>.<type>`; `named.placed` puts it below the table's.
+Invariant: an attribute has the codec that a column of its type would have. A value with a special attribute is
+`Special` as a whole, and so is a value whose attributes differ from the catalog's (F44: another number of attributes,
+or a text that is not of its type). Every composite type may be altered so, so every one may be special.
+The record's name here is `<schema>.<type>`; `named_types.placed` puts it below the table's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NULL, _SOME = b"\x00", b"\x02"
 
 
 def composite_codec(pg_type: PgType, codecs: Sequence[Codec], type_names: Sequence[str]) -> Codec:
-    """Return the codec of a composite type; `codecs` and `type_names` are its attributes'.
+    """Return the codec of a composite type; `codecs` and `type_names` are those of its attributes.
 
     Raises SchemaError where two attributes have one Avro name.
     """

@@ -1,8 +1,8 @@
-"""Types of PostgreSQL's contrib extensions that are text by nature -> string of the server's text.
+"""Types of PostgreSQL's contrib extensions that have no better Avro type -> string of the server's text.
 
-In: the server's text; citext's send format is that text too.  Out: an Avro string.
-Invariant: a type is recognised by its extension and its name, so that another's type of the same name is not
-taken for it.
+In: the server's text; citext's send format is the same text.  Out: an Avro string.
+Invariant: a type is identified by its extension and its name, so that a type of the same name elsewhere is not
+mistaken for it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from cdcd.schema.varint import encode_long
 DATE = 1082
 
 INFINITIES = frozenset((b"infinity", b"-infinity"))
-"""What date_out and timestamp_out write for the two ends of time."""
+"""The text of the infinities in date_out and timestamp_out."""
 
 _POSTGRES_EPOCH_DAYS = 10_957
 _MIN_INT, _MAX_INT = -(1 << 31), (1 << 31) - 1

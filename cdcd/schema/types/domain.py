@@ -1,7 +1,7 @@
-"""Domains -> what their base type becomes; the schema's field carries `pg.domain`.
+"""Domains -> the codec of their base type; the schema's field has `pg.domain`.
 
 In: a domain's `PgType`, the column's modifier.  Out: the base type's oid and modifier.
-Invariant: a domain adds nothing to the bytes. Its modifier is in the domain itself: a column of a domain has none.
+Invariant: a domain does not change the bytes. The domain has the modifier: a column of a domain has none.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ KIND = "d"
 
 
 def base_of(pg_type: PgType, typmod: int) -> tuple[int, int]:
-    """Return the base type's oid and the modifier that holds for it."""
+    """Return the base type's oid and the modifier that applies to it."""
     return pg_type.base_oid, typmod if typmod >= 0 else pg_type.base_typmod

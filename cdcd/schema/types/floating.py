@@ -1,8 +1,8 @@
-"""real -> Avro float, double precision -> Avro double, NaN and the infinities kept.
+"""real -> Avro float, double precision -> Avro double, including NaN and the infinities.
 
 In: the shortest text that reads back exactly (extra_float_digits 3), or IEEE 754 big-endian.
-Out: IEEE 754 little-endian.  Invariant: every NaN becomes the one quiet NaN, so text and binary give equal
-bytes; a real's text is rounded once, to 24 bits, never by way of a double (see `_nearest_real`).
+Out: IEEE 754 little-endian.  Invariant: every NaN becomes the same quiet NaN, so text and binary give equal bytes; a
+real's text is rounded once, to 24 bits, and not first to a double (see `_nearest_real`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_FINITE = {b"NaN": float("nan"), b"Infinity": float("inf"), b"-Infinity": fl
 _REAL_NAN = _pack_real(float("nan"))
 _DOUBLE_NAN = _pack_double(float("nan"))
 _SMALLEST_NORMAL_REAL = 2.0**-126
-_DROPPED_BITS = (1 << 29) - 1  # a double's mantissa has 29 bits more than a real's
+_DROPPED_BITS = (1 << 29) - 1  # a double's mantissa has 29 more bits than a real's
 _HALFWAY = 1 << 28
 
 
@@ -51,7 +51,7 @@ def encode_real(raw: bytes) -> bytes:
 
 
 def _nearest_real(raw: bytes, packed: bytes) -> bytes:
-    # text -> double -> real rounds twice; where the double lies on a tie between two reals, the text decides.
+    # text -> double -> real rounds twice; where the double is midway between two reals, the text decides.
     exact = abs(Fraction(raw.decode()))
     bits = int.from_bytes(packed, "little")
     sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF

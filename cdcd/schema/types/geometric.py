@@ -1,7 +1,7 @@
 """point, line, lseg, box, path, polygon, circle -> string of the server's text.
 
-In: the server's text, with as many digits as read back exactly (extra_float_digits 3).  Out: an Avro string.
-Invariant: NaN, infinities and negative zero in a coordinate stay as PostgreSQL prints them.
+In: the server's text, with enough digits to read back exactly (extra_float_digits 3).  Out: an Avro string.
+Invariant: NaN, infinities and negative zero in a coordinate remain as PostgreSQL prints them.
 """
 
 from __future__ import annotations

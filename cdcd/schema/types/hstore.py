@@ -2,7 +2,7 @@
 
 In: hstore_out's text: `"key"=>"value", "other"=>NULL`, with \\" and \\\\ inside the quotes.
 Out: one Avro block of pairs in the order of the text, and its end.
-Invariant: the string "NULL" is told from NULL by its quotes; keys are unique, as hstore keeps them.
+Invariant: the quotes distinguish the string "NULL" from NULL; keys are unique, as in hstore.
 """
 
 from __future__ import annotations

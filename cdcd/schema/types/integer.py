@@ -1,8 +1,7 @@
 """smallint, integer -> Avro int; bigint, oid, xid, cid, xid8 -> Avro long.
 
 In: decimal digits with an optional minus, or the big-endian send format of the type's width.
-Out: a zig-zag varint.  Invariant: a number outside the type's range is unreadable, an xid8 beyond int64
-special.
+Out: a zig-zag varint.  Invariant: a number outside the type's range is unreadable; an xid8 beyond int64 is special.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ INT8, INT2, INT4, OID, XID, CID, XID8 = 20, 21, 23, 26, 28, 29, 5069
 
 
 def parse_integer(raw: bytes) -> int:
-    """Return the number of the server's decimal text; stricter than int(), which takes `1_0`."""
+    """Return the number of the server's decimal text; stricter than int(), which accepts `1_0`."""
     if raw.isdigit() or (raw[:1] == b"-" and raw[1:].isdigit()):
         return int(raw)
     raise ValueError("not an integer")

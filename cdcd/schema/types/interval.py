@@ -2,10 +2,10 @@
 
 In: IntervalStyle postgres (`1 year 2 mons -3 days +04:05:06.7`), or interval_send (int64 us, int32 days,
 int32 months).
-Out: what PostgreSQL's own IntervalStyle iso_8601 writes: `P1Y2M-3DT4H5M6.7S`, `PT0S` for nothing; or the three
-numbers; or one number, in which a month is 365.25/12 days and a day 24 hours, as in Debezium's.
-Invariant: the string and the record give the same three fields back. Infinities (PostgreSQL 17), and more
-microseconds than int64 has, are `Special`.
+Out: the text of PostgreSQL's own IntervalStyle iso_8601: `P1Y2M-3DT4H5M6.7S`, `PT0S` for an empty interval; or the
+three numbers; or one number, in which a month is 365.25/12 days and a day 24 hours, as in Debezium's.
+Invariant: the string and the record preserve the three fields. Infinities (PostgreSQL 17), and microseconds beyond
+int64, are `Special`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _parse = re.compile(
 
 
 def iso_8601(months: int, days: int, us: int) -> bytes:
-    """Return the interval as IntervalStyle iso_8601 writes it."""
+    """Return the interval in IntervalStyle iso_8601."""
     time_sign, month_sign = (-1 if us < 0 else 1), (-1 if months < 0 else 1)
     years, months = divmod(abs(months), 12)
     seconds, fraction = divmod(abs(us), 1_000_000)
@@ -113,7 +113,7 @@ FIELDS: AvroType = {
         {"name": "us", "type": "long"},
     ],
 }
-"""An interval as PostgreSQL stores it."""
+"""An interval in the three fields that PostgreSQL stores."""
 
 _MICROSECONDS: AvroType = {
     "type": "long",

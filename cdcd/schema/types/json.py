@@ -1,7 +1,7 @@
-"""json, jsonb -> Avro string with the Kafka Connect name that Debezium's readers know; by policy a plain string.
+"""json, jsonb -> Avro string with the Kafka Connect name that Debezium uses; by policy a plain string.
 
 In: the server's text, or the send format (json: the text; jsonb: the text after a version byte 1).
-Out: an Avro string, byte for byte: json keeps its own spacing and duplicate keys, jsonb is as jsonb_out prints it.
+Out: an Avro string, byte for byte: json retains its spacing and duplicate keys, jsonb is as jsonb_out prints it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """money -> Avro decimal(19, s), by policy string.
 
-In: cash_out's text under lc_monetary C (`-$1,234.56`), which the session sets; or the int64 of cash_send.
+In: cash_out's text with lc_monetary C (`-$1,234.56`), which the session sets; or the int64 of cash_send.
 Out: the stored int64 as an unscaled value; or a decimal number as a string.
-Invariant: exact for every amount. The number of fraction digits is no property of the type but of the
-database's lc_monetary, so the catalog says it (`PgType.fraction_digits`, passed on in the modifier's place);
-under C the server always prints the stored number with two.
+Invariant: exact for every amount. The number of fraction digits depends on the database's lc_monetary, not on the
+type, so it comes from the catalog (`PgType.fraction_digits`, passed as the type modifier). With lc_monetary C the
+server always prints the stored number with two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdcd.schema.varint import encode_string
 MONEY = 790
 
 _PRECISION = 19  # of an int64
-_DEFAULT_DIGITS = 2  # what cash.c takes where a locale does not say
+_DEFAULT_DIGITS = 2  # the default of cash.c for a locale without a number of digits
 
 _is_money = re.compile(rb"(-?)\$(\d{1,3}(?:,\d{3})*)\.(\d\d)").fullmatch
 

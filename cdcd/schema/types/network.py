@@ -1,7 +1,7 @@
 """inet, cidr, macaddr, macaddr8 -> string of the server's text.
 
 In: the server's text.  Out: an Avro string.
-Invariant: as PostgreSQL prints it: an inet has its mask only where that is not the whole address.
+Invariant: the text is unchanged: an inet has its mask only where the mask is not the full length.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """numeric(p,s) -> Avro decimal, numeric without precision -> string; by policy string, double or Debezium's record.
 
 In: the server's decimal text, or numeric_send's base-10000 digits (numeric.c: ndigits, weight, sign, dscale).
-Out: two's complement of the unscaled value, big-endian, in as few bytes as it needs; or the text as a string; or
-the nearest double; or a scale and an unscaled value.
-Invariant: a value is exact or `Special`: NaN and infinities outside of strings and doubles, more digits than the
-type says, and a number that PostgreSQL's own cast to double precision refuses. Only `double` loses digits.
-Precision above 38, a negative scale and a scale above the precision have no Avro decimal that readers take.
+Out: two's complement of the unscaled value, big-endian, in as few bytes as possible; or the text as a string; or the
+nearest double; or a scale and an unscaled value.
+Invariant: a value is exact or `Special`. Special are NaN and infinities except in strings and doubles, a value with
+more digits than its type, and a number that PostgreSQL's own cast to double precision refuses. Only `double` loses
+digits. Readers accept no Avro decimal with a precision above 38, a negative scale or a scale above the precision.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode_text_numeric(raw: bytes) -> bytes:
 
 
 def text_of_binary(raw: bytes) -> bytes:
-    """Return the text of numeric_send's bytes, as numeric_out writes it."""
+    """Return the text of numeric_send's bytes, in numeric_out's format."""
     count, weight, sign, dscale = struct.unpack_from(">HhHH", raw)
     if len(raw) != 8 + 2 * count:
         raise ValueError("not a binary numeric")
@@ -71,7 +71,7 @@ def text_of_binary(raw: bytes) -> bytes:
 
 
 def _unscaled(raw: bytes) -> tuple[int, int]:
-    """Return (unscaled value, scale) of numeric_out's text. Raises Special where it is no finite number."""
+    """Return (unscaled value, scale) of numeric_out's text. Raises Special where it is not a finite number."""
     whole, _, fraction = raw.partition(b".")
     digits = whole + fraction
     if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
@@ -80,7 +80,7 @@ def _unscaled(raw: bytes) -> tuple[int, int]:
 
 
 def _integer(digits: bytes) -> int:
-    """Return the number of decimal digits, however many: int() reads 4300 (sys.set_int_max_str_digits)."""
+    """Return the number of decimal digits, also of more than int() accepts: 4300 (sys.set_int_max_str_digits)."""
     if len(digits) <= _DIGITS_AT_ONCE:
         return int(digits)
     if digits[:1] == b"-":
@@ -101,7 +101,7 @@ def _decimal(precision: int, scale: int) -> Codec:
     most = precision + 2  # a sign and a zero before the point
 
     def encode(raw: bytes) -> bytes:
-        # `_unscaled`, written out: this is the way of most numbers, and a call costs as much as the rest.
+        # `_unscaled`, inlined: most numbers take this path, and a call costs as much as the rest.
         whole, _, fraction = raw.partition(b".")
         digits = whole + fraction
         if not digits.isdigit() and not (digits[:1] == b"-" and digits[1:].isdigit()):
@@ -132,7 +132,7 @@ def encode_variable_scale(raw: bytes) -> bytes:
 
 
 def encode_double(raw: bytes) -> bytes:
-    """Encode the nearest double. `Special` where numeric_float8 says out of range: beyond it, or next to zero."""
+    """Encode the nearest double. `Special` where numeric_float8 reports out of range: overflow or underflow."""
     if raw in _NOT_FINITE:
         return encode_float8(raw)
     if not _NUMERIC.fullmatch(raw):
@@ -154,7 +154,7 @@ VARIABLE_SCALE: AvroType = {
     "connect.version": 1,
     "connect.name": "io.debezium.data.VariableScaleDecimal",
 }
-"""What Debezium makes of a numeric without precision."""
+"""Debezium's type for a numeric without precision."""
 
 _STRING = replace(
     _codec("string", encode_text_numeric, may_be_special=False),

@@ -2,7 +2,7 @@
 
 In: geometry_out's text, which is EWKB in hex digits, or geometry_send's bytes, which are the same EWKB.
 Out: the same EWKB as Avro bytes, with the SRID and the Z and M of the value.
-Invariant: the bytes are PostGIS' own; nothing in them is read or converted.
+Invariant: the bytes are PostGIS' own; they are neither parsed nor converted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Text between double quotes, as array_out, record_out and hstore_out write it.
+"""Text between double quotes, in the format of array_out, record_out and hstore_out.
 
 In: the bytes between the quotes.  Out: the value.
-Invariant: in what the patterns match every quote and backslash is escaped, and matching needs no memory for each
-byte: the possessive `*+` goes back to none of them, where `(...)*` keeps 160 bytes each to go back to.
+Invariant: every quote and backslash in a match is escaped, and matching needs no memory per byte: the possessive `*+`
+does not backtrack, where `(...)*` stores 160 bytes per repetition for backtracking.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ DOUBLED = rb'[^"\\]*+(?:(?:""|\\\\)[^"\\]*+)*+'
 
 
 def of_backslashed(quoted: bytes) -> bytes:
-    """Return the value of what `BACKSLASHED` matches."""
+    """Return the value of a text that `BACKSLASHED` matches."""
     if b"\\" not in quoted:
         return quoted
-    # The zero byte stands for a backslash until none is left that belongs to a quote.
+    # The zero byte replaces an escaped backslash until the escapes of quotes are removed.
     return quoted.replace(b"\\\\", b"\0").replace(b'\\"', b'"').replace(b"\0", b"\\")
 
 
 def of_doubled(quoted: bytes) -> bytes:
-    """Return the value of what `DOUBLED` matches."""
+    """Return the value of a text that `DOUBLED` matches."""
     return quoted.replace(b'""', b'"').replace(b"\\\\", b"\\")

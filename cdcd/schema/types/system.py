@@ -1,9 +1,9 @@
-"""What the system catalogs are made of, and seldom a table -> string of the server's text.
+"""Types of the system catalogs, which are rare in tables -> string of the server's text.
 
 In: the server's text.  Out: an Avro string.
-Invariant: a reg* type is the name that the server prints with an empty search path, so schema-qualified outside
-pg_catalog; int2vector and oidvector are numbers with spaces between, no arrays, although pg_type gives them an
-element.
+Invariant: a reg* type is the name that the server prints with an empty search path, schema-qualified outside
+pg_catalog. int2vector and oidvector are numbers separated by spaces, and not arrays, although they have an element
+type in pg_type.
 """
 
 from __future__ import annotations

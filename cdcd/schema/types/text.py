@@ -1,7 +1,7 @@
-"""Strings of the server's own text: the text family, xml, full text search, enums, and any type unknown here.
+"""Strings of the server's own text: the text family, xml, full text search, enums, and all types of no other family.
 
-In: UTF-8 text, or the send format where that is the same text.
-Out: an Avro string, byte for byte.  Invariant: nothing is trimmed, padded or re-formatted.
+In: UTF-8 text, or the send format where it is the same text.
+Out: an Avro string, byte for byte.  Invariant: the text is not trimmed, padded or reformatted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT_ONLY = Codec("string", encode_string, text_op=_STRING)
 
 
 def encode_binary_char(raw: bytes) -> bytes:
-    """Encode "char"'s one byte: zero is empty text; above 127 the text depends on the server's version."""
+    """Encode the byte of "char": zero is empty text; above 127 the text depends on the server's version."""
     if len(raw) != 1 or raw[0] > 127:
         raise ValueError("not an ASCII character")
     return encode_string(raw.rstrip(b"\x00"))

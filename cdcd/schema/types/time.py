@@ -2,7 +2,7 @@
 
 In: `12:34:56.789`, `12:34:56-04:56:02`; or int64 microseconds, and for timetz int32 seconds west of UTC.
 Out: a zig-zag varint of microseconds since midnight, or an Avro string.
-Invariant: 24:00:00, which time-micros does not know, is `Special`.
+Invariant: 24:00:00, which time-micros does not allow, is `Special`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _second(raw: bytes) -> int:
 
 
 def time_us_of_text(raw: bytes) -> int:
-    """Return microseconds since midnight of `HH:MM:SS` with up to six more digits. Raises ValueError."""
+    """Return microseconds since midnight of `HH:MM:SS` with up to six fractional digits. Raises ValueError."""
     us = _second(raw[:8]) * 1_000_000
     if len(raw) == 8:
         return us
@@ -43,7 +43,7 @@ def time_us_of_text(raw: bytes) -> int:
 
 
 def clock_text(us: int) -> bytes:
-    """Return microseconds since midnight as time_out writes them."""
+    """Return the text of time_out for microseconds since midnight."""
     seconds, fraction = divmod(us, 1_000_000)
     text = b"%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
     return text + (b".%06d" % fraction).rstrip(b"0") if fraction else text
@@ -57,7 +57,7 @@ def encode_time(raw: bytes) -> bytes:
 
 
 def encode_timetz(raw: bytes) -> bytes:
-    """Encode timetz_out's text as it is."""
+    """Encode timetz_out's text unchanged."""
     if not _is_timetz(raw):
         raise ValueError("not a time with zone")
     return encode_string(raw)
@@ -74,7 +74,7 @@ def encode_binary_time(raw: bytes) -> bytes:
 
 
 def encode_binary_timetz(raw: bytes) -> bytes:
-    """Encode timetz_send's int64 microseconds and int32 seconds west of UTC, as timetz_out writes them."""
+    """Encode timetz_send's int64 microseconds and int32 seconds west of UTC as timetz_out's text."""
     us, west_s = struct.unpack(">qi", raw)
     if not 0 <= us <= DAY_US:
         raise ValueError("not a time of day")

@@ -3,7 +3,7 @@
 In: ISO text (DateStyle ISO, TimeZone UTC): `2024-01-01 00:00:00.123456+00`, `0044-03-15 12:00:00 BC`; or int64
 microseconds since 2000-01-01.
 Out: a zig-zag varint of microseconds since 1970-01-01.
-Invariant: infinities, and what int64 microseconds of the Unix epoch cannot hold, are `Special`, never wrapped
+Invariant: infinities, and values that int64 microseconds of the Unix epoch cannot hold, are `Special`, never wrapped
 (PostgreSQL's own epoch is 2000, so its last years do not fit).
 """
 
@@ -45,7 +45,7 @@ def encode_timestamp(raw: bytes) -> bytes:
 
 
 def encode_timestamptz(raw: bytes) -> bytes:
-    """Encode timestamptz_out's ISO text. The session's zone is UTC, but any offset is understood."""
+    """Encode timestamptz_out's ISO text. The session's time zone is UTC, but any offset is accepted."""
     if raw[10:11] == b" " and raw[-3:] == b"+00":
         return encode_long(day_of_text(raw[:10]) * DAY_US + time_us_of_text(raw[11:-3]))
     return _encode_slowly(raw, zoned=True)

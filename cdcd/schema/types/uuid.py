@@ -1,7 +1,7 @@
 """uuid -> Avro string with logicalType uuid.
 
 In: uuid_out's 36 characters, or the 16 bytes of uuid_send.
-Out: an Avro string of 36 characters.  Invariant: text that is not exactly of that form is unreadable.
+Out: an Avro string of 36 characters.  Invariant: text in any other format is unreadable.
 """
 
 from __future__ import annotations

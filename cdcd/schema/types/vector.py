@@ -2,7 +2,7 @@
 
 In: `[1,2.5,-3e-05]`; `{1:1.5,3:2}/5`.
 Out: one Avro block of floats without nulls and its end; an Avro string.
-Invariant: each element is rounded once, to a real; half precision is within it.
+Invariant: each element is rounded once, to a real, which holds every value of half precision.
 """
 
 from __future__ import annotations
