@@ -1,19 +1,11 @@
 """The root of the tree of errors: the attributes of each class, and who can resolve the error.
 
-<<<<<<< HEAD
 In: the failure, and its location (file, key, table, LSN) as keyword context.  Out: one clear line.
 Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only. `str` redacts, escapes
 and truncates the texts that come from a server, a name or a path.
-`retry` says who can resolve the error. AUTO: cdcd retries with back-off. AGAIN: cdcd retries a few times, then treats
-the error as OPERATOR. OPERATOR: cdcd halts and stays up until an operator resumes it. NEVER: the process ends. An
-error that is not in this tree is treated as OPERATOR.
-=======
-In: what went wrong, with the place (file, key, table, LSN) as keyword context.  Out: one clear line.
-Invariant: no row value ever enters a message; `context` holds names, numbers and LSNs only. What a server, a name or
-a path brings into one is struck out, escaped and cut where the error is shown (`str`).
-`retry` says who can mend it: AUTO is tried again with back-off, LIMITED a few times and is then OPERATOR, which halts
-and stays up until told to go on, NEVER ends the process. An error that is not in this tree is treated as OPERATOR.
->>>>>>> 04b091c (Names: Retry.LIMITED)
+`retry` says who can resolve the error. AUTO: cdcd retries with back-off. LIMITED: cdcd retries a few times, then
+treats the error as OPERATOR. OPERATOR: cdcd halts and stays up until an operator resumes it. NEVER: the process ends.
+An error that is not in this tree is treated as OPERATOR.
 """
 
 from __future__ import annotations

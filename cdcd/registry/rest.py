@@ -220,7 +220,7 @@ class RestClient:
             else:
                 if is_last or status not in _AGAIN:
                     return status, content
-            time.sleep(random.random() * min(self._wait_ms * 2**tries, self._max_wait_ms) / 1000)  # noqa: S311 - not to come all at once
+            time.sleep(random.random() * min(self._wait_ms * 2**tries, self._max_wait_ms) / 1000)  # noqa: S311 - jitter, so that clients do not retry at once
         raise AssertionError("the last try returns or raises")
 
     def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
@@ -237,8 +237,8 @@ class RestClient:
                     connection.close()
                     return self._exchange(connection, method, target, body)
             except BaseException as error:
-                connection.close()  # an answer may still come on it, and is not the next request's
-                # It shows as one thing or another, by what it was closed under.
+                connection.close()  # a late reply must not become the reply to the next request
+                # The type of the error depends on the operation that `close` interrupted.
                 if self._is_closed and isinstance(error, Exception):
                     raise ConnectionError("the client was closed") from error
                 raise

@@ -136,7 +136,7 @@ class Client:
         self.raise_pending()
 
     def begin(self) -> None:
-        """Begin a transaction in exactly-once mode. Raises an error that an earlier call left behind."""
+        """Begin a transaction in exactly-once mode. Raises a pending error of an earlier call."""
         producer = self.usable()
         self.forget()
         if self._settings.is_exactly_once:
@@ -218,7 +218,7 @@ class Client:
         self._delivery_error = self._broker_error = None
 
     def raise_pending(self) -> None:
-        """Raise the error that a callback reported, or that an unknown result left behind."""
+        """Raise the error that a callback reported, or the error of a torn client."""
         pending = self._fatal_error or self._torn_error or self._delivery_error
         if pending is None:
             return

@@ -173,7 +173,7 @@ class KafkaSink:
     # --- a group -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a group. Raises an error that an earlier call left behind."""
+        """Begin a group. Raises a pending error of an earlier call."""
         self._opened().begin()
         self._has_joined = False
         self._begun_s = _now_s()

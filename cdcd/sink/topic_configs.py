@@ -133,7 +133,7 @@ def check_retention(
 
 
 def forgetting(name: str, why: str) -> TopicMismatch:
-    """Return the error of a topic that removes needed records: a start would look like a first start (F67)."""
+    """Return the error of a topic whose configuration lets Kafka remove needed records (F67)."""
     return TopicMismatch(f"Kafka will remove records that cdcd needs: {why}", hint=KEEP_HINT, topic=name)
 
 
