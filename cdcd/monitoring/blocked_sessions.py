@@ -1,7 +1,7 @@
-"""Whether the daemon's own sessions on the server wait for somebody, and whether its looks at the publications do.
+"""Show whether the daemon's own sessions on the server, or its queries of the publications, are blocked.
 
-In: the monitor's connection, at each of its looks.  Out: waits, with who holds them up.
-Invariant: what was seen at the last look is shown, and nothing while no look succeeds.
+In: the monitor's connection, at each of its turns.  Out: waits, with the blocking sessions.
+Invariant: the result of the last query is shown, and nothing while no query succeeds.
 Must not: wait for a lock.
 """
 
@@ -25,11 +25,11 @@ class BlockedSessions:
         self._publications = status.waits.may_wait()
 
     def look(self, connection: Any, look: Look) -> tuple[Seen | None, Seen | None]:
-        """Return what holds up a session that has the slot (a lock on a catalog, a standby), and the look itself."""
+        """Return what blocks a session that has the slot (a catalog lock, a standby), and what blocked `look`."""
         locked = None
         if look.now is None and not look.missing and (lockers := table_lockers(connection)):
             locked = Seen("lock", "the published tables, to compare the publication", lockers)
-        # A lost session's pid may be somebody else's by now, or on another server.
+        # The pid of a lost session may be another session's by now, or belong to another server.
         for pid in tuple(self._status.own_pids) if self._status.health.is_source_streaming else ():
             with contextlib.suppress(BackendGone):
                 if (seen := blockers_of(connection, pid)) is not None:
@@ -37,6 +37,6 @@ class BlockedSessions:
         return None, locked
 
     def report(self, session: Seen | None, publications: Seen | None) -> None:
-        """Take what was seen; None: nobody, or that it is not known any more."""
+        """Show the results of `look`; None: nothing is blocked, or that is not known any more."""
         self._status.waits.seen(self._session, session)
         self._status.waits.seen(self._publications, publications)

@@ -1,8 +1,8 @@
-"""Heartbeats: a little WAL of one's own at intervals, and how long it takes until it is confirmed (F12).
+"""Heartbeats: small logical messages at intervals, and the time until each is confirmed (F12).
 
 In: source settings, an interval.  Out: heartbeats in the source while the stream is open, two metrics.
-Invariant: a heartbeat that cannot be written harms nothing else: it is told once and tried again. None is written
-while nothing streams, so that a halted or waiting cdcd adds no WAL to what its slot keeps back.
+Invariant: if a heartbeat cannot be written, the failure is logged once and the next one is tried; nothing else stops.
+No heartbeat is written while nothing streams, so that a halted or waiting cdcd adds no WAL that its slot retains.
 Must not: end a session.
 """
 
@@ -26,7 +26,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.heartbeat")
 
 
 class Heartbeat:
-    """One for the process; `run` goes on until it is cancelled."""
+    """One for the process; `run` runs until it is cancelled."""
 
     def __init__(self, settings: SourceSettings, status: Status, interval_s: float) -> None:
         self._settings = settings
@@ -37,7 +37,7 @@ class Heartbeat:
         self._is_failing = False
 
     async def run(self) -> None:
-        """Write one each interval, and look in between whether the last was confirmed."""
+        """Write one heartbeat each interval; check in between whether the last one was confirmed."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
@@ -59,7 +59,7 @@ class Heartbeat:
             return
         self._is_failing = False
         self._status.metrics.source.heartbeat_sent()
-        if self._written_lsn is None:  # else the one before is still on its way: its time counts
+        if self._written_lsn is None:  # else the one before is not confirmed yet: its time counts
             self._written_lsn = written_lsn
 
     def _look(self) -> None:

@@ -1,11 +1,11 @@
-"""How far behind cdcd is in time, worked out when it is asked for. Pure but for the two clocks that it is given.
+"""The replication lag in time, computed on demand. Pure except for the two clocks passed in.
 
-In: where the server's WAL ended and when, by looks at the server; what was received and what is durable, per batch.
+In: samples of the server's WAL end and time; the received and the durable LSNs, per batch.
 Out: the lag, or None while nothing is known.
-Invariant: never less than the age of the oldest commit that is not durable in Kafka, whether it was received or not.
-A commit counts from when it is in the server's WAL for good. What is not known grows: it counts from the last time up
-to which everything is known to have been received.
-Must not: cost anything per row, ask a server.
+Invariant: the lag is never less than the age of the oldest commit that is not durable in Kafka, received or not. A
+commit counts from the time when it is in the server's WAL. While no new sample comes, the lag grows: it counts from
+the last time up to which all commits are known to have been received.
+Must not: cost anything per row, query a server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cdcd.clock import monotonic_us
 from cdcd.lsn import INVALID_LSN, Lsn
 
 FRESH_US = 500_000
-"""A look this young speaks for now: what it found received is a lag of 0."""
-MAX_LOOKS = 64
-"""Of looks whose WAL end was not received yet. With fewer of them the lag falls in larger steps, never too early."""
+"""A sample this young counts as now: if its WAL end was received, the lag is 0."""
+MAX_SAMPLES = 64
+"""Of samples whose WAL end was not received yet. With fewer, the lag falls in larger steps, never too early."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTimeline:
-    """What an LSN belongs to: a server, and one of its timelines."""
+    """A server, and the timeline of it that an LSN belongs to."""
 
     system_identifier: str
     timeline: int
@@ -34,9 +34,9 @@ class ServerTimeline:
 
 @dataclass(frozen=True, slots=True)
 class WalEnd:
-    """What one look at the server said: by its clock (Unix epoch) its WAL ended there, or farther.
+    """One sample of the server: at `clock_us`, by its clock (Unix epoch), its WAL ended at `lsn` or after it.
 
-    `asked_us`, `answered_us`: cdcd's monotonic clock before and after. `received_lsn`: what had been received before.
+    `asked_us`, `answered_us`: cdcd's monotonic clock before and after the query. `received_lsn`: received before it.
     """
 
     of: ServerTimeline
@@ -60,56 +60,56 @@ class LagTracker:
         self._clock_us = clock_us
         self._wall_us = wall_us
         self._of: ServerTimeline | None = None
-        self._last_look: WalEnd | None = None
+        self._last_sample: WalEnd | None = None
         self._ahead_us: int | None = None
-        """By how much the server's clock is ahead of cdcd's monotonic one, at most."""
-        self._looks: deque[tuple[Lsn, int]] = deque()
-        """Rising WAL ends that were not received at their look, with the server's time of it."""
+        """The server's clock minus cdcd's monotonic clock, at most."""
+        self._samples: deque[tuple[Lsn, int]] = deque()
+        """Increasing WAL ends that were not received when they were sampled, with the server's time of the sample."""
         self._complete_us: int | None = None
-        """All that was committed before is durable, or received in this session."""
+        """Everything committed before this time is durable, or received in this session."""
         self._is_complete_by_wall = False
-        """Whether that was taken from cdcd's own clock, before a look at the server's."""
+        """Whether `_complete_us` is from cdcd's own clock, before the first sample of the server's."""
         self._last_us: int | None = None
         self._oldest_us: int | None = None
         self._open_us: int | None = None
         self._ended_lsn: Lsn = INVALID_LSN
         self._durable_lsn: Lsn = INVALID_LSN
         self.received_lsn: Lsn = INVALID_LSN
-        """Everything committed before is durable, or received in this session."""
+        """Everything committed before this LSN is durable, or received in this session."""
 
-    # --- what the server says ---
+    # --- samples of the server ---
 
-    def looked(self, end: WalEnd) -> None:
-        """Take note of where the server's WAL ended. Another server's says nothing of this one's commits (F59)."""
+    def add_sample(self, end: WalEnd) -> None:
+        """Add a sample of the server's WAL end. A sample of another server is ignored (F59)."""
         if self._of is not None and end.of != self._of:
             return
         if end.lsn < end.received_lsn:
-            return  # a copy of the server, of the same timeline: the WAL that was received goes farther
-        self._last_look = end
+            return  # a copy of the server on the same timeline: its WAL ends before the received LSN
+        self._last_sample = end
         self._set_clock(end)
-        if self._looks and end.lsn < self._looks[-1][0]:
-            self._looks.clear()
-        if self._looks and end.lsn == self._looks[-1][0]:
-            self._looks.pop()
-        self._looks.append((end.lsn, end.clock_us))
-        if len(self._looks) > MAX_LOOKS:
-            del self._looks[MAX_LOOKS // 2]
+        if self._samples and end.lsn < self._samples[-1][0]:
+            self._samples.clear()
+        if self._samples and end.lsn == self._samples[-1][0]:
+            self._samples.pop()
+        self._samples.append((end.lsn, end.clock_us))
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[MAX_SAMPLES // 2]
         self._settle()
 
     @property
-    def has_reached_the_last_look(self) -> bool:
-        """Whether everything that was in the server's WAL at the last look has been received."""
+    def has_reached_last_sample(self) -> bool:
+        """Whether everything that was in the server's WAL at the last sample has been received."""
         self._settle()
-        return not self._looks
+        return not self._samples
 
     def now_us(self) -> int:
-        """Return the server's time now; without a look at it cdcd's own."""
+        """Return the server's time now; without a sample, cdcd's own."""
         return self._wall_us() if self._ahead_us is None else self._clock_us() + self._ahead_us
 
     def _set_clock(self, end: WalEnd) -> None:
-        """Take the server's clock from a look. What a slow answer leaves open is decided by the quick ones before.
+        """Take the server's clock from a sample. A slow answer does not replace the bound of quicker ones before.
 
-        If the server's clock was set meanwhile, all times that are remembered are by the clock before: they move too.
+        If the server's clock was set meanwhile, all stored times are by its former clock, so they are shifted.
         """
         least_us, most_us = end.clock_us - end.answered_us, end.clock_us - end.asked_us
         if self._ahead_us is None:
@@ -119,41 +119,41 @@ class LagTracker:
             self._ahead_us = most_us
         elif not least_us <= self._ahead_us <= most_us:
             by_us = most_us - self._ahead_us
-            self._looks = deque((lsn, at_us + by_us) for lsn, at_us in self._looks)
+            self._samples = deque((lsn, at_us + by_us) for lsn, at_us in self._samples)
             for name in ("_complete_us", "_last_us", "_oldest_us", "_open_us"):
                 at_us = getattr(self, name)
                 setattr(self, name, None if at_us is None else at_us + by_us)
             self._ahead_us = most_us
 
-    # --- where a position begins ---
+    # --- the start of a stream or a copy ---
 
     def recorded(self, of: ServerTimeline, end_lsn: Lsn, commit_us: int) -> None:
-        """All up to `end_lsn` is durable by the progress record, and its last transaction committed then."""
+        """Take the stored position: everything up to `end_lsn` is durable, and its last commit was at `commit_us`."""
         if self._of is None:
             self._of = of
             self.received_lsn = max(self.received_lsn, end_lsn)
         self._complete_until_commit(commit_us)
 
     def copies(self) -> None:
-        """A snapshot begins: what commits before this is in the copy, what commits later is not received yet.
+        """Begin a snapshot: commits before this moment are in the copy, later ones are not received yet.
 
-        What was behind before is behind until it is copied.
+        An earlier lag remains until the copy is complete.
         """
         since_us, now_us = self._behind_since_us, self.now_us()
         self._forget()
         self._of, self.received_lsn = None, INVALID_LSN
-        self._looks.clear()
+        self._samples.clear()
         self._complete_us = now_us if since_us is None else min(since_us, now_us)
         self._is_complete_by_wall = self._ahead_us is None and self._complete_us == now_us
 
     def copied_before(self, commit_us: int) -> None:
-        """By the progress record a snapshot was begun, or asked for, and what commits from then on is not durable."""
+        """Take the progress record of a begun or requested snapshot: commits after `commit_us` are not durable."""
         if self._complete_us is None:
             self._complete_until_commit(commit_us)
 
     @property
     def complete_us(self) -> int | None:
-        """Everything that was committed before is durable, or received in this session; None: not known."""
+        """Everything committed before this time is durable, or received in this session; None: not known."""
         return self._complete_us
 
     @property
@@ -164,9 +164,9 @@ class LagTracker:
         return min(since + [at_us for at_us in (self._oldest_us,) if at_us is not None], default=None)
 
     def streams(self, of: ServerTimeline, start_lsn: Lsn, durable_us: int) -> None:
-        """A stream begins at `start_lsn`; the last transaction that is durable committed at `durable_us`, 0: unknown.
+        """Begin a stream at `start_lsn`; the last durable transaction committed at `durable_us`, 0: unknown.
 
-        What the session before had received and is not durable comes again (F9, F27).
+        The server sends again what the last session had received without making it durable (F9, F27).
         """
         self._settle()
         left_us = self._oldest_us if self._ended_lsn > start_lsn else self._open_us
@@ -179,7 +179,7 @@ class LagTracker:
             self._complete_us = left_us if self._complete_us is None else min(self._complete_us, left_us)
         self._forget()
         if of != self._of:
-            self._looks.clear()
+            self._samples.clear()
         self._of, self.received_lsn = of, start_lsn
 
     def _forget(self) -> None:
@@ -189,44 +189,44 @@ class LagTracker:
     # --- the flow, per batch and per transaction ---
 
     def received(self, lsn: Lsn) -> None:
-        """Everything committed before `lsn` was received."""
+        """Note that everything committed before `lsn` was received."""
         self.received_lsn = max(self.received_lsn, lsn)
 
     def turned(self) -> None:
-        """A batch went through. A commit time from another clock (an origin's) may be ahead of the server's."""
+        """Note the end of a batch. A commit time from another clock (an origin's) may be ahead of the server's."""
         if self._last_us is not None:
             self._last_us = min(self._last_us, self.now_us())
 
     def began(self, commit_us: int) -> None:
-        """A transaction that is not durable yet came in."""
+        """Note a received transaction that is not durable yet."""
         self._open_us = commit_us = self._credible(commit_us)
         if self._oldest_us is None:
             self._oldest_us = commit_us
 
     def ended(self, end_lsn: Lsn, commit_us: int | None = None, *, is_empty: bool) -> None:
-        """A transaction is complete; with its commit time where another began last."""
+        """Note a complete transaction; `commit_us` is given if another transaction began last."""
         self.received_lsn = max(self.received_lsn, end_lsn)
         self._last_us = self._credible(commit_us) if commit_us is not None else self._open_us
         self._open_us = None
         if not is_empty:
             self._ended_lsn = end_lsn
         elif self._durable_lsn >= self._ended_lsn:
-            self._oldest_us = None  # F7: empty, it is done when those before it are
+            self._oldest_us = None  # F7: an empty transaction is durable when those before it are
 
     def durable(self, lsn: Lsn, commit_us: int | None) -> None:
-        """Everything up to `lsn` is durable; its last transaction committed at `commit_us`, None without one."""
+        """Note that everything up to `lsn` is durable; its last commit was at `commit_us`, None without one."""
         self._durable_lsn = lsn
-        # Not the received LSN: keepalives raise that beyond the last transaction, and nothing waits for them.
+        # Not the received LSN: keepalives advance it beyond the last transaction, and need no commit.
         if lsn >= self._ended_lsn:
             self._oldest_us = self._open_us
         elif self._oldest_us is not None and commit_us is not None and commit_us <= self.now_us():
-            # A position alone tells nothing of when what is behind it was committed.
+            # A position without a transaction does not show when the commits after it happened.
             self._oldest_us = max(self._oldest_us, commit_us)
 
     def _credible(self, commit_us: int) -> int:
-        """Return when a transaction committed, at the earliest.
+        """Return the earliest possible commit time of a transaction.
 
-        The time of an origin whose clock is ahead says nothing: it came after everything that was complete before.
+        The time of an origin whose clock is ahead is not usable: the commit is later than everything complete before.
         """
         now_us = self.now_us()
         if commit_us <= now_us:
@@ -247,17 +247,17 @@ class LagTracker:
 
     @property
     def _is_complete_now(self) -> bool:
-        look = self._last_look
-        if look is None or self._complete_us is None or self._complete_us < look.clock_us:
+        sample = self._last_sample
+        if sample is None or self._complete_us is None or self._complete_us < sample.clock_us:
             return False
-        return self._clock_us() - look.asked_us <= FRESH_US
+        return self._clock_us() - sample.asked_us <= FRESH_US
 
     def _settle(self) -> None:
-        while self._looks and self._looks[0][0] <= self.received_lsn:
-            self._complete_until(self._looks.popleft()[1])
+        while self._samples and self._samples[0][0] <= self.received_lsn:
+            self._complete_until(self._samples.popleft()[1])
 
     def _complete_until_commit(self, commit_us: int) -> None:
-        """The time of an origin whose clock is ahead says nothing, nor does 0."""
+        """Ignore the time of an origin whose clock is ahead, and 0."""
         if 0 < commit_us <= self.now_us():
             self._complete_until(commit_us)
 

@@ -1,8 +1,8 @@
-"""Say what the partitions of published tables leave out of the WAL, when it is seen first and when it is over.
+"""Log partitions of published tables whose replica identity is incomplete, when found and when corrected.
 
-In: looks at the catalog, at the start and at intervals.  Out: lines of the log.
-Invariant: what is seen again is not said again; what is gone and comes back is.
-Must not: halt: a change that does not name its row does that, if one comes (F78).
+In: queries of the catalog, at the start and at intervals.  Out: lines of the log.
+Invariant: the same shortfall is logged once, until it is gone and returns.
+Must not: halt: only a change without its row's identity does that (F78).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PartitionMonitor:
         self._known: frozenset[Shortfall] = frozenset()
 
     def look(self, connection: Any, published: Published) -> list[Shortfall]:
-        """Return what is missing now. Blocking; raises Source errors."""
+        """Return the present shortfalls. Blocking; raises Source errors."""
         relids = {
             relid
             for publication in published.values()
@@ -40,7 +40,7 @@ class PartitionMonitor:
         return shortfalls(connection, roots)
 
     def report(self, found: Collection[Shortfall]) -> None:
-        """Log what is new, and what is over."""
+        """Log new shortfalls, and tables whose shortfalls are gone."""
         now = frozenset(found)
         for one in sorted(now - self._known, key=lambda one: (one.table, one.message)):
             _LOG.warning("partition_identity", table=one.table, detail=one.message, hint=one.hint)

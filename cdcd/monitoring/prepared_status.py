@@ -1,7 +1,8 @@
-"""What is prepared and undecided, as the metrics and /status show it (F33).
+"""Prepared, undecided transactions, for the metrics and /status (F33).
 
-In: what the assembler holds, per batch; the server's clock.  Out: two gauges and a part of /status.
-Invariant: without a stream, or without two_phase, nobody sees what is prepared: that is unknown, and not none.
+In: the assembler's prepared transactions, per batch; the server's clock.  Out: two gauges and a part of /status.
+Invariant: without a stream, or without two_phase, cdcd does not see prepared transactions: their number is unknown,
+not 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class PreparedStatus:
         """Whether the stream has two_phase."""
 
     def show(self, oldest_prepared: OldestPrepared | None, may_be_lost: int) -> None:
-        """The stream holds this; `may_be_lost`: so many were prepared before the slot became cdcd's."""
+        """Show the stream's prepared transactions; `may_be_lost`: the number prepared before cdcd owned the slot."""
         self._oldest_prepared, self._may_be_lost, self._is_known = oldest_prepared, may_be_lost, self.is_seen
         if not self._is_known:
             self._metrics.prepared_transactions(None)
@@ -40,7 +41,7 @@ class PreparedStatus:
             self._metrics.prepared_transactions(oldest_prepared.count, lambda: self._age_s(oldest_prepared))
 
     def forget(self) -> None:
-        """The stream is closed: what it has sent comes again."""
+        """Reset to unknown: the stream is closed, and the next one sends its open transactions again."""
         self._is_known = self.is_seen = False
         self._oldest_prepared = None
         self._metrics.prepared_transactions(None)

@@ -1,13 +1,14 @@
-"""Watch what the publications publish, and tell whoever has to know (F39, F42, F72).
+"""Detect changes of the publications, log them, and halt where the stream must not continue (F39, F42, F72).
 
-In: looks at the publications, at each start of a session and at intervals.  Out: a line in the log and a count for
-each change; an error where the stream must not go on.
-Invariant: no change is silent. A publication that was dropped, or made again, halts: changes in between may be
-missing. A table taken out halts where that is wanted. What is compared with is kept in Kafka, so that what is changed
-between two sessions, or while no cdcd runs, is told as well; it moves on only when nothing halts, or when somebody
-goes on after halts that named all that does: what they named is known by oids, so the same done again halts again.
-Must not: say that something is missing which PostgreSQL has not left out: it judges each change by the publication
-as it was then (F42).
+In: queries of the publications, at each start of a session and at intervals.  Out: a line in the log and a count for
+each change; an error where the stream must not continue.
+Invariant: every change is logged. A publication that was dropped or recreated halts: changes in between may be
+missing. A removed table halts if that is configured. The accepted state is stored in Kafka, so that changes between
+two sessions, or while no cdcd runs, are detected too. It is replaced only when nothing halts, or when an operator has
+resumed after halts that named every halting change. These changes are known by oids, so the same change made again
+halts again.
+Must not: report changes as missing that PostgreSQL did publish: it decodes each change by the publication at the time
+of the change (F42).
 """
 
 from __future__ import annotations
@@ -37,37 +38,35 @@ from cdcd.source.unpublished_tables import UnpublishedTable, attached, named, un
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
-_LISTED = (
-    "changes of the tables of those left out are not in the stream any more, of those added only from now on"
-)
+_LISTED = "changes of the tables of removed publications are no longer in the stream; of added ones only from now on"
 _HINTS = {
-    "table_removed": "its changes from there on are not in the stream; put it back, and what was missed needs a new "
-    "snapshot",
-    "table_readded": "its changes in between are not in the stream; they need a new snapshot",
-    "table_replaced": "what is written to it does not come, and its topic holds the rows of the table that had the "
-    "name: add it to the publication; rows from before need a new snapshot (`cdcd resnapshot`)",
-    "table_recreated": "readers of its topic have the rows of the dropped one still: DROP TABLE is not in the "
-    "stream; `cdcd resnapshot` has them removed",
-    "table_renamed": "its changes go to the topic of its new name from there on; if they are not wanted, take it "
-    "out of the publication",
-    "table_attached": "its changes go to the topic of the table that it is a partition of from there on, and its own "
-    "topic holds what was written before",
-    "table_added": "its rows from before are not in the stream",
-    "columns": "changes from there on come with the columns of the new list",
-    "rows": "changes from there on are filtered by the new filter",
-    "options": "changes from there on are published so",
+    "table_removed": "its later changes are not in the stream; add it again, and take a new snapshot for the missed "
+    "changes (`cdcd resnapshot`)",
+    "table_readded": "its changes in between are not in the stream; they need a new snapshot (`cdcd resnapshot`)",
+    "table_replaced": "its changes are not in the stream, and its topic holds the rows of the table that had the "
+    "name before: add it to the publication; its earlier rows need a new snapshot (`cdcd resnapshot`)",
+    "table_recreated": "its topic still holds the rows of the dropped table: DROP TABLE is not in the stream; "
+    "`cdcd resnapshot` removes them",
+    "table_renamed": "its later changes go to the topic of its new name; if they are not wanted, take the table out "
+    "of the publication",
+    "table_attached": "its later changes go to the topic of its partitioned table; its own topic holds the earlier "
+    "records",
+    "table_added": "its earlier rows are not in the stream",
+    "columns": "later changes have the columns of the new list",
+    "rows": "later changes are filtered by the new filter",
+    "options": "later changes are published with the new options",
 }
 
 
 UNPUBLISHED_TABLE_HINT = (
-    "its topic holds records, and what is written to it does not come: another table had the name, or it was taken "
-    "out of the publication. If it is wanted, add it; rows from before need a new snapshot (`cdcd resnapshot`)"
+    "its topic holds records, but its changes are not in the stream: another table had its name, or it was removed "
+    "from the publication. If it is wanted, add it; its earlier rows need a new snapshot (`cdcd resnapshot`)"
 )
 TopicOf = Callable[[str, str], str]
 
 
 class PublicationStore(Protocol):
-    """Where it is kept what the publications were."""
+    """Stores the accepted state of the publications."""
 
     published: str
 
@@ -77,7 +76,7 @@ class PublicationStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen, and the changes since `before`. `now` is None while a published table is locked."""
+    """The publications now, and the changes since `before`. `now` is None while a published table is locked."""
 
     before: Published | None
     now: Published | None
@@ -89,7 +88,7 @@ class Look:
 class PublicationMonitor:
     """One for the process. `look` is called in a thread, the rest on the loop.
 
-    `is_on`: a session runs that has compared, so that a later look may end it; else the next beginning judges.
+    `is_on`: a session runs that has compared them, so a later result may end it; else the next start compares them.
     """
 
     def __init__(
@@ -115,11 +114,11 @@ class PublicationMonitor:
 
     @property
     def has_looked(self) -> bool:
-        """Whether there is something to compare with."""
+        """Whether there is an accepted state to compare with."""
         return self._accepted is not None
 
     def begin(self, identities: PublicationStore, *, is_anew: bool) -> None:
-        """Compare with what is kept from now on; `is_anew`: with nothing, because all tables are copied."""
+        """Compare with the stored state from now on; `is_anew`: with nothing, because all tables are copied."""
         self._store, self._is_stored = identities, False
         if is_anew:
             self._accepted = None
@@ -132,9 +131,9 @@ class PublicationMonitor:
                 )
 
     def look(self, connection: Any) -> Look:
-        """Return what is there now. Blocking; raises Source errors.
+        """Return the publications now and their changes. Blocking; raises Source errors.
 
-        While a published table is locked nothing is compared: the next look sees what has come of it.
+        While a published table is locked nothing is compared; the next call compares.
         """
         before = self._accepted
         missing = missing_publications(connection, self._names)
@@ -153,10 +152,10 @@ class PublicationMonitor:
         return Look(before, now, missing, found, has_with_topic)
 
     def judge(self, look: Look) -> CdcdError | None:
-        """Log and count what is new in it; return what must not go on, and take the rest as it is."""
+        """Log and count the new changes; return the error of a change that halts, else accept the present state."""
         if look.before is not self._accepted:
-            return None  # another look has overtaken it, and the next one sees what it has left
-        # A look from before there is something to compare with has told nothing of what it saw.
+            return None  # a later call has been judged before; the next one finds what is left
+        # A look without a state to compare with has reported nothing.
         if look.before is not None and look.now is not None and look.now != self._reported:
             self._reported = look.now
             for change in look.found:
@@ -166,7 +165,7 @@ class PublicationMonitor:
             return _missing(look.missing)
         if look.now is None:
             return None
-        # What was undone meanwhile is accepted no more: a table without an entry is taken out by the same oids again.
+        # A change undone meanwhile is no longer accepted: a table without an entry would be removed by the same oids.
         self._resumed = frozenset(step for step in self._resumed if step.stands(look.now))
         error = what_halts(look.found, at_removal=self._halts_at_removal)
         if error is not None and not error.steps <= self._resumed:
@@ -175,13 +174,13 @@ class PublicationMonitor:
         return None
 
     def unseen(self) -> None:
-        """What is published cannot be looked at now."""
+        """Note that the publications cannot be read now."""
         self._metrics.source.unpublished_with_topic(None)
 
     def resumed(self, error: CdcdError) -> None:
-        """Somebody goes on after a halt with this error: what it named is accepted.
+        """Accept the changes named by a halt's error: an operator has resumed.
 
-        It stays so for the next halts: what is compared with is in Kafka only after the next transaction.
+        They remain accepted at later halts: the new state is in Kafka only after the next transaction.
         """
         if isinstance(error, PublicationChanged):
             self._resumed |= error.steps
@@ -201,7 +200,7 @@ class PublicationMonitor:
         say("publication_changed", change=change.kind, detail=change.description, hint=hint, **sql)
 
     def _log_with_topic(self, look: Look) -> None:
-        """Say once in a process which tables are not published although their topics hold records."""
+        """Log once in a process each table that is not published although its topic holds records."""
         if look.now is None:
             self.unseen()
             return
@@ -217,27 +216,27 @@ class PublicationMonitor:
 def diff(
     connection: Any, before: Published, now: Published, not_published: Collection[UnpublishedTable]
 ) -> list[Change]:
-    """Return what is otherwise now, by what is there besides. Raises Source errors."""
+    """Return the changes, with the unpublished tables and partitions that explain them. Raises Source errors."""
     left = not_published_any_more(before, now) - {one.relid for one in not_published}
     roots = attached(connection, left, published_oids(now))
     return changes(before, now, not_published, roots, named(connection, list(now)))
 
 
 def hint_of(change: Change) -> str:
-    """Return what it means for the data, and what to do."""
+    """Return the hint of a change: what it means for the data, and what to do."""
     return _HINTS.get(change.kind, "")
 
 
 def halts(change: Change, *, halts_at_removal: bool) -> bool:
-    """Whether the stream must not go on after this change."""
+    """Return whether the stream must not continue after this change."""
     is_removal = change.kind in ("table_removed", "table_readded", "table_replaced")
     return change.kind == "recreated" or (is_removal and halts_at_removal)
 
 
 def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChanged | None:
-    """Return the error of those changes that must not be passed over, None where there is none.
+    """Return the error of the changes that halt, None if none does.
 
-    `at_removal`: a table that was taken out is one (`source.publication.table_removed`).
+    `at_removal`: a removed table halts (`source.publication.table_removed`).
     """
     halting = [change for change in found if halts(change, halts_at_removal=at_removal)]
     if not halting:
@@ -249,5 +248,5 @@ def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChang
 def _missing(names: list[str]) -> CdcdError:
     return PublicationMissing(
         f"publication was dropped: {', '.join(names)}",
-        hint="create it again; what was changed meanwhile is not in the stream",
+        hint="create it again; the changes in between are not in the stream",
     )

@@ -1,6 +1,6 @@
-"""Which wait an error that is tried again stands for: a table.
+"""The wait that a retried error means: a table.
 
-In: an error that ended a session.  Out: the kind of the wait, None where a new session waits for nobody.
+In: an error that ended a session.  Out: the kind of the wait, None if the next session waits for nothing.
 Must not: decide whether cdcd tries again.
 """
 
@@ -39,7 +39,7 @@ def own_topics(config: Config) -> list[str]:
 
 
 def room_below(folder: Path) -> tuple[Blocker, ...]:
-    """Return the file system of a folder with its room, nothing where it cannot be asked."""
+    """Return the file system of a folder with its free space, () if that cannot be read."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -48,7 +48,7 @@ def room_below(folder: Path) -> tuple[Blocker, ...]:
 
 
 def waits_for(error: CdcdError) -> Kind | None:
-    """Return what the sessions after this error wait for."""
+    """Return the kind of wait of the sessions after this error, None without one."""
     if error.retry not in (Retry.AUTO, Retry.LIMITED):
         return None
     return next((kind for cls, kind in _BY_ERROR if isinstance(error, cls)), None)

@@ -1,10 +1,11 @@
-"""Look at the slot and the publications from beside the stream, at intervals; at the slot also when it is asked.
+"""Query the slot and the publications at intervals, besides the stream; the slot also for each scrape.
 
-In: source settings.  Out: slot readings and the end of WAL for the metrics; what the watches make of each look at
+In: source settings.  Out: slot readings and the end of WAL for the metrics; the results of the other monitors at
 intervals (F21, F39, F72).
-Invariant: it has its own connection, so it goes on while streaming is down, halted or held back by Kafka; what it
-cannot read, or not in time for a scrape, is reported as unknown. It waits for no lock of a user's table.
-Must not: change anything, but by the WAL guard where that was asked for.
+Invariant: the monitor has its own connection, so it continues while streaming is down, halted or blocked by Kafka. A
+value that cannot be read, or not in time for a scrape, is reported as unknown. It waits for no lock on a user's
+table.
+Must not: change anything, except the WAL guard if it is configured to drop the slot.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from cdcd.waits import Seen
 
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0
-"""Until it has looked once, because a change is seen only by comparison; and while a slot is being given up."""
+"""Until the first result, because a change is found only by comparison; and while the WAL guard drops the slot."""
 SCRAPE_PATIENCE_S = 0.5
-"""How long a scrape waits, for the server's answer and for the stream to come up to it."""
+"""How long a scrape waits for the server's answer, and for the stream to reach the sampled WAL end."""
 SCRAPE_INTERVAL_S = 0.2
-"""Whoever scrapes more often is shown the same look: the server is not asked for each request."""
+"""More frequent scrapes get the same sample: not each request queries the server."""
 CATCH_UP_STEP_S = 0.005
 _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look has seen besides the slot."""
+    """The results of one turn, except the slot's."""
 
     guarded: GuardVerdict | None
     publications: Look
@@ -61,7 +62,7 @@ class _Look:
 
 
 class ServerMonitor:
-    """One look after another."""
+    """Runs one turn after another; one object for the process."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class ServerMonitor:
         self._asked_s = self._looked_s = float("-inf")
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Run turns until cancelled."""
         while True:
             async with self._lock:
                 if not await self._succeeds(self._turn()):
@@ -95,9 +96,9 @@ class ServerMonitor:
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
     async def sample(self) -> None:
-        """Look at the slot for a scrape, and let the stream come up to what was seen; both within a moment.
+        """Sample the slot for a scrape, and wait until the stream has reached it, within `SCRAPE_PATIENCE_S`.
 
-        What has no answer by then is unknown.
+        Values without an answer by then are unknown.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SCRAPE_PATIENCE_S):
@@ -129,17 +130,17 @@ class ServerMonitor:
 
     async def _caught_up(self) -> None:
         for _ in range(round(SCRAPE_PATIENCE_S / CATCH_UP_STEP_S)):
-            if self._status.lag.has_reached_the_last_look or not self._status.health.is_source_streaming:
+            if self._status.lag.has_reached_last_sample or not self._status.health.is_source_streaming:
                 return
             await asyncio.sleep(CATCH_UP_STEP_S)
 
     async def _succeeds(self, look: Coroutine[Any, Any, Any]) -> bool:
-        """Await a look; what fails is unknown from now on, and the connection is made again."""
+        """Return whether a query succeeds; if not, its values become unknown and the connection is made again."""
         try:
             await look
         except CdcdError as error:
             _LOG.debug("slot_state_unknown", error=str(error))
-        except Exception:  # noqa: BLE001 - a defect here must not take the WAL guard away for good
+        except Exception:  # noqa: BLE001 - a defect here must not stop the WAL guard
             _LOG.exception("monitor_failed")
         else:
             return True
@@ -148,7 +149,7 @@ class ServerMonitor:
         return False
 
     def _lose_sight(self) -> None:
-        """Nothing of what was seen is known to be so any more."""
+        """Set all sampled values to unknown."""
         self._status.slot(None)
         self._status.wal_guard(None)
         self._publications.unseen()
@@ -177,7 +178,7 @@ class ServerMonitor:
             fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
         asked_us = monotonic_us()
         server = identify(self._connection)
-        check_primary(server)  # what a standby has of WAL and slot says nothing of what was committed
+        check_primary(server)  # the WAL and the slot of a standby do not show what was committed
         of = ServerTimeline(server.system_identifier, server.timeline)
         end = WalEnd(of, server.wal_lsn, server.clock_us, asked_us, monotonic_us(), received_lsn)
         return self._read_slot(server.wal_lsn), end

@@ -1,9 +1,9 @@
-"""What the daemon knows of itself: health for the probes, counts for the metrics, a page for people.
+"""The state of the daemon: health for the probes, counts for the metrics, the page /status.
 
 In: reports of the session's parts, per batch and per group.  Out: `HealthState`, metrics, the /status mapping.
-Invariant: nothing here decides anything about the flow; names, numbers and LSNs only, never a row value. What is not
-known is absent or null, never 0.
-Must not: ask a server, block.
+Invariant: nothing here decides anything about the flow; names, numbers and LSNs only, never a row value. An unknown
+value is absent or null, never 0.
+Must not: query a server, block.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
 
 class Waiting(Protocol):
-    """What a session's writer holds, asked when it is shown."""
+    """A session's writer, whose waiting bytes are read when they are shown."""
 
     @property
     def waiting_bytes(self) -> int: ...  # noqa: D102
 
 
 class Status:
-    """The daemon's knowledge of itself; one for the process, fed by each session in turn."""
+    """The state of the daemon; one for the process, updated by each session in turn."""
 
     def __init__(self, metrics: Metrics, *, name: str, slot: str, lag: LagTracker | None = None) -> None:
         self.metrics = metrics
@@ -80,9 +80,9 @@ class Status:
         self.waits = Waits()
         metrics.waits.waits = self.waits.shown
         self.own_pids: set[int] = set()
-        """Under which of the server's processes this daemon holds the slot, or the lock of its start."""
+        """The backend pids with which this daemon holds the slot or the start lock."""
         self.is_slot_anothers: bool | None = None
-        """Whether the last start has found that the slot of this name is not this daemon's; None: not asked yet."""
+        """Whether the last start found that the slot belongs to another daemon; None: not checked yet."""
         metrics.state("starting")
         metrics.lag(self._lag_s)
         metrics.buffers(
@@ -95,7 +95,7 @@ class Status:
     # --- state ---
 
     def state(self, name: str, error: CdcdError | None = None) -> None:
-        """The pipeline is in this state now, because of `error` if there is one."""
+        """Set the pipeline's state, with the `error` that caused it, if any."""
         self.health = replace(
             self.health,
             state=name,
@@ -110,26 +110,26 @@ class Status:
         self.metrics.state(name, halted_code=error.code if name == "halted" and error is not None else None)
 
     def loop_turned(self) -> None:
-        """The event loop is alive."""
+        """Note that the event loop is alive."""
         self.health = replace(self.health, last_turn_s=time.monotonic())
         self.metrics.turned()
 
     def failed(self, error: CdcdError) -> None:
-        """A session ended by an error."""
+        """Count a session that ended by an error."""
         self.metrics.failed(type(error))
 
     def sink_opened(self) -> None:
-        """The producer is open."""
+        """Note that the producer is open."""
         self.health = replace(self.health, is_sink_open=True)
         self.metrics.sink_connected(True)
 
     def sink_closed(self) -> None:
-        """The producer is closed."""
+        """Note that the producer is closed."""
         self.health = replace(self.health, is_sink_open=False)
         self.metrics.sink_connected(False)
 
     def progress(self, stored: Progress) -> None:
-        """This is durable by the progress record."""
+        """Take the durable position from the progress record."""
         self._durable = stored
         if stored.phase != "streaming":
             self.lag.copied_before(stored.commit_us)
@@ -138,7 +138,7 @@ class Status:
         identity = stored.identity
         of = ServerTimeline(identity.system_identifier, identity.timeline)
         self.lag.recorded(of, stored.end_lsn, stored.commit_us)
-        # The record of a copy that was completed has the time of the copy: no transaction has followed it yet.
+        # The record of a completed snapshot has the time of the snapshot: no transaction has followed it yet.
         if stored.commit_lsn >= identity.slot_lsn:
             self.metrics.last_commit(stored.commit_us)
 
@@ -150,10 +150,10 @@ class Status:
         durable_us: int,
         sent: Callable[[], int],
     ) -> None:
-        """The replication stream is open.
+        """Note that the replication stream is open.
 
-        `durable_us`: when the last transaction committed that is durable (Unix epoch), 0: unknown. `sent` says how
-        many status updates went to the server over it.
+        `durable_us`: commit time of the last durable transaction (Unix epoch), 0: unknown. `sent` returns the number
+        of status updates sent over the stream.
         """
         self._server_version = server.version_num
         self._protocol_version = options.protocol_version
@@ -168,7 +168,7 @@ class Status:
         self.state("streaming")
 
     def source_closed(self) -> None:
-        """The replication stream is closed."""
+        """Note that the replication stream is closed."""
         self._count_sent()
         self._sent = None
         self.health = replace(self.health, is_source_streaming=False)
@@ -186,9 +186,9 @@ class Status:
         oldest_prepared: OldestPrepared | None = None,
         may_be_lost: int = 0,
     ) -> None:
-        """A batch went through; so many transactions have begun and not ended, and `held` is what is prepared.
+        """Note the end of a batch, with the number of open transactions and the oldest prepared one.
 
-        `may_be_lost`: so many were prepared before the slot became cdcd's, and their rows may never come.
+        `may_be_lost`: the number of transactions prepared before cdcd owned the slot, whose rows may never come.
         """
         last = items[-1]
         if isinstance(last, Keepalive):
@@ -200,36 +200,36 @@ class Status:
         self.loop_turned()
 
     def relation(self, relid: int, table: str) -> None:
-        """A table will be streamed."""
+        """Note a table that will be streamed."""
         self._tables[relid] = table
         self.metrics.table_known(table)
 
     def received(self, size_bytes: int) -> None:
-        """The stream gave so many bytes, whatever becomes of them and when."""
+        """Count bytes received from the stream."""
         self.metrics.received(size_bytes)
 
     def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None:
-        """A batch of rows was encoded: its rows by (relid, type byte)."""
+        """Count the rows of an encoded batch, by (relid, type byte)."""
         counts: Counter[tuple[str, str]] = Counter()
         for (relid, kind), count in operations.items():
             counts[self._tables[relid], _OPERATIONS[kind]] += count
         self.metrics.events(counts)
 
     def truncated(self, table: str) -> None:
-        """A table was truncated."""
+        """Count a truncated table."""
         self.metrics.events({(table, "truncate"): 1})
 
     def began(self, commit_us: int) -> None:
-        """A transaction that is not durable yet came in."""
+        """Note a received transaction that is not durable yet."""
         self.lag.began(commit_us)
 
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None:
-        """A transaction is complete."""
+        """Count a complete transaction."""
         self.lag.ended(end_lsn, is_empty=is_empty)
         self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
 
     def whole(self, encoded: Encoded) -> None:
-        """Whole transactions came in and are complete."""
+        """Count the complete transactions of a batch."""
         self.lag.began(encoded.first_us)
         if encoded.operations:
             self.rows_encoded(encoded.operations)
@@ -237,11 +237,11 @@ class Status:
         self.metrics.transactions(committed=encoded.with_rows, empty=encoded.empty)
 
     def aborted(self, count: int) -> None:
-        """So many transactions, of which something was received, were rolled back."""
+        """Count transactions that were rolled back after something of them was received."""
         self.metrics.transactions(aborted=count)
 
     def duplicates(self, count: int) -> None:
-        """So many transactions were there already and were dropped (F4)."""
+        """Count transactions that were written already and were dropped (F4)."""
         self.metrics.duplicates_suppressed(count)
 
     # --- the writer, per group ---
@@ -249,36 +249,36 @@ class Status:
     def committed(
         self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
     ) -> None:
-        """A group is durable."""
+        """Count a durable group."""
         self._durable = commit_position
         self._rows += rows
         self._transactions += transactions
         commit_us = commit_position.commit_us if transactions else None
-        # A position alone, or a part, has the commit time of what is before it.
+        # A position without transactions, or a part, has the commit time of the transaction before it.
         self.lag.durable(max(commit_position.end_lsn, commit_position.covered_lsn), commit_us)
         latency_s = None if commit_us is None or not rows else (self.lag.now_us() - commit_us) / 1e6
         self.metrics.group_committed(duration_s=seconds, commit_us=commit_us, latency_s=latency_s)
 
     def given_up(self) -> None:
-        """A group was aborted."""
+        """Count an aborted group."""
         self.metrics.group_aborted()
 
     def epoch_renewed(self, renewal_reason: str, seconds: float) -> None:
-        """A request of the last group may still arrive, so there is a new producer epoch (F77)."""
+        """Count a new producer epoch: a request of the last group might still have arrived (F77)."""
         self.metrics.producer_rebuilt("late_request")
         _LOG.warning("producer_epoch_renewed", reason=renewal_reason, seconds=round(seconds, 3))
 
     def dead_letter(self, table: str) -> None:
-        """A row that is too large for Kafka is in the topic of dead letters."""
+        """Count a row that is too large for Kafka and is in the topic of dead letters."""
         self._dead_letters += 1
         self.metrics.dead_letter(table)
 
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None:
-        """Encoded bytes wait for the producer; blocked: reading has stopped for them."""
+        """Show whether encoded bytes block reading until the producer accepts them."""
         self._blocked(is_blocked, "producer")
 
     def writing(self, writer: Waiting | None) -> None:
-        """A session's writer, whose waiting bytes are shown; None when it is closed."""
+        """Set the session's writer, whose waiting bytes are shown; None when it is closed."""
         self._writer = writer
 
     def _buffered_bytes(self) -> int | None:
@@ -296,19 +296,19 @@ class Status:
     # --- open transactions ---
 
     def spill(self, usage: Usage) -> None:
-        """What open transactions of a session hold in memory and on disk: its pool's, which changes with them."""
+        """Set the memory and disk usage of a session's open transactions; its pool updates the object."""
         self._usage = usage
 
     def spilled(self, *, transactions: int, size_bytes: int) -> None:
-        """So much was written to disk, and so many transactions went there for the first time."""
+        """Count bytes spilled to disk, and transactions spilled for the first time."""
         self.metrics.spilled(transactions=transactions, size_bytes=size_bytes)
 
     def waiting_for_disk(self, is_blocked: bool) -> None:
-        """Reading has stopped because there is no room for open transactions, or goes on."""
+        """Show whether reading is stopped because there is no space for open transactions."""
         self._blocked(is_blocked, "spill")
 
     def confirmed(self, lsn: Lsn) -> None:
-        """PostgreSQL was told that everything up to `lsn` is durable."""
+        """Note that `lsn` was confirmed to PostgreSQL."""
         self._confirmed_lsn = lsn
 
     def _count_sent(self) -> None:
@@ -318,33 +318,33 @@ class Status:
             self._counted_sent = sent
 
     def registry_request(self, operation: str, code: str) -> None:
-        """The registry answered."""
+        """Count an answer of the registry."""
         self.metrics.registry_request(operation, code)
 
     def wal_guard(self, verdict: GuardVerdict | None) -> None:
-        """What the WAL guard has made of its last look; None while PostgreSQL cannot be asked."""
+        """Set the verdict of the WAL guard; None while PostgreSQL cannot be queried."""
         self._guarded = verdict
         self.metrics.source.guard_level(None if verdict is None else int(verdict.level))
 
     @property
     def confirmed_lsn(self) -> Lsn:
-        """What PostgreSQL was last told to be durable."""
+        """The LSN last confirmed to PostgreSQL."""
         return self._confirmed_lsn
 
     def slot(self, reading: SlotReading | None, end: WalEnd | None = None) -> None:
-        """What a look at the slot has seen, and where the server's WAL ended; None when there was nothing to see."""
+        """Set a sample of the slot and of the server's WAL end; None if they could not be read."""
         if end is not None:
-            self.lag.looked(end)
+            self.lag.add_sample(end)
         self.metrics.slot(reading)
         self._looked = None if reading is None or end is None else (reading, end.lsn)
         self._show_positions()
 
     def _show_positions(self) -> None:
-        """Say how many bytes of the last look's WAL are not confirmed, and not received, by now."""
+        """Show how many bytes of the last sample's WAL are not confirmed, and not received, by now."""
         if self._looked is None:
             return
         reading, server_lsn = self._looked
-        # A process that has just begun has confirmed nothing itself.
+        # A process that has just started has confirmed nothing itself.
         confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
         if confirmed_lsn > INVALID_LSN:
             received_lsn = max(self.lag.received_lsn, confirmed_lsn)
@@ -355,7 +355,7 @@ class Status:
     # --- the snapshot ---
 
     def copies(self) -> None:
-        """A slot will be made, and the tables copied as they are then."""
+        """Note that a slot will be created and the tables copied."""
         self.state("snapshot")
         self.lag.copies()
         self._left_to_copy(None)
@@ -365,25 +365,25 @@ class Status:
         self.metrics.snapshot_remaining(tables)
 
     def snapshot_started(self, tables: int) -> None:
-        """A snapshot of so many tables begins."""
+        """Note that a snapshot of `tables` tables begins."""
         self._snapshot_left = tables
         self._snapshot_started_s = time.monotonic()
         self.metrics.snapshot_started(tables)
 
     def snapshot_rows(self, table: str, batch: RowBatch) -> None:
-        """A batch of a table's rows was copied."""
+        """Count the copied rows of a batch."""
         self.metrics.received(len(batch.frames))
         self.metrics.events({(table, "snapshot"): batch.count})
         self.metrics.snapshot_rows(table, batch.count)
         self.loop_turned()
 
     def snapshot_table_done(self, table: str) -> None:
-        """A table is complete."""
+        """Count a table that is completely copied."""
         assert self._snapshot_left is not None
         self._left_to_copy(self._snapshot_left - 1)
 
     def snapshot_ended(self, *, is_complete: bool) -> None:
-        """The snapshot is over."""
+        """Note the end of the snapshot."""
         if self._snapshot_started_s:
             duration_s = time.monotonic() - self._snapshot_started_s
             self.metrics.snapshot_ended(duration_s=duration_s, is_complete=is_complete)
@@ -393,7 +393,7 @@ class Status:
     # --- out ---
 
     def exposition(self) -> bytes:
-        """Return the text of /metrics as things are now."""
+        """Return the present text of /metrics."""
         self._count_sent()
         self._show_positions()
         return self.metrics.exposition()
@@ -403,7 +403,7 @@ class Status:
         return None if lag_us is None else lag_us / 1e6
 
     def page(self) -> dict[str, Any]:
-        """Return what /status shows; null is what is not known."""
+        """Return the content of /status; unknown values are null."""
         durable = self._durable
         return {
             "name": self._name,

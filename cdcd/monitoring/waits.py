@@ -1,8 +1,8 @@
-"""What the daemon waits for now: one collection for log, /status and metrics.
+"""The present waits of the daemon: one collection for log, /status and metrics.
 
-In: parts that begin to wait and end it, looks that find out who holds them up.  Out: `Wait`s that have lasted.
-Invariant: a wait is shown once it has lasted for `SHOWN_AFTER_S`, with the blockers of the last look and never with
-older ones; a wait that was in the log is in it a second time when it has ended. May be called from any thread.
+In: the begin and the end of each wait, queries of its blockers.  Out: `Wait`s that have lasted.
+Invariant: a wait is shown once it has lasted for `SHOWN_AFTER_S`, with the blockers of the last query and never with
+older ones; the end of a logged wait is logged too. May be called from any thread.
 Must not: end a wait, or block the loop.
 """
 
@@ -26,7 +26,7 @@ SHOWN_AFTER_S = 3.0
 QUERY_INTERVAL_S = 10.0
 LOGGED_AGAIN_AFTER_S = 300.0
 OTHER_BLOCKERS_AFTER_S = 30.0
-"""A line in the log for other blockers comes no more often: transactions may come and go by the second."""
+"""Other blockers of a wait are logged no more often than this: transactions may begin and end every second."""
 TURN_INTERVAL_S = 1.0
 BlockerQuery = Callable[[], tuple[Blocker, ...]]
 _LOG = structlog.stdlib.get_logger("cdcd.waits")
@@ -34,7 +34,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.waits")
 
 @dataclass(eq=False, slots=True)
 class WaitEntry:
-    """A wait that may last. `since_s` is None while nothing is waited for (`may_wait`)."""
+    """A wait, or a possible one: `since_s` is None while nothing is waited for (`may_wait`)."""
 
     kind: Kind
     what: str
@@ -56,16 +56,16 @@ class Waits:
         self._entries: list[WaitEntry] = []
         self._retrying: WaitEntry | None = None
         self.blocker_queries: dict[Kind, BlockerQuery] = {}
-        """Who finds out, by kind, who holds cdcd up: blocking, called in a thread."""
+        """By kind, the query that returns the blockers of a wait: blocking, called in a thread."""
 
     # --- in ----------------------------------------------------------------------------------------------
 
     def begin(self, kind: Kind, what: str = "") -> WaitEntry:
-        """Something is waited for from now on."""
+        """Begin a wait."""
         return self._add(WaitEntry(kind, what, self._clock(), self.blocker_queries.get(kind)))
 
     def end(self, entry: WaitEntry | None) -> None:
-        """It is waited for no more; may be called again."""
+        """End a wait; may be called again."""
         if entry is None:
             return
         with self._lock:
@@ -76,7 +76,7 @@ class Waits:
 
     @contextlib.contextmanager
     def on(self, kind: Kind, what: str = "") -> Iterator[None]:
-        """Wait for this inside the block."""
+        """Show a wait for the duration of the block."""
         entry = self.begin(kind, what)
         try:
             yield
@@ -84,11 +84,11 @@ class Waits:
             self.end(entry)
 
     def may_wait(self, kind: Kind = "lock", what: str = "") -> WaitEntry:
-        """Something may be waited for: `seen` says whether it is."""
+        """Add a possible wait; `seen` begins and ends it."""
         return self._add(WaitEntry(kind, what, None))
 
     def retrying(self, kind: Kind, what: str = "") -> None:
-        """A session has ended for want of this, and another will try: one wait, however often it is tried."""
+        """Show a wait between sessions for a missing server or slot: one wait, whatever the number of tries."""
         if self._retrying is not None and self._retrying.kind == kind:
             self._retrying.what, self._retrying.query = what, self.blocker_queries.get(kind)
             return
@@ -96,7 +96,7 @@ class Waits:
         self._retrying = self.begin(kind, what)
 
     def stop_retrying(self, *kinds: Kind) -> None:
-        """What sessions have ended for is there again, if it is of these kinds; of whatever kind without any."""
+        """End the wait between sessions if it is of one of these kinds; without kinds, in any case."""
         if self._retrying is not None and (not kinds or self._retrying.kind in kinds):
             self.end(self._retrying)
             self._retrying = None
@@ -105,9 +105,9 @@ class Waits:
     def watching(
         self, kind: Kind, what: str = "", *, is_waiting: bool = False
     ) -> Iterator[Callable[[Seen | None], None]]:
-        """Yield what takes the looks at a statement of the block, which waits only while they say so.
+        """Yield a function that takes the blockers of the block's statement; it waits only while it has blockers.
 
-        `is_waiting`: it waits in any case, and the looks say for whom.
+        `is_waiting`: the statement waits in any case; the function only takes its blockers.
         """
         entry = self._add(WaitEntry(kind, what, self._clock() if is_waiting else None))
         try:
@@ -116,7 +116,7 @@ class Waits:
             self.end(entry)
 
     def seen(self, entry: WaitEntry, seen: Seen | None, *, is_waiting: bool = False) -> None:
-        """A look at who holds it up has found this; None: nobody."""
+        """Set the blockers of a wait; None: there are none."""
         if seen is None and not is_waiting:
             if entry.since_s is not None:
                 self._log_end(entry)
@@ -145,18 +145,18 @@ class Waits:
         return sorted(waits, key=lambda wait: wait.since_s)
 
     def page(self) -> list[dict[str, Any]]:
-        """Return what /status shows."""
+        """Return the waits for /status."""
         now_s = self._clock()
         return [wait.page(now_s) for wait in self.shown()]
 
     async def watch(self) -> None:
-        """Look and log until cancelled."""
+        """Query blockers and log waits until cancelled."""
         while True:
             self.turn()
             await asyncio.sleep(TURN_INTERVAL_S)
 
     def turn(self) -> None:
-        """Begin the looks that are due; log what is new. On the loop."""
+        """Start the queries that are due; log new waits and blockers. Call on the loop."""
         now_s = self._clock()
         with self._lock:
             entries = list(self._entries)
@@ -165,7 +165,7 @@ class Waits:
                 continue
             is_first_query = entry.query is not None and not entry.queried_s
             self._start_query(entry, now_s)
-            if not is_first_query:  # the line that says that it waits says for whom, too
+            if not is_first_query:  # the first line of the log has to name the blockers too
                 self._log_wait(entry, now_s)
 
     # --- inside ------------------------------------------------------------------------------------------

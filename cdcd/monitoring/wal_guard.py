@@ -1,11 +1,11 @@
-"""The WAL guard: tell how much WAL the slot keeps back, and give the slot up where that was asked for (F21).
+"""The WAL guard: report how much WAL the slot retains, and drop the slot at a configured size (F21).
 
 In: readings of the slot, at intervals.  Out: a line in the log at each change of level, a metric, a part of /status;
 beyond `drop_slot` an error that ends the session, and then the slot is dropped.
-Invariant: the slot is dropped only beyond the size configured for it, only when it is cdcd's by name, plugin and
-database, and only when nobody holds it; before that its loss is in the log and the daemon is halted with the reason.
-While another daemon has the slot, or copies for it (F69), when the last start has found that the slot is not this
-daemon's (F80), and before a start has asked, this one only tells.
+Invariant: the slot is dropped only beyond the size configured for it, only if it is cdcd's by name, plugin and
+database, and only while no session holds it. Before that the loss is logged and the daemon halts with the reason.
+The guard only reports while another daemon has the slot or copies for it (F69), if the last start found that the slot
+belongs to another daemon (F80), and before the first start has checked that.
 Must not: confirm anything, or drop a slot because it is old, slow or lost.
 """
 
@@ -46,10 +46,10 @@ class WalGuard:
         self._fail_session = fail_session
         self._level = Level.OK
         self.drops_slot = False
-        """Whether the slot is to go as soon as nobody holds it."""
+        """Whether the slot is to be dropped as soon as no session holds it."""
 
     def look(self, connection: Any, reading: SlotReading | None) -> GuardVerdict | None:
-        """Judge a reading, and find out who holds the WAL when it matters. Blocking; raises Source errors."""
+        """Return the verdict on a reading, with the WAL's holder unless it is OK. Blocking; raises Source errors."""
         if reading is None:
             return None
         verdict = judged(reading, self._sizes)
@@ -67,13 +67,13 @@ class WalGuard:
         return GuardVerdict(verdict.level, verdict.why, held_by, is_anothers=is_anothers)
 
     def _other(self, connection: Any) -> int | None:
-        """Return the pid under which somebody else has the slot, or the lock of its start; None when nobody has."""
+        """Return the pid of another daemon that has the slot or its start lock, else None."""
         slot = read_slot(connection, self._settings.slot)
         holding = {slot.active_pid if slot is not None else None, owner_of(connection, self._settings.slot)}
         return next((pid for pid in holding if pid is not None and pid not in self._status.own_pids), None)
 
     def report(self, verdict: GuardVerdict | None, reading: SlotReading | None, wal_lsn: Lsn) -> bool:
-        """Say what is new; returns whether the slot is to be dropped now: told before, and nobody holds it."""
+        """Log a new level; return whether to drop the slot now: the halt was reported, and no session holds it."""
         if verdict is None or reading is None:
             self._status.wal_guard(None)
             self._level = Level.OK  # once the slot can be read again, its level is reported again
@@ -92,7 +92,7 @@ class WalGuard:
                 self._settings.slot, verdict.why, verdict.holder, reading.confirmed_flush_lsn or 0, wal_lsn
             )
         )
-        # A session that was told takes no slot any more; one that waits for Kafka to close does not hold it either.
+        # A session that was ended does not take the slot again; one that still waits for Kafka does not hold it.
         return was_giving_up and not reading.is_active
 
     def drop_slot(self, connection: Any) -> None:
@@ -106,8 +106,8 @@ class WalGuard:
             slot=self._settings.slot,
             confirmed_lsn=format_lsn(confirmed_lsn),
             why="source.wal_guard.drop_slot",
-            hint="what was committed after confirmed_lsn is not in Kafka; the server frees the WAL at its next "
-            "checkpoint; the ways on are in the halt's reason",
+            hint="changes committed after confirmed_lsn are not in Kafka; the server frees the WAL at its next "
+            "checkpoint; the halt's reason has the commands that resolve the halt",
         )
 
     def _say(self, verdict: GuardVerdict) -> None:

@@ -1,8 +1,8 @@
-"""How much WAL the slot keeps back, judged: pure decisions of the WAL guard (F21, F22).
+"""Levels of the WAL that the slot retains: the pure decisions of the WAL guard (F21, F22).
 
-In: one reading of the slot, the configured sizes, the oldest transaction that writes.  Out: level, reason, holder.
-Invariant: DROP_SLOT comes from the one size that was configured for it and from nothing else.
-Must not: ask a server, log.
+In: one reading of the slot, the configured sizes, the oldest writing transaction.  Out: level, reason, holder.
+Invariant: DROP_SLOT follows from the size that was configured for it, and from nothing else.
+Must not: query a server, log.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cdcd.ops.slot_metrics import SlotReading
 
 SPENT_WARN = 0.5
 SPENT_CRITICAL = 0.8
-"""Parts of max_slot_wal_keep_size: beyond it the server gives the slot up itself (F23)."""
+"""Fractions of max_slot_wal_keep_size; beyond that size the server invalidates the slot itself (F23)."""
 XMIN_WARN = 200_000_000
 XMIN_CRITICAL = 1_000_000_000
-"""Transactions that vacuum of the catalogs is held back by; at 2,100,000,000 the server takes no more."""
+"""Age of catalog_xmin in transactions: it holds up vacuum of the catalogs; at 2,100,000,000 writes are refused."""
 
 
 class Level(enum.IntEnum):
-    """How bad it is; the numbers are the metric's."""
+    """The severity; its numbers are the values of the metric."""
 
     OK = 0
     WARN = 1
@@ -31,7 +31,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What was configured, None for off."""
+    """The configured sizes, None for off."""
 
     warn_bytes: int | None = None
     critical_bytes: int | None = None
@@ -40,7 +40,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Oldest:
-    """The oldest transaction of the server that writes, prepared ones included."""
+    """The oldest writing transaction of the server, prepared ones included."""
 
     name: str
     age_s: float
@@ -48,9 +48,9 @@ class Oldest:
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """One look's verdict. `why` has a reason for the level, `holder` says what would have to move.
+    """The verdict on one reading. `why`: the reason for the level. `holder`: what keeps the WAL from being removed.
 
-    `is_anothers`: somebody else has the slot now, so nothing is to be done for it here.
+    `is_anothers`: another daemon has the slot now, so the guard does nothing.
     """
 
     level: Level
@@ -60,16 +60,16 @@ class GuardVerdict:
 
 
 def judged(reading: SlotReading, sizes: Sizes) -> GuardVerdict:
-    """Return the level of this reading and the reasons for it; the holder is still to be found."""
+    """Return the level of this reading and the reasons for it, without the holder."""
     reasons = [*_by_size(reading, sizes), *_by_server(reading), *_by_xmin(reading)]
     level = max((level for level, _ in reasons), default=Level.OK)
     return GuardVerdict(level, "; ".join(why for at, why in reasons if at == level))
 
 
 def holder(reading: SlotReading, oldest: Oldest | None, state: str) -> str:
-    """Say who holds the WAL back: cdcd, that does not confirm, or a transaction that is still open (F22).
+    """Return what keeps the WAL from being removed: cdcd, which does not confirm, or an open transaction (F22).
 
-    `state`: what cdcd is doing now, with its reason.
+    `state`: the state of cdcd, with its reason.
     """
     retained, unconfirmed = reading.retained_wal_bytes, reading.confirmed_flush_lag_bytes
     if retained is None or unconfirmed is None:
@@ -77,7 +77,7 @@ def holder(reading: SlotReading, oldest: Oldest | None, state: str) -> str:
     if 2 * unconfirmed >= retained:
         return f"cdcd, which has not confirmed {_size(unconfirmed)}: {state}"
     if oldest is None:
-        return "a transaction that is open, or was until a moment ago, and that this role may not see"
+        return "a transaction that is open, or has just ended, and that this role may not see"
     return f"{oldest.name}, open for {oldest.age_s:.0f} s"
 
 
@@ -86,7 +86,7 @@ def _by_size(reading: SlotReading, sizes: Sizes) -> list[tuple[Level, str]]:
     if retained is None:
         return []
     return [
-        (level, f"the slot keeps {_size(retained)} of WAL, {name} is {_size(limit)}")
+        (level, f"the slot retains {_size(retained)} of WAL, {name} is {_size(limit)}")
         for level, name, limit in (
             (Level.DROP_SLOT, "source.wal_guard.drop_slot", sizes.drop_slot_bytes),
             (Level.CRITICAL, "source.wal_guard.critical", sizes.critical_bytes),
@@ -98,14 +98,14 @@ def _by_size(reading: SlotReading, sizes: Sizes) -> list[tuple[Level, str]]:
 
 def _by_server(reading: SlotReading) -> list[tuple[Level, str]]:
     if reading.wal_status == "lost":
-        return [(Level.CRITICAL, "the server has given the slot up")]
+        return [(Level.CRITICAL, "the server has invalidated the slot")]
     if reading.wal_status == "unreserved":
-        return [(Level.CRITICAL, "the server gives the slot up at its next checkpoint")]
+        return [(Level.CRITICAL, "the server invalidates the slot at its next checkpoint")]
     retained, safe = reading.retained_wal_bytes, reading.safe_wal_bytes
     if retained is None or safe is None:
         return []
     spent = retained / max(retained + safe, 1)
-    why = f"{spent:.0%} of what the server keeps for the slot is used, {_size(max(safe, 0))} are left"
+    why = f"{spent:.0%} of the WAL that the server may retain for the slot is used, {_size(max(safe, 0))} are left"
     if spent >= SPENT_CRITICAL:
         return [(Level.CRITICAL, why)]
     return [(Level.WARN, why)] if spent >= SPENT_WARN else []
@@ -115,7 +115,7 @@ def _by_xmin(reading: SlotReading) -> list[tuple[Level, str]]:
     age = reading.catalog_xmin_age or 0
     if age < XMIN_WARN:
         return []
-    why = f"vacuum of the catalogs is held back by {age} transactions"
+    why = f"vacuum cannot clean the catalogs: catalog_xmin is {age} transactions old"
     return [(Level.CRITICAL if age >= XMIN_CRITICAL else Level.WARN, why)]
 
 

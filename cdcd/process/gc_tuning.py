@@ -1,9 +1,9 @@
-"""Python's cyclic garbage collector, set for a process whose work makes no cycles.
+"""Python's cyclic garbage collector, tuned for a process whose work creates no reference cycles.
 
-In: nothing.  Out: a collector that looks less often, and not at what is there for good.
-A look comes after so many new containers, and a row is one: with Python's own 700 the collector took a tenth of the
-loop's time under load, and each of its full looks went through all that the imports have made.
-Must not: be called before what lasts for the process is made.
+In: nothing.  Out: a collector that runs less often, and ignores the permanent objects.
+A collection starts after a number of new containers, and a row is one: with Python's default of 700 the collector
+took a tenth of the loop's time under load, and each full collection traversed all objects of the imports.
+Must not: be called before the permanent objects of the process are created.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import gc
 __all__ = ["tune_gc"]
 
 NEW_CONTAINERS = 10_000
-"""Until the young are looked at: what a session leaves in cycles is some megabytes at most."""
+"""Before a collection of the youngest generation: a session leaves some megabytes in cycles at most."""
 
 
 def tune_gc() -> None:
-    """Let the collector leave what exists alone, and look at what is new less often."""
+    """Exclude all present objects from collection, and collect new ones less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_CONTAINERS, *gc.get_threshold()[1:])

@@ -1,8 +1,8 @@
-"""Hints that the configuration rules out: what an error proposes and is set already, or cannot be set here.
+"""Replace a hint that does not fit the configuration: it proposes a value that is set already, or cannot be set.
 
 In: an error of the tree and the configuration.  Out: the same error, with a hint that can be followed.
-Invariant: the first row that fits decides; without one the error keeps its own hint.
-Must not: change what is done about an error.
+Invariant: the first matching row of the table decides; without one the error's own hint remains.
+Must not: change how an error is handled.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ _ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
     (
         SpillFull,
         _is_unstreamed,
-        "make room or raise buffer.spill. What is held is prepared transactions: COMMIT PREPARED or ROLLBACK "
-        "PREPARED those that were left behind (pg_prepared_xacts), then `cdcd resume`",
+        "free disk space or raise buffer.spill. The space is used by prepared transactions: COMMIT PREPARED or "
+        "ROLLBACK PREPARED those that were left behind (pg_prepared_xacts), then `cdcd resume`",
     ),
     (
         UnsafeStreaming,
         _is_unstreamed,
-        "nothing of it was confirmed; report the message with the server's version",
+        "nothing of the transaction was confirmed; report the message with the server's version",
     ),
     (
         SchemaIncompatible,
         _has_no_topic_of_its_own,
-        f"{_BACK}; or let it through with registry.incompatible: register_with_none, and restart cdcd",
+        f"{_BACK}; or accept the change with registry.incompatible: register_with_none, and restart cdcd",
     ),
     (
         KeyChanged,
         _registers_nothing,
-        f"{_FORMER_KEY}; or let the new key count from here on: delete the subject <topic>-key from the registry, "
-        "register the new key's schema, and rebuild what reads the topic by key",
+        f"{_FORMER_KEY}; or use the new key from here on: delete the subject <topic>-key from the registry, "
+        "register the new key's schema, and rebuild the readers that read the topic by key",
     ),
     (
         KeyChanged,
         _has_no_registry,
-        f"{_FORMER_KEY}; or set registry.incompatible: new_topic and restart cdcd: rows of the new key go to a topic "
-        "of their own",
+        f"{_FORMER_KEY}; or set registry.incompatible: new_topic and restart cdcd: rows with the new key go to a "
+        "topic of their own",
     ),
 )
 
 
 def adapt_hint(error: CdcdError, config: Config) -> CdcdError:
-    """Return the error, with another hint where its own cannot be followed with this configuration."""
+    """Return the error, with another hint if its own cannot be followed with this configuration."""
     if error.advice == error.hint:
         for cls, is_met, hint in _ROWS:
             if type(error) is cls and is_met(config):

@@ -1,8 +1,8 @@
-"""Start the daemon's parts, wire the signals, return the exit status.
+"""Start the daemon's parts, install the signal handlers, return the exit status.
 
 In: a `Config`.  Out: an exit status.
-Invariant: the first SIGTERM or SIGINT stops in order, within `shutdown_timeout_ms`; a second one, or the time
-running out, ends at once: nothing is lost by it, because nothing is confirmed that is not durable.
+Invariant: the first SIGTERM or SIGINT stops in order, within `shutdown_timeout_ms`. A second one, or the timeout,
+ends the process at once. That loses nothing, because only durable positions are confirmed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(config: Config) -> int:
             configure(config.log.level, config.log.format, stream, is_threaded=True)
             last_words_to(stream.fileno())
             return asyncio.run(_run(config))
-    except MemoryError as error:  # in the end itself, which takes memory too
+    except MemoryError as error:  # during the shutdown, which takes memory too
         end_for(type(error))
         raise
     finally:
@@ -79,7 +79,8 @@ async def _run(config: Config) -> int:
             host=config.admin.host,
             port=config.admin.port,
             error=error.strerror,
-            hint="choose another admin.port or admin.host, or stop what listens there; `cdcd check` asks who it is",
+            hint="choose another admin.port or admin.host, or stop the program that listens there (`cdcd check` "
+            "names it)",
         )
         return EXIT_CONFIG
     _LOG.info(
@@ -93,7 +94,7 @@ async def _run(config: Config) -> int:
     if is_fallback():
         _LOG.warning(
             "python_fallback",
-            hint="a row costs some twenty times as much; install cdcd where there is a C compiler, or choose this "
+            hint="a row takes about twenty times as long; install cdcd with a C compiler, or choose the fallback "
             "with CDCD_EXTENSIONS=python",
         )
     tune_gc()
@@ -160,7 +161,7 @@ def _admin(
 
 
 async def _turn(status: Status) -> None:
-    """Show that the loop turns, also while there is nothing to do or a halt to be mended."""
+    """Show that the event loop is alive, also while the daemon is idle or halted."""
     while True:
         status.loop_turned()
         await asyncio.sleep(TURN_INTERVAL_S)

@@ -1,10 +1,10 @@
-"""Few heaps for the threads of the process, so that the allocator gives one thread what another has given back.
+"""Limit the malloc arenas of the process, so that one thread can reuse memory that another has freed.
 
-In: nothing.  Out: glibc's malloc with at most `HEAPS` arenas; any other is left as it is, and so is what
-MALLOC_ARENA_MAX or GLIBC_TUNABLES say.
-By itself glibc makes as many as eight for each processor, and what is freed in one stays there: with sessions made
-again all the time cdcd had 26 MiB free and kept after ten minutes, and more each minute; with two heaps 5 MiB.
-Must not: be called when there are threads: the heaps that they have stay.
+In: nothing.  Out: glibc's malloc with at most `HEAPS` arenas; another libc, MALLOC_ARENA_MAX and GLIBC_TUNABLES are
+respected.
+By default glibc creates up to eight arenas for each processor, and freed memory stays in its arena: with session
+after session, cdcd held 26 MiB of free memory after ten minutes, and more each minute; with two arenas 5 MiB.
+Must not: be called when there are threads: they keep their arenas.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import os
 __all__ = ["limit_malloc_arenas"]
 
 HEAPS = 2
-"""One for the thread of the event loop, one for all others."""
+"""One arena for the thread of the event loop, one for all others."""
 _M_ARENA_MAX = -8
 
 
 def limit_malloc_arenas() -> None:
-    """Bound the number of heaps from now on."""
+    """Limit the number of arenas from now on."""
     if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,10 +1,9 @@
-"""What ends the process when memory is refused where nobody can take the error: in a thread, in a callback.
+"""End the process if memory is refused where no code can catch the error: in a thread, in a callback.
 
-In: errors that Python would only print.  Out: the end of the process with EXIT_MEMORY, when it is memory.
-Invariant: no call is waited for whose thread has died for want of memory: a daemon that stands still and says nothing
-is worse than one that begins again.
-What not even a hook can run in is left to the liveness probe, which is not answered then.
-Must not: need memory itself, as far as that can be had.
+In: errors that Python would only print.  Out: the end of the process with EXIT_MEMORY, if the error is MemoryError.
+Invariant: no call waits for a thread that has died without memory: a daemon that hangs silently is worse than one
+that restarts. If not even a hook can run, the liveness probe fails.
+Must not: need memory itself, as far as that is possible.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _ENDED = {
     "error": _SAID,
 }
 _LAST_WORDS = json.dumps(_ENDED).encode() + b"\n"
-"""Made while there is memory."""
+"""Encoded while there is memory."""
 _descriptor = 2
 
 
 def last_words_to(descriptor: int) -> None:
-    """Say where the log goes: what stderr is by then may lead nowhere any more."""
+    """Set the descriptor of the log: stderr may be redirected later."""
     global _descriptor
     _descriptor = descriptor
 
 
 def end_where_memory_is_short() -> None:
-    """Take the hooks of the process and of the running loop."""
+    """Install the hooks of the process and of the running loop."""
     unraisable, in_thread = sys.unraisablehook, threading.excepthook
 
     def on_unraisable(found: Any) -> None:
@@ -58,10 +57,10 @@ def end_where_memory_is_short() -> None:
 
 
 def end_for(kind: type | None) -> None:
-    """End the process where an error of this kind is one of memory."""
+    """End the process if an error of this class is a MemoryError."""
     if kind is not None and issubclass(kind, MemoryError):
         try:
-            os.set_blocking(_descriptor, False)  # nobody may read them
+            os.set_blocking(_descriptor, False)  # the reader of the log may have stopped
             os.write(_descriptor, _LAST_WORDS)
         finally:
             os._exit(EXIT_MEMORY)

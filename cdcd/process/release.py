@@ -1,9 +1,9 @@
-"""Free what an ended session held before the next begins: Kafka clients with their threads, sockets, memory.
+"""Free the resources of an ended session before the next begins: Kafka clients with their threads, sockets, memory.
 
-In: the error that ended it.  Out: nothing is left of the session but that error, without its tracebacks.
-Invariant: what the daemon holds does not depend on how many sessions it has had (fault 35). Tracebacks hold frames,
-frames hold the session's parts, and these hold errors: a knot that Python's garbage collector unties only once in a
-long while, because it counts objects and not the threads and descriptors behind them.
+In: the error that ended the session.  Out: nothing is left of the session except that error, without its tracebacks.
+Invariant: the daemon's resources do not depend on the number of its sessions (fault 35). Tracebacks refer to frames,
+frames to the session's parts, and these to errors: a cycle that Python's garbage collector would free late, because
+it counts objects and not the threads and descriptors behind them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cdcd.threads import in_thread
 
 
 async def release_session(error: BaseException | None) -> None:
-    """Take the tracebacks off the error and all that it came from, and collect what is knotted.
+    """Remove the tracebacks from the error and its causes, and collect the cycles.
 
-    In a thread: a Kafka client's end waits for its own threads, and the loop does not wait with it.
+    The collection runs in a thread: the end of a Kafka client waits for its own threads, and must not block the loop.
     """
     drop_frames(error)
     await in_thread(gc.collect)

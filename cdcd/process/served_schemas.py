@@ -1,8 +1,8 @@
-"""The schema topic as the admin port serves it: what has to be waited for is waited for in a thread.
+"""The schema topic for the admin port: calls that may wait run in a thread.
 
-In: the topic, questions of readers.  Out: the book of what is committed, looked through again when it is asked to.
-Invariant: one look at a time, and whoever came before it began shares its answer, so that many who ask for what is
-not there cost no more than one.
+In: the topic, requests of readers.  Out: the index of committed schemas, refreshed on demand.
+Invariant: one refresh at a time. Requests that came before it began share its result, so that many requests for a
+missing schema cost one refresh.
 Must not: block the loop.
 """
 
@@ -22,7 +22,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.schemas")
 
 
 class ServedSchemas:
-    """What `cdcd.ops.schemas` asks."""
+    """The committed schemas, as `cdcd.ops.schemas` reads them."""
 
     def __init__(self, topic: SchemaTopic) -> None:
         self._topic = topic
@@ -32,7 +32,7 @@ class ServedSchemas:
 
     @property
     def schema_index(self) -> SchemaIndex | None:
-        """What is committed; None until the topic was read."""
+        """The index of committed schemas; None until the topic was read."""
         return self._topic.schema_index
 
     @property
@@ -41,12 +41,12 @@ class ServedSchemas:
         return self._topic.compatibility
 
     async def refresh(self, concerns: Callable[[Registered], bool]) -> bool:
-        """Look for what was committed since; False when Kafka does not answer."""
+        """Read schemas committed since the last refresh; return False if Kafka does not answer."""
         if self._topic.is_deciding(concerns):
             await in_thread(self._topic.await_decided, concerns)
         before = self._looks
         async with self._looking:
-            if self._looks == before:  # nobody has begun to look since
+            if self._looks == before:  # no other request has begun a refresh since
                 self._looks += 1
                 self._is_known = await self._look()
             return self._is_known

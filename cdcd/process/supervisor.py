@@ -1,4 +1,4 @@
-"""Sessions one after another, and what an error does to them.
+"""Run sessions one after another, and handle their errors.
 
 In: a `Config`, a stop event, a retry event (SIGHUP).  Out: the exit status.
 Invariant: the retry class of an error alone decides. AUTO is tried again with back-off. LIMITED is too, but halts
@@ -42,7 +42,7 @@ _HALTED_HINT = "`cdcd resume` or SIGHUP retries; a changed configuration needs a
 TRIES = 3
 """An error of the class LIMITED halts when it has occurred this often at one position."""
 STABLE_S = 60.0
-"""A session that lived this long starts the back-off again, and so does one that made anything new durable."""
+"""After a session that ran this long, or made anything new durable, the back-off begins again."""
 
 
 class InternalError(CdcdError):
@@ -54,7 +54,7 @@ class InternalError(CdcdError):
 
 @dataclass(frozen=True, slots=True)
 class SessionOutcome:
-    """How a session has ended: in order, or by an error; what was durable then, and whether any of it was new."""
+    """The end of a session: its error, None if in order; the durable LSN, and whether the session advanced it."""
 
     error: CdcdError | None = None
     durable_lsn: Lsn = INVALID_LSN
@@ -62,7 +62,7 @@ class SessionOutcome:
 
 
 class Supervisor:
-    """Runs sessions until told to stop."""
+    """Runs sessions until `stop` is set."""
 
     def __init__(
         self,
@@ -159,18 +159,18 @@ class Supervisor:
         return SessionOutcome()
 
     def _retries_are_exhausted(self, error: CdcdError, outcome: SessionOutcome) -> bool:
-        """Count how often what may be an accident was met; return whether it is none."""
+        """Count an error of the class LIMITED; return whether it has occurred too often."""
         if error.retry is not Retry.LIMITED:
             return False
         if isinstance(error, SnapshotStale):
             return self._stale.is_given_up(error)
-        # A part of a large transaction is an advance that no LSN tells.
+        # A part of a large transaction is an advance that no LSN shows.
         is_farther = outcome.has_advanced or outcome.durable_lsn > self._met_lsn
         self._met_lsn, self._met = outcome.durable_lsn, 1 if is_farther else self._met + 1
         return self._met >= TRIES
 
     def _ended_by(self, error: CdcdError) -> SessionOutcome:
-        """Keep for the next session what this one, or the last that has streamed, ended with."""
+        """Store the error for the next session; return the outcome."""
         session = self._running
         adapt_hint(error, self._config)
         has_streamed = session is not None and session.has_streamed
@@ -181,7 +181,7 @@ class Supervisor:
                 error, session.asked_us, session.durable_lsn, has_advanced=session.has_advanced
             )
         self._last_error = to_remember(self._last_error, error, has_streamed=has_streamed)
-        # A session that was closing already when it was told raises what it was closing for.
+        # If a monitor found an error while the session was closing for another one, the monitor's error counts.
         if self._background_error is not None and error.retry in (Retry.AUTO, Retry.LIMITED):
             error = self._background_error
         return (

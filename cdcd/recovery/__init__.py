@@ -1,8 +1,8 @@
 """Recovery: where a start begins, which halt it meets instead, and how a halt is resolved. Pure.
 
-In: the stored position, the slot, the server's identity, what the configuration wants.
+In: the stored position, the slot, the server's identity, the options of the configuration.
 Out: `Resume`, `Snapshot`, an error of the tree, or the progress record that resolves a halt.
-Invariant: a position is resumed only when the slot has not been confirmed beyond it and the server is the one that it
-was taken from (F3, F10). The daemon and the commands decide by the same functions.
-Must not: do I/O, read a clock, know Kafka's or PostgreSQL's clients.
+Invariant: a position is resumed only if the slot has not been confirmed beyond it and the server is the one of the
+position (F3, F10). The daemon and the commands decide by the same functions.
+Must not: do I/O, read a clock, import Kafka's or PostgreSQL's clients.
 """

@@ -1,9 +1,9 @@
-"""What a halt at the beginning of a session says: what has happened, what may be missing, and the ways on.
+"""The errors of halts at the start of a session: what happened, which changes may be missing, and the resolutions.
 
-In: what was compared.  Out: errors of the tree, and the ways on that each has.
-Invariant: a halt where changes may be missing names between which LSNs, as `from_lsn` and `to_lsn`; each names the
-commands that go on, and only those that are allowed for it (`ways_on`).
-Must not: decide which halt it is (`start_decision` does), do I/O.
+In: the values that were compared.  Out: errors of the tree, and the resolutions of each.
+Invariant: a halt with possibly missing changes has their range in `from_lsn` and `to_lsn`. Each halt names the
+commands that resolve it, and only those (`resolutions_of`).
+Must not: decide which halt applies (`start_decision` does), do I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cdcd.lsn import Lsn, format_lsn
 
 
 class Resolution(enum.Enum):
-    """A command that goes on from a halt."""
+    """A command that resolves a halt."""
 
     ACCEPT_GAP = "cdcd resume --accept-gap"
     RESNAPSHOT = "cdcd resnapshot"
@@ -42,7 +42,7 @@ _RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Resolution]] = {
     SlotUnsynchronised: _GAP_OR_SNAPSHOT,
     SourceTimeline: _GAP_OR_SNAPSHOT,
     SourceMismatch: frozenset({Resolution.RESNAPSHOT}),
-    SourceBehind: frozenset(),  # its LSNs are those of other changes, which the topics have already
+    SourceBehind: frozenset(),  # the server gives LSNs to new changes that other changes in the topics already have
 }
 _RESOLUTION_HINT = (
     "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
@@ -51,12 +51,12 @@ _RESOLUTION_HINT = (
 
 
 def resolutions_of(halt: CdcdError) -> frozenset[Resolution]:
-    """Return the commands that go on from this halt; none where none mends it."""
+    """Return the commands that resolve this halt; empty if none does."""
     return _RESOLUTIONS_BY_HALT.get(type(halt), frozenset())
 
 
 def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
-    """The slot of the stored position is gone."""
+    """Return the error of a start whose slot does not exist any more."""
     return SlotMissing(
         f'slot "{slot}" does not exist any more. Kafka holds changes up to {format_lsn(from_lsn)}; those committed '
         "since then cannot be read",
@@ -68,9 +68,9 @@ def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
 
 
 def slot_dropped_by_wal_guard(slot: str, why: str, holder: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
-    """The WAL guard gives the slot up, or has (F21)."""
+    """Return the error of a slot that the WAL guard drops, or has dropped (F21)."""
     return SlotDroppedByWalGuard(
-        f'the WAL guard gives slot "{slot}" up to save the primary\'s disk: {why}; its WAL is held by {holder}. '
+        f'the WAL guard drops slot "{slot}" to protect the primary\'s disk: {why}; its WAL is held by {holder}. '
         f"Changes committed since {format_lsn(from_lsn)} are lost",
         hint=_RESOLUTION_HINT,
         slot=slot,
@@ -80,7 +80,7 @@ def slot_dropped_by_wal_guard(slot: str, why: str, holder: str, from_lsn: Lsn, t
 
 
 def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
-    """The server has given the slot up (F23)."""
+    """Return the error of a slot that the server has invalidated (F23)."""
     return SlotLost(
         f'the server has invalidated slot "{slot}" ({reason}). Kafka holds changes up to {format_lsn(from_lsn)}; '
         "those committed since then are lost",
@@ -93,19 +93,18 @@ def slot_lost(slot: str, reason: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError
 
 
 def slot_never_read(slot: str, reason: str) -> SourceError:
-    """The slot cannot be read, and cdcd never has: the topics have nothing that a gap could be in."""
+    """Return the error of an unreadable slot that cdcd has never read: the topics have no records before a gap."""
     return SlotUnusable(
         f'slot "{slot}" cannot be read any more ({reason}), and cdcd has never read from it',
-        hint="choose another source.slot.name; or, if no other program reads it, `cdcd drop-slot` and start again: "
-        "cdcd creates it again; changes committed before are not in "
-        "the stream, as with every first start",
+        hint="choose another source.slot.name; or, if no other program reads it, run `cdcd drop-slot` and start "
+        "again: cdcd then creates the slot; changes committed before are not in the stream, as with each first start",
         slot=slot,
         reason=reason,
     )
 
 
 def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceError:
-    """The slot stands beyond what cdcd has written (F3, F10); `how` it came there."""
+    """Return the error of a slot confirmed beyond the stored position (F3, F10). `how`: the cause, if known."""
     return SlotAhead(
         f'slot "{slot}" is confirmed up to {format_lsn(to_lsn)}, but Kafka holds changes only up to '
         f"{format_lsn(from_lsn)}: {how}. Changes in between may be missing",
@@ -117,7 +116,7 @@ def slot_ahead(slot: str, from_lsn: Lsn, to_lsn: Lsn, *, how: str) -> SourceErro
 
 
 def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
-    """The promoted server's copy of the slot was not usable yet (F57)."""
+    """Return the error of a promoted server whose copy of the slot was not synchronized (F57)."""
     return SlotUnsynchronised(
         f'the server was promoted before its copy of slot "{slot}" was synchronized, so the slot cannot be read. '
         f"Kafka holds changes up to {format_lsn(from_lsn)}",
@@ -129,17 +128,17 @@ def slot_unsynchronised(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:
 
 
 def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceError:
-    """The server or its database is not the one that was read."""
+    """Return the error of a server or database other than that of the stored position."""
     return SourceMismatch(
         f"the stored position belongs to another server or database: {name} was {was}, is {now}",
         hint="point source.dsn at the one that was read before; or use another name, which gives new topics and a "
-        "new slot; or, if this server has replaced the other and its WAL is further, run `cdcd resnapshot`",
+        "new slot; or, if this server has replaced the other and its WAL ends later, run `cdcd resnapshot`",
         from_lsn=from_lsn,
     )
 
 
 def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceError:
-    """What cdcd wrote last never happened on the server's timeline (F58)."""
+    """Return the error of a server whose timeline was left before the last changes that cdcd wrote (F58)."""
     return SourceTimeline(
         f"the server switched from timeline {was} to {now} at {format_lsn(switch_lsn)}, before the stored position "
         f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and other changes may "
@@ -153,7 +152,7 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
 
 
 def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
-    """The server's timeline does not come from that of the stored position (F58)."""
+    """Return the error of a server whose timeline does not descend from that of the stored position (F58)."""
     return SourceTimeline(
         f"timeline {now} of the server does not descend from timeline {was} of the stored position: the "
         "server is a former primary, was restored to a point in time, or has lost its timeline history",
@@ -164,7 +163,7 @@ def timeline_unknown(was: int, now: int, from_lsn: Lsn) -> SourceError:
 
 
 def timeline_conflict(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) -> SourceError:
-    """Another server was promoted to a timeline of the same number (F58)."""
+    """Return the error of a server that was promoted to another timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
         f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks",
@@ -175,7 +174,7 @@ def timeline_conflict(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) 
 
 
 def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
-    """The slot stands before the point where cdcd made it: this server parted from the other one before (F62)."""
+    """Return the error of a slot confirmed before the LSN where cdcd created it: the server is an old copy (F62)."""
     return SourceBehind(
         f'slot "{slot}" is confirmed only up to {format_lsn(confirmed_lsn)}, before {format_lsn(made_lsn)}, where '
         "cdcd created it: the server is an older copy",
@@ -187,7 +186,7 @@ def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
 
 
 def server_behind(from_lsn: Lsn, server_lsn: Lsn) -> SourceError:
-    """The server's WAL does not reach to the stored position (F62)."""
+    """Return the error of a server whose WAL ends before the stored position (F62)."""
     return SourceBehind(
         f"the server's WAL ends at {format_lsn(server_lsn)}, before the stored position {format_lsn(from_lsn)}: it "
         "was restored, or is another copy",

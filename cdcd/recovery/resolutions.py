@@ -1,9 +1,9 @@
-"""The position with which cdcd goes on from a halt, when somebody has decided so.
+"""The position with which cdcd continues after a halt, when an operator has decided so.
 
 In: the stored position, the halt, slot and server as they are.  Out: the progress record to write instead.
-Invariant: the record has the gap, so the next session marks it in the topics before it writes anything else. A
-position is never one that makes readers mistake changes for others: where what follows would sort before what the
-topics have, by its timeline or its LSN, there is none.
+Invariant: the record has the gap, so the next session marks it in the topics before it writes anything else. If later
+changes would sort before records that the topics have, by timeline or LSN, readers would confuse them: then there is
+no such position.
 Must not: do I/O.
 """
 
@@ -19,14 +19,14 @@ from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import Server, Slot
 
 REQUESTED = "requested"
-"""The reason of a gap that nothing but the wish for a new snapshot has made."""
+"""The reason of a gap that was made only by the request for a new snapshot."""
 
 
 def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
-    """Return the halt that a gap is the way on from. Raises ResumeRefused, or the error that is another's to mend."""
+    """Return the halt, if an accepted gap resolves it. Raises ResumeRefused otherwise."""
     if halt is None:
         raise ResumeRefused(
-            "nothing is missing: the slot goes on where the stored position ends",
+            "nothing is missing: the slot continues where the stored position ends",
             hint="start cdcd; `cdcd resume` has a halted daemon retry",
         )
     if Resolution.ACCEPT_GAP not in resolutions_of(halt):
@@ -38,7 +38,7 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
 
 
 def needs_new_slot(slot: Slot | None) -> bool:
-    """Return whether the slot can never be read again, or is not there."""
+    """Return whether the slot can never be read again, or does not exist."""
     return slot is None or slot.temporary or slot.wal_status == "lost" or slot.invalidation_reason is not None
 
 
@@ -51,15 +51,15 @@ def after_gap(
     prepared_before: PreparedBefore,
     now_us: int,
 ) -> Progress:
-    """Return the record that goes on where the slot stands now, at `slot_lsn`. Raises ResumeRefused.
+    """Return the record that continues at the slot's present position, `slot_lsn`. Raises ResumeRefused.
 
-    After a promotion that what was written does not survive (F58), the timelines are one up to the switch point, and
-    all of that was written: what comes from there on is new, if the slot is not beyond it. It is read from before
-    where a PREPARE holds the position back (F33).
+    After a promotion that discards changes written already (F58), both timelines have the same changes up to the
+    switch point, and all of these are written: later changes are new, if the slot is not beyond that point. The
+    stream begins earlier if a PREPARE holds the position back (F33).
     """
     if stored.phase == "snapshot":
         raise ResumeRefused(
-            "a snapshot is not complete: what was not copied of it would be missing for good",
+            "a snapshot is not complete: its rows that were not copied would be missing for good",
             hint="`cdcd resnapshot` copies the tables again",
         )
     switch_lsn = halt.context.get("switch_lsn")
@@ -70,7 +70,7 @@ def after_gap(
     if allows_parts:
         _check_later(stored, timelines.at(to_lsn))
     is_back = to_lsn <= stored.end_lsn or (allows_parts and to_lsn <= written_lsn)
-    # What goes back is told so, and where the timeline is the same, it is marked behind all that the topics have.
+    # If the position moves back, the gap's LSNs show it; on the same timeline, its marker sorts after all records.
     from_lsn = max(_from_lsn(stored), written_lsn + 1) if is_back else _from_lsn(stored)
     return replace(
         stored,
@@ -78,11 +78,11 @@ def after_gap(
         phase="streaming",
         commit_lsn=to_lsn - 1 if is_back else max(stored.commit_lsn, to_lsn - 1),
         end_lsn=end_lsn,
-        commit_us=0,  # what follows the gap may have been committed long ago
+        commit_us=0,  # changes after the gap may have been committed long ago
         offsets={},
         snapshot_tables=(),
         prepared_before=prepared_before,
-        # F58: what is written in part on another timeline does not come again, whatever has its LSN on this one.
+        # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
     )
@@ -101,11 +101,11 @@ def before_snapshot(
         _check_later(stored, server.timeline)
     written_lsn = _written_lsn(stored)
     last_lsn = max(written_lsn + 1, stored.end_lsn)
-    # Equal is enough: the slot that is made next writes WAL, and its consistent point lies behind that.
+    # Equal is enough: creating the slot writes WAL, and its consistent point is after that.
     if server.wal_lsn < last_lsn:
         raise ResumeRefused(
-            "the server's WAL ends before what the topics have: readers put changes in the order of their LSNs, and "
-            "would take the new rows for older ones",
+            "the server's WAL ends before the last changes in the topics: readers sort changes by LSN, and would "
+            "take the new rows for older ones",
             hint="use another name: it gives new topics, a new slot and a new snapshot",
             stored_lsn=last_lsn,
             server_lsn=server.wal_lsn,
@@ -120,19 +120,19 @@ def before_snapshot(
         prepared_before=PreparedBefore(),
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
-        topics_at=-1,  # nothing of the topics is counted on any more, and the record of them may be what is amiss
+        topics_at=-1,  # the new snapshot does not depend on the record of the topics, which may be wrong
     )
 
 
 def _check_later(stored: Progress, timeline: int) -> None:
-    """Raise ResumeRefused unless what follows, on this timeline, sorts behind what was written (F58).
+    """Raise ResumeRefused unless later changes, on this timeline, sort after the records in the topics (F58).
 
-    A former primary is on an earlier one, and a server that pg_upgrade has made begins at the first again.
+    A former primary is on an earlier timeline, and a server made by pg_upgrade begins with timeline 1 again.
     """
     if timeline <= stored.identity.timeline:
         raise ResumeRefused(
-            "what follows is of a timeline that is not later than that of what the topics have: readers put changes "
-            "in the order of their timelines, and would take the new ones for older",
+            "the server's timeline is not later than that of the changes in the topics: readers sort changes by "
+            "timeline, and would take the new ones for older ones",
             hint="use another name: it gives new topics, a new slot and a new snapshot",
             stored_timeline=stored.identity.timeline,
             timeline=timeline,
@@ -151,5 +151,5 @@ def _written_lsn(stored: Progress) -> Lsn:
 
 
 def _from_lsn(stored: Progress) -> Lsn:
-    """Return since when changes may be missing: since an earlier gap, if no topic was told of it yet."""
+    """Return the LSN from which changes may be missing: that of an earlier gap, if it was not marked yet."""
     return stored.end_lsn if stored.gap is None else min(stored.gap.from_lsn, stored.end_lsn)

@@ -1,12 +1,12 @@
-"""Where to begin: the stored position, the slot and the server compared, before anything is streamed.
+"""Decide where a session begins: compare the stored position, the slot and the server before anything is streamed.
 
-In: the last progress record, the slot's state, the server's identity and, where its timeline is not the stored one,
-its history; what the configuration wants.
-Out: `Resume`, `Snapshot`, or an error of the tree: one to wait for (retry AUTO), or a halt that says why.
-Invariant: a position is resumed only when the slot has not been confirmed beyond it (F3) and the server is the
-one it was taken from (F10, F58, F62). cdcd confirms nothing that it has not stored first, an idle stream's
-position included, so a slot ahead of the store was moved by somebody else.
-Must not: do I/O; the shell fetches the arguments and obeys.
+In: the last progress record, the slot's state, the server's identity, the history of its timeline if that is not the
+stored one, the options of the configuration.
+Out: `Resume`, `Snapshot`, or an error of the tree: one to wait for (retry AUTO), or a halt with its reason.
+Invariant: a position is resumed only if the slot has not been confirmed beyond it (F3) and the server is the one of
+the position (F10, F58, F62). cdcd stores every position before it confirms the position, also on an idle stream, so
+another program has moved a slot that is ahead of the stored position.
+Must not: do I/O; the caller fetches the arguments and acts on the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cdcd.recovery import halts
 
 
 class Slot(Protocol):
-    """What the verdict reads of a slot (`pg_replication_slots`)."""
+    """The columns of `pg_replication_slots` that the verdict depends on."""
 
     @property
     def plugin(self) -> str | None: ...  # noqa: D102
@@ -54,7 +54,7 @@ class Slot(Protocol):
 
 
 class Server(Protocol):
-    """What the verdict reads of a server (IDENTIFY_SYSTEM)."""
+    """The values of IDENTIFY_SYSTEM that the verdict depends on."""
 
     @property
     def system_identifier(self) -> str: ...  # noqa: D102
@@ -70,10 +70,10 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Stream from `start_lsn`; drop what has a commit LSN up to `written_commit_lsn` (F4).
+    """Stream from `start_lsn`; drop transactions with a commit LSN up to `written_commit_lsn` (F4).
 
-    `prepared_before`: what somebody else may have confirmed before. None: PostgreSQL has to be asked, because cdcd
-    has not been there yet.
+    `prepared_before`: prepared transactions that another consumer may have confirmed. None: PostgreSQL has to be
+    queried, because cdcd has not used the slot yet.
     """
 
     start_lsn: Lsn
@@ -83,10 +83,10 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Make the slot and copy the tables. `begun_topics` hold rows of an attempt that was cut off.
+    """Create the slot and copy the tables. `begun_topics` have rows of an interrupted attempt.
 
-    `commit_lsn` and `end_lsn` are how far the topics had come before: a server that is behind is still seen by them
-    when this attempt is cut off as well (F62).
+    `commit_lsn` and `end_lsn`: the position of the topics before. They detect a server that is behind, also if this
+    attempt is interrupted as well (F62).
     """
 
     drop_slot: bool
@@ -97,7 +97,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the configuration says about the slot and the beginning."""
+    """The options of the configuration that concern the slot and the start."""
 
     slot: str
     create_slot: bool
@@ -112,9 +112,9 @@ def verdict(
     wanted: Wanted,
     history: Mapping[int, Lsn] | None = None,
 ) -> Resume | Snapshot:
-    """Decide how a session begins. Raises a `SourceError` when it must not, or not yet.
+    """Decide how a session begins. Raises a `SourceError` if it must not begin, or not yet.
 
-    `history`: where the ancestors of the server's timeline were left, needed when it is not the stored one.
+    `history`: the LSNs at which the ancestors of the server's timeline were left, needed if it is not the stored one.
     """
     check_primary(server)
     if slot is not None:
@@ -123,12 +123,12 @@ def verdict(
         _check_source(stored, server)
         stored = on_timeline(stored, server.timeline, history or {})
         if stored.end_lsn > server.wal_lsn:
-            # Whatever the slot is: what begins here would have LSNs that the topics have already (F62).
+            # Whatever the slot's state: new changes would get LSNs that the topics have already (F62).
             raise halts.server_behind(stored.end_lsn, server.wal_lsn)
         if stored.phase == "snapshot":
             _check_finishable(stored, wanted)
-            # The exported snapshot died with its connection (F37): what was copied is copied again, and the
-            # slot is made again with it, whatever has become of the first one.
+            # The exported snapshot ended with its connection (F37): all tables are copied again, with a new slot,
+            # whatever the state of the first one.
             return Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
     if slot is not None:
         _check_readable(slot, stored, server, wanted)
@@ -138,7 +138,7 @@ def verdict(
 
 
 def check_primary(server: Server) -> None:
-    """Raise SourceStandby, to be waited for: a standby's slots cannot be read, and nothing is made on it (F57)."""
+    """Raise SourceStandby, which is retried: a standby's slots cannot be read, and none is created there (F57)."""
     if server.in_recovery:
         raise SourceStandby("the server is a standby")
 
@@ -148,7 +148,7 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
         if not wanted.create_slot:
             raise SlotMissing(
                 "the slot does not exist and source.slot.create is false",
-                # With a snapshot wanted, only the daemon can make the slot (F36).
+                # For a snapshot, only the daemon can create the slot (F36).
                 hint="set source.slot.create: true"
                 if wanted.snapshot
                 else "run `cdcd init`, or set source.slot.create: true",
@@ -158,13 +158,13 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
     if wanted.snapshot:
         raise SlotUnusable(
             "the slot exists but cdcd has no progress record for it, so the snapshot cannot join the stream",
-            hint="it may be another program's, or of a daemon with another name: choose another source.slot.name, "
-            "which cdcd makes together with the snapshot. If `cdcd init` made it, set snapshot.mode: never to begin "
-            "at its position",
+            hint="the slot may belong to another program, or to a daemon with another name: choose another "
+            "source.slot.name, which cdcd creates together with the snapshot. If `cdcd init` created the slot, set "
+            "snapshot.mode: never to begin at its position",
             slot=wanted.slot,
         )
     _check_free(slot, wanted)
-    # F34: as long as a slot does not have two_phase, what was prepared comes whole at its COMMIT PREPARED.
+    # F34: without two_phase, the server sends a prepared transaction completely at its COMMIT PREPARED.
     prepared_before = None if slot.two_phase else PreparedBefore()
     start_lsn = slot.confirmed_flush_lsn or 0
     return Resume(start_lsn=start_lsn, written_commit_lsn=0, prepared_before=prepared_before)
@@ -184,10 +184,10 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
 
 
 def _how_ahead(stored: Progress, slot: Slot) -> str:
-    """Say how a slot came beyond the stored position, as far as it shows.
+    """Return how a slot got beyond the stored position, as far as its state shows.
 
-    A slot is made where the WAL ends, and its restart LSN only ever goes forward: one below the stored position is
-    that of the slot which cdcd has read.
+    A slot is created at the end of the WAL, and its restart LSN never moves back: a restart LSN below the stored
+    position proves that this is the slot which cdcd has read.
     """
     if slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn:
         return "another consumer has read or advanced it"
@@ -198,16 +198,16 @@ def _how_ahead(stored: Progress, slot: Slot) -> str:
 
 def _check_free(slot: Slot, wanted: Wanted) -> None:
     if slot.active:
-        # F18, F74: a walsender of our own last session, which the server has not given up yet, is one too.
+        # F18, F74: this may also be the walsender of our own last session, which the server has not ended yet.
         raise SlotActive("another walsender holds the slot", slot=wanted.slot)
 
 
 def check_ours(slot: Slot, server: Server, name: str) -> None:
-    """Raise SlotUnusable for a slot that can never be ours, whoever holds it: waiting would not end (F80)."""
+    """Raise SlotUnusable for a slot that can never be ours, so that cdcd does not wait for its holder (F80)."""
     if slot.plugin != "pgoutput" or slot.database != server.database:
         raise SlotUnusable(
             "the slot belongs to another plugin or database",
-            hint="it is another program's: choose another source.slot.name",
+            hint="the slot belongs to another program: choose another source.slot.name",
             slot=name,
             plugin=slot.plugin,
             database=slot.database,
@@ -217,7 +217,7 @@ def check_ours(slot: Slot, server: Server, name: str) -> None:
 def _check_finishable(stored: Progress, wanted: Wanted) -> None:
     if stored.snapshot_tables and not wanted.snapshot:
         raise SourceSetup(
-            "a snapshot was begun and cut off, and snapshot.mode: never would leave its rows as they are",
+            "a snapshot was interrupted, and with snapshot.mode: never its rows would remain incomplete",
             hint="set snapshot.mode: initial to take it again, or choose another name",
             slot=wanted.slot,
         )
@@ -226,12 +226,12 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
 def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted: Wanted) -> None:
     if slot.two_phase and not wanted.two_phase:
         # F35: the server sends prepared transactions of such a slot whether or not the stream asks for them.
-        # The other way round the server switches the slot itself, at START_REPLICATION and for good.
+        # In the opposite case the server switches the slot at START_REPLICATION, permanently.
         hint = "set source.protocol.two_phase: true, and restart cdcd"
-        if stored is not None:  # else it may be somebody else's (F80)
+        if stored is not None:  # else the slot may be another program's (F80)
             exchange = decoded_at_commit_prepared(wanted.slot)
             hint += (
-                "; or exchange the slot for one without it, at its position: run "
+                "; or exchange the slot for one without two_phase, at its position: run "
                 f"{exchange} in the source database, then `cdcd resume`"
             )
         raise SlotUnusable(
@@ -248,7 +248,7 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
         raise halts.slot_unsynchronised(wanted.slot, stored.end_lsn, server.wal_lsn)
     if slot.temporary:
         raise SlotUnusable(
-            "the slot is another session's temporary one",
+            "the slot is a temporary slot of another session",
             hint="choose another source.slot.name",
             slot=wanted.slot,
         )
@@ -267,10 +267,10 @@ def _check_source(stored: Progress, server: Server) -> None:
 def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> Progress:
     """Return the stored position as it is on the server's timeline (F58). Raises SourceTimeline.
 
-    What was written has to lie before the point where its timeline was left. A position that only an idle stream
-    was confirmed to may lie beyond: nothing was written for it, so the session begins at that point, below which
-    both timelines are one. A timeline is known by where it began, too: who is promoted takes the next number that it
-    knows of, which another server may have taken as well.
+    All written changes have to be before the point where their timeline was left. The position of an idle stream may
+    be beyond that point: no changes were written there, so the session begins at the point, before which both
+    timelines have the same WAL. The LSN where a timeline began identifies it too: a promoted server takes the next
+    number that it knows, which another server may have taken as well.
     """
     was = stored.identity.timeline
     switch_lsn = history.get(was)

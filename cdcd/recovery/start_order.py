@@ -1,10 +1,10 @@
-"""The order of a start: what it looks at, then what it changes, in one list (F79).
+"""The order of a start: its checks, then its changes, in one list (F79).
 
-In: nothing.  Out: `ORDER`; `start_checks`, `start_state` and `cdcd check` go through it, docs/recovery.md shows it.
-Invariant: whatever only reads and may refuse comes before whatever changes something anywhere: a refused start has
-made no topic, no slot and no schema, has written nothing, and has fenced nobody. The one exception is named as
-such: what was read before the fence is read again behind it (F64, F76), because somebody may have written in between.
-A new question goes into `start_checks.checks.START_CHECKS`, a row with its name goes here: a test compares both.
+In: nothing.  Out: `ORDER`; `start_checks`, `start_state` and `cdcd check` follow it, docs/recovery.md shows it.
+Invariant: every step that only reads and may refuse comes before every step that changes anything: a refused start
+has created no topic, no slot and no schema, has written nothing, and has fenced nobody. The one exception is "read
+again": the position is read again after the fence (F64, F76), because another producer may have written in between. A
+new check goes into `start_checks.checks.START_CHECKS`, and a row with its name into `ORDER`: a test compares both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Kind = Literal["reads", "changes", "reads again"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `refuses`: the errors with which it ends the start, besides those of a connection that breaks."""
+    """One step. `refuses`: the errors that end the start here, besides those of a broken connection."""
 
     name: str
     kind: Kind
@@ -61,13 +61,13 @@ ORDER: tuple[Step, ...] = (
     Step(
         "start lock",
         "reads",
-        "takes an advisory lock in the database, which ends with its connection: one daemon begins at a time",
+        "takes an advisory lock in the database, which ends with its connection: one daemon starts at a time",
         (SlotActive, SourceUnavailable, SourceAuthentication, SourceSetup),
     ),
     Step(
         "server",
         "reads",
-        "who answers, its version, whether it is a primary",
+        "which server answers, its version, whether it is a primary",
         (SourceUnavailable, SourceAuthentication, SourceSetup, SourceStandby),
     ),
     Step(
@@ -79,14 +79,14 @@ ORDER: tuple[Step, ...] = (
     Step(
         "kafka",
         "reads",
-        "whether the brokers answer and let the client in",
+        "whether the brokers answer and accept the client",
         (SinkUnavailable, SinkAuthorization),
     ),
     Step(
         "position",
         "reads",
         "the committed progress record, without fencing anybody; then slot, server, database and timeline are "
-        "compared with it, as the table below says",
+        "compared with it, as in the table below",
         (
             SlotActive,
             SlotMissing,
@@ -102,87 +102,89 @@ ORDER: tuple[Step, ...] = (
     Step(
         "setup",
         "reads",
-        "wal_level, room for a slot, the role, a replication connection, the output plugin, the options wanted",
+        "wal_level, a free replication slot, the role, a replication connection, the output plugin, the options",
         (SourceSetup, SourceUnavailable, SourceAuthentication),
     ),
     Step(
         "published",
         "reads",
-        "the publications compared with what they were when records were last written",
+        "the publications, compared with their state when records were last written",
         (PublicationChanged, PublicationMissing, ProgressUnreadable),
     ),
     Step(
         "tables",
         "reads",
-        "the published tables: column lists that differ, and, where they are to be copied, whether the role may read "
-        "them whole",
+        "the published tables: differing column lists, and, if they are to be copied, whether the role may read "
+        "all of their rows",
         (SourceSetup,),
     ),
     Step(
         "owners",
         "reads",
-        "whether another slot writes to one of the topics, or under our id; where a start that was cut off would "
-        "make the slot again, whether another name's daemon reads it",
+        "whether another slot writes to one of the topics, or under our transactional id; if an interrupted start "
+        "would recreate the slot, whether a daemon with another name reads it",
         (OwnedByAnother,),
     ),
     Step(
         "topics",
         "reads",
-        "the topics of the published tables and cdcd's own: whether they are there as they were, or can be made; two "
-        "tables in one topic; one that refuses or forgets records",
+        "the topics of the published tables and cdcd's own: whether they exist unchanged, or can be created; two "
+        "tables in one topic; a topic that refuses or deletes records",
         (TopicMissing, TopicMismatch, TopicReplaced, SinkAuthorization, SinkError),
     ),
     Step(
         "transactional id",
         "reads",
-        "whether the principal may use the slot's Kafka transactions, for as long as is wanted; not asked where the "
-        "broker's own limit may not be read",
+        "whether the principal may use the slot's transactional id, with the wanted timeout; skipped if the broker's "
+        "own limit may not be read",
         (SinkAuthorization, SinkError),
     ),
     Step(
         "registry",
         "reads",
-        "whether the registry answers and lets the client in, unless this process knows its schemas already; without "
+        "whether the registry answers and accepts the client, unless this process knows its schemas already; without "
         "a registry, whether the schema topic can be read",
         (RegistryUnavailable, RegistryRefused, SchemasUnreadable),
     ),
     Step(
         "schemas",
         "reads",
-        "where tables are to be copied, or a gap to be marked in them: whether each table has the key of its topic, "
-        "and its readers can read the schemas that it would get; elsewhere this is said beside the stream, and "
-        "refuses nothing before a row comes",
+        "if tables are to be copied, or a gap is to be marked: whether each table has the key of its topic, and "
+        "readers can read its new schemas; otherwise the session checks this while it streams, and halts only at a "
+        "row",
         (KeyChanged, SchemaIncompatible, SchemaError, RegistryRefused),
     ),
     Step(
         "spill folder",
         "reads",
-        "whether buffer.spill_dir can be written to, and is of this user alone",
+        "whether buffer.spill_dir can be written to, and belongs to this user alone",
         (SpillError,),
     ),
-    Step("make spill folder", "changes", "makes it, and clears away what dead daemons left in it"),
-    Step("make progress topic", "changes", "makes the progress topic if it is missing"),
+    Step("make spill folder", "changes", "creates the folder, and deletes the files of dead daemons in it"),
+    Step("make progress topic", "changes", "creates the progress topic if it is missing"),
     Step(
         "fence",
         "changes",
-        "`init_transactions`: an older producer of this slot can write nothing any more",
+        "`init_transactions`: an older producer of this slot can no longer write",
     ),
     Step(
         "read again",
         "reads again",
-        "the progress record, which is final now, is read and everything decided again",
+        "reads the progress record, which is final now, and decides everything again",
         (SlotActive, SlotAhead, SlotMissing, SlotLost, SlotUnusable, SourceMismatch, ProgressUnreadable),
     ),
     Step(
-        "make own topics", "changes", "makes the topics of dead letters and of schemas, and reads the schemas"
+        "make own topics",
+        "changes",
+        "creates the topics of dead letters and of schemas, and reads the schemas",
     ),
-    Step("mark gap", "changes", "writes the markers of a gap that somebody has accepted"),
-    Step("begin snapshot", "changes", "where tables are to be copied: writes that a snapshot has begun"),
-    Step("make slot", "changes", "drops the slot of an attempt that was cut off; makes the slot"),
-    Step("copy", "changes", "makes topics and subjects table by table, and copies"),
-    Step("stream", "changes", "START_REPLICATION, which switches two_phase on where it is wanted"),
+    Step("mark gap", "changes", "writes the markers of an accepted gap"),
+    Step("begin snapshot", "changes", "if tables are to be copied: writes that a snapshot has begun"),
+    Step("make slot", "changes", "drops the slot of an interrupted attempt; creates the slot"),
+    Step("copy", "changes", "creates topics and subjects table by table, and copies"),
+    Step("stream", "changes", "START_REPLICATION, which switches two_phase on if it is wanted"),
 )
-"""Of a start; each session that follows a broken connection goes through it too."""
+"""The order of every start, also of a session after a broken connection."""
 
 
 def draw() -> list[str]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cdcd.monitoring.lag import FRESH_US, MAX_LOOKS, LagTracker, ServerTimeline, WalEnd
+from cdcd.monitoring.lag import FRESH_US, MAX_SAMPLES, LagTracker, ServerTimeline, WalEnd
 
 HERE = ServerTimeline("7", 1)
 ELSEWHERE = ServerTimeline("8", 1)
@@ -37,7 +37,7 @@ def lag(clock: Clock) -> LagTracker:
 
 
 def look(lag: LagTracker, clock: Clock, lsn: int, of: ServerTimeline = HERE) -> None:
-    lag.looked(WalEnd(of, lsn, clock.server_us(), clock.now_us, clock.now_us, lag.received_lsn))
+    lag.add_sample(WalEnd(of, lsn, clock.server_us(), clock.now_us, clock.now_us, lag.received_lsn))
 
 
 def received(lag: LagTracker, end_lsn: int, commit_us: int) -> None:
@@ -239,7 +239,7 @@ def test_the_servers_clock_may_be_another(lag: LagTracker, clock: Clock, ahead_s
 def test_a_slow_answer_makes_no_lag_and_a_clock_that_was_set_counts(lag: LagTracker, clock: Clock) -> None:
     look(lag, clock, 100)
     clock.now_us = 2 * S
-    lag.looked(WalEnd(HERE, 100, 1_500_000, S, 2 * S))
+    lag.add_sample(WalEnd(HERE, 100, 1_500_000, S, 2 * S))
     assert lag.now_us() == 2 * S
 
 
@@ -356,14 +356,14 @@ def test_a_snapshot_that_begins_before_the_first_look_counts_by_the_servers_cloc
 def test_looks_are_bounded_while_nothing_comes(lag: LagTracker, clock: Clock) -> None:
     lag.streams(HERE, 100, 0)
     look(lag, clock, 100)
-    for number in range(10 * MAX_LOOKS):
+    for number in range(10 * MAX_SAMPLES):
         clock.now_us += S
         look(lag, clock, 101 + number)
-    assert lag.lag_us() == 10 * MAX_LOOKS * S
-    assert len(lag._looks) <= MAX_LOOKS
+    assert lag.lag_us() == 10 * MAX_SAMPLES * S
+    assert len(lag._samples) <= MAX_SAMPLES
     lag.received(101)
-    assert lag.lag_us() == (10 * MAX_LOOKS - 1) * S
-    lag.received(100 + 10 * MAX_LOOKS)
+    assert lag.lag_us() == (10 * MAX_SAMPLES - 1) * S
+    lag.received(100 + 10 * MAX_SAMPLES)
     assert lag.lag_us() == 0
 
 
@@ -426,7 +426,7 @@ class MadeUp:
         self.clock.now_us += self.random.choice((1_000, 100_000))
         end = self.wal_lsn, self.clock.server_us()
         self.clock.now_us += self.random.choice((1_000, 100_000))
-        self.lag.looked(WalEnd(HERE, *end, asked_us, self.clock.now_us))
+        self.lag.add_sample(WalEnd(HERE, *end, asked_us, self.clock.now_us))
 
     def reconnect(self) -> None:
         start_lsn, durable_us = self.commits[self.durable]

@@ -52,7 +52,7 @@ def test_a_reading_has_a_level(sizes: Sizes, seen: SlotReading, level: Level) ->
 
 def test_the_reason_is_that_of_the_level() -> None:
     verdict = judged(reading(210, catalog_xmin_age=200_000_000), SIZES)
-    assert verdict.why == "the slot keeps 210 MiB of WAL, source.wal_guard.critical is 200 MiB"
+    assert verdict.why == "the slot retains 210 MiB of WAL, source.wal_guard.critical is 200 MiB"
 
 
 OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
@@ -68,7 +68,7 @@ OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
             100,
             1,
             None,
-            "a transaction that is open, or was until a moment ago, and that this role may not see",
+            "a transaction that is open, or has just ended, and that this role may not see",
         ),
         (None, None, None, "nobody: the slot has no position"),
     ],
