@@ -26,6 +26,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
 from tests.support.forked import Forks
+from tests.support.memory_folder import MemoryFolder
 from tests.support.proxy import Proxy
 from tests.support.shared import (
     BROKER_SETTINGS,
@@ -43,7 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # A background job of a shell ignores SIGINT, and child processes would inherit that; tests interrupt them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Spreading())
-    if not hasattr(config, "workerinput") and (workers := getattr(config.option, "numprocesses", None)):
+    if hasattr(config, "workerinput"):
+        return
+    memory = MemoryFolder()
+    config.pluginmanager.register(memory)
+    config.add_cleanup(memory.release)  # after the shared servers, which live there
+    if workers := getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(SharedServers(workers, _shared_folder))
 
 
