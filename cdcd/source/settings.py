@@ -119,8 +119,8 @@ def granted(server_version_num: int, options: StreamOptions, *, failover: bool =
     refused = [one for one in missing if not one.is_left_out]
     if refused:
         what = "; ".join(f"{one.wish} is not possible: {one.why}" for one in refused)
-        mends = dict.fromkeys(one.hint for one in refused)
-        raise SourceSetup(what, hint="; ".join(mends), server_major=server_version_num // 10_000)
+        hints = dict.fromkeys(one.hint for one in refused)
+        raise SourceSetup(what, hint="; ".join(hints), server_major=server_version_num // 10_000)
     return replace(options, messages=False) if missing else options
 
 

@@ -246,7 +246,7 @@ def test_a_session_that_is_gone_is_given_up(
                     eventually(lambda: read, "it has ended")
                 locking.rollback()
         assert isinstance(read[0], SourceUnavailable)
-        assert "has shown nothing" in read[0].message
+        assert "has not shown the session" in read[0].message
 
 
 def gone(_connection: Any, _pid: int) -> Seen | None:
