@@ -10,24 +10,24 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from cdcd.monitoring.publication_monitor import Look
+from cdcd.monitoring.publication_monitor import Comparison
 from cdcd.monitoring.status import Status
 from cdcd.source.blockers import BackendGone, blockers_of, table_lockers
 from cdcd.waits import Seen
 
 
 class BlockedSessions:
-    """One for the process. `look` is called in the monitor's thread, `report` on the loop."""
+    """One for the process. `query` is called in the monitor's thread, `report` on the loop."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
         self._session = status.waits.may_wait()
         self._publications = status.waits.may_wait()
 
-    def look(self, connection: Any, look: Look) -> tuple[Seen | None, Seen | None]:
-        """Return what blocks a session that has the slot (a catalog lock, a standby), and what blocked `look`."""
+    def query(self, connection: Any, comparison: Comparison) -> tuple[Seen | None, Seen | None]:
+        """Return what blocks a session with the slot (a catalog lock, a standby), and what blocked `comparison`."""
         locked = None
-        if look.now is None and not look.missing and (lockers := table_lockers(connection)):
+        if comparison.now is None and not comparison.missing and (lockers := table_lockers(connection)):
             locked = Seen("lock", "the published tables, to compare the publication", lockers)
         # The pid of a lost session may be another session's by now, or belong to another server.
         for pid in tuple(self._status.own_pids) if self._status.health.is_source_streaming else ():
@@ -37,6 +37,6 @@ class BlockedSessions:
         return None, locked
 
     def report(self, session: Seen | None, publications: Seen | None) -> None:
-        """Show the results of `look`; None: nothing is blocked, or that is not known any more."""
+        """Show the results of `query`; None: nothing is blocked, or that is not known any more."""
         self._status.waits.seen(self._session, session)
         self._status.waits.seen(self._publications, publications)

@@ -45,7 +45,7 @@ class Heartbeat:
                 due_s = loop.time() + self._interval_s
                 if self._status.health.is_source_streaming:
                     await self._beat()
-            self._look()
+            self._check_confirmed()
             await asyncio.sleep(min(CHECK_INTERVAL_S, max(0.0, due_s - loop.time())))
 
     async def _beat(self) -> None:
@@ -62,7 +62,7 @@ class Heartbeat:
         if self._written_lsn is None:  # else the one before is not confirmed yet: its time counts
             self._written_lsn = written_lsn
 
-    def _look(self) -> None:
+    def _check_confirmed(self) -> None:
         if self._written_lsn is not None and self._status.confirmed_lsn >= self._written_lsn:
             self._written_lsn = None
             self._status.metrics.source.heartbeat_back()

@@ -22,13 +22,13 @@ _OPERATIONS = frozenset({"update", "delete"})
 
 
 class PartitionMonitor:
-    """One for the process. `look` is called in a thread, `report` on the loop."""
+    """One for the process. `query` is called in a thread, `report` on the loop."""
 
     def __init__(self, policy_of: Callable[[str], Policy]) -> None:
         self._policy_of = policy_of
         self._known: frozenset[Shortfall] = frozenset()
 
-    def look(self, connection: Any, published: Published) -> list[Shortfall]:
+    def query(self, connection: Any, published: Published) -> list[Shortfall]:
         """Return the present shortfalls. Blocking; raises Source errors."""
         relids = {
             relid

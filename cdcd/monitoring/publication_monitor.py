@@ -75,7 +75,7 @@ class PublicationStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Comparison:
     """The publications now, and the changes since `before`. `now` is None while a published table is locked."""
 
     before: Published | None
@@ -86,7 +86,7 @@ class Look:
 
 
 class PublicationMonitor:
-    """One for the process. `look` is called in a thread, the rest on the loop.
+    """One for the process. `compare` is called in a thread, the other methods on the loop.
 
     `is_on`: a session runs that has compared them, so a later result may end it; else the next start compares them.
     """
@@ -113,7 +113,7 @@ class PublicationMonitor:
         self.is_on = False
 
     @property
-    def has_looked(self) -> bool:
+    def has_baseline(self) -> bool:
         """Whether there is an accepted state to compare with."""
         return self._accepted is not None
 
@@ -130,7 +130,7 @@ class PublicationMonitor:
                     "publication_list_changed", before=sorted(before), now=sorted(self._names), hint=_LISTED
                 )
 
-    def look(self, connection: Any) -> Look:
+    def compare(self, connection: Any) -> Comparison:
         """Return the publications now and their changes. Blocking; raises Source errors.
 
         While a published table is locked nothing is compared; the next call compares.
@@ -141,36 +141,35 @@ class PublicationMonitor:
             now = read_published(connection, self._names)
         except (SourceUnavailable, ServerInternal) as error:
             if isinstance(error, ServerInternal) or error.context.get("sqlstate") == _LOCK_NOT_AVAILABLE:
-                return Look(
-                    before, None, missing, []
-                )  # a table that goes while it is listed is an internal error
+                # An internal error: a table was dropped while the publication was listed.
+                return Comparison(before, None, missing, [])
             raise
         not_published = unpublished(connection, published_oids(now), self._names)
         found = [] if before is None else diff(connection, before, now, not_published)
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
-        return Look(before, now, missing, found, has_with_topic)
+        return Comparison(before, now, missing, found, has_with_topic)
 
-    def judge(self, look: Look) -> CdcdError | None:
+    def judge(self, comparison: Comparison) -> CdcdError | None:
         """Log and count the new changes; return the error of a change that halts, else accept the present state."""
-        if look.before is not self._accepted:
+        if comparison.before is not self._accepted:
             return None  # a later call has been judged before; the next one finds what is left
-        # A look without a state to compare with has reported nothing.
-        if look.before is not None and look.now is not None and look.now != self._reported:
-            self._reported = look.now
-            for change in look.found:
+        # A comparison without an accepted state has reported nothing.
+        if comparison.before is not None and comparison.now is not None and comparison.now != self._reported:
+            self._reported = comparison.now
+            for change in comparison.found:
                 self._say(change)
-        self._log_with_topic(look)
-        if look.missing:
-            return _missing(look.missing)
-        if look.now is None:
+        self._log_with_topic(comparison)
+        if comparison.missing:
+            return _missing(comparison.missing)
+        if comparison.now is None:
             return None
         # A change undone meanwhile is no longer accepted: a table without an entry would be removed by the same oids.
-        self._resumed = frozenset(step for step in self._resumed if step.stands(look.now))
-        error = what_halts(look.found, at_removal=self._halts_at_removal)
+        self._resumed = frozenset(step for step in self._resumed if step.stands(comparison.now))
+        error = what_halts(comparison.found, at_removal=self._halts_at_removal)
         if error is not None and not error.steps <= self._resumed:
             return error
-        self._accept(look.now)
+        self._accept(comparison.now)
         return None
 
     def unseen(self) -> None:
@@ -199,18 +198,18 @@ class PublicationMonitor:
         hint = hint_of(change)
         say("publication_changed", change=change.kind, detail=change.description, hint=hint, **sql)
 
-    def _log_with_topic(self, look: Look) -> None:
+    def _log_with_topic(self, comparison: Comparison) -> None:
         """Log once in a process each table that is not published although its topic holds records."""
-        if look.now is None:
+        if comparison.now is None:
             self.unseen()
             return
-        self._metrics.source.unpublished_with_topic(len(look.with_topic))
-        reported = {change.sql for change in look.found}
-        for one in look.with_topic:
+        self._metrics.source.unpublished_with_topic(len(comparison.with_topic))
+        reported = {change.sql for change in comparison.found}
+        for one in comparison.with_topic:
             sql = one.added_to(self._names[0])
             if one.relid not in self._reported_with_topic and sql not in reported:
                 _LOG.warning("table_not_published", table=one.name, hint=UNPUBLISHED_TABLE_HINT, sql=sql)
-        self._reported_with_topic = {one.relid for one in look.with_topic}
+        self._reported_with_topic = {one.relid for one in comparison.with_topic}
 
 
 def diff(

@@ -25,7 +25,7 @@ from cdcd.lsn import Lsn
 from cdcd.monitoring.blocked_sessions import BlockedSessions
 from cdcd.monitoring.lag import ServerTimeline, WalEnd
 from cdcd.monitoring.partition_monitor import PartitionMonitor
-from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
+from cdcd.monitoring.publication_monitor import Comparison, PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.monitoring.wal_guard import WalGuard
 from cdcd.monitoring.wal_levels import GuardVerdict
@@ -52,11 +52,11 @@ _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Results:
     """The results of one turn, except the slot's."""
 
     guarded: GuardVerdict | None
-    publications: Look
+    publications: Comparison
     partitions: list[Shortfall] | None
     blocked: tuple[Seen | None, Seen | None]
 
@@ -83,7 +83,7 @@ class ServerMonitor:
         self._connection: Any = None
         self._lock = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None
-        self._asked_s = self._looked_s = float("-inf")
+        self._asked_s = self._answered_s = float("-inf")
 
     async def run(self) -> None:
         """Run turns until cancelled."""
@@ -92,7 +92,7 @@ class ServerMonitor:
                 if not await self._succeeds(self._turn()):
                     self._guard.report(None, None, 0)
                     self._blocked_sessions.report(None, None)
-            is_urgent = self._guard.drops_slot or not self._publications.has_looked
+            is_urgent = self._guard.drops_slot or not self._publications.has_baseline
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
     async def sample(self) -> None:
@@ -109,22 +109,22 @@ class ServerMonitor:
         if self._sampling is None or self._sampling.done():
             if time.monotonic() - self._asked_s < SCRAPE_INTERVAL_S:
                 return
-            self._sampling = asyncio.ensure_future(self._look_for_a_scrape())
+            self._sampling = asyncio.ensure_future(self._sample_for_scrape())
         try:
             await asyncio.shield(self._sampling)
         except asyncio.CancelledError:
-            if time.monotonic() - self._looked_s > SCRAPE_PATIENCE_S:
-                self._lose_sight()
+            if time.monotonic() - self._answered_s > SCRAPE_PATIENCE_S:
+                self._set_unknown()
             raise
 
-    async def _look_for_a_scrape(self) -> None:
+    async def _sample_for_scrape(self) -> None:
         async with self._lock:
-            await self._succeeds(self._look_at_slot())
+            await self._succeeds(self._sample_slot())
 
-    async def _look_at_slot(self) -> tuple[SlotReading | None, WalEnd]:
+    async def _sample_slot(self) -> tuple[SlotReading | None, WalEnd]:
         self._asked_s = asked_s = time.monotonic()
         reading, end = await in_thread(self._read, self._status.lag.received_lsn)
-        self._looked_s = asked_s
+        self._answered_s = asked_s
         self._status.slot(reading, end)
         return reading, end
 
@@ -134,43 +134,45 @@ class ServerMonitor:
                 return
             await asyncio.sleep(CATCH_UP_STEP_S)
 
-    async def _succeeds(self, look: Coroutine[Any, Any, Any]) -> bool:
-        """Return whether a query succeeds; if not, its values become unknown and the connection is made again."""
+    async def _succeeds(self, query: Coroutine[Any, Any, Any]) -> bool:
+        """Return whether a query succeeds; if not, set its values to unknown and close the connection."""
         try:
-            await look
+            await query
         except CdcdError as error:
             _LOG.debug("slot_state_unknown", error=str(error))
         except Exception:  # noqa: BLE001 - a defect here must not stop the WAL guard
             _LOG.exception("monitor_failed")
         else:
             return True
-        self._lose_sight()
+        self._set_unknown()
         self._drop_connection()
         return False
 
-    def _lose_sight(self) -> None:
+    def _set_unknown(self) -> None:
         """Set all sampled values to unknown."""
         self._status.slot(None)
         self._status.wal_guard(None)
         self._publications.unseen()
 
     async def _turn(self) -> None:
-        reading, end = await self._look_at_slot()
-        look = await in_thread(self._look, reading)
-        self._blocked_sessions.report(*look.blocked)
-        error = self._publications.judge(look.publications)
-        if look.partitions is not None:
-            self._partitions.report(look.partitions)
+        reading, end = await self._sample_slot()
+        results = await in_thread(self._query, reading)
+        self._blocked_sessions.report(*results.blocked)
+        error = self._publications.judge(results.publications)
+        if results.partitions is not None:
+            self._partitions.report(results.partitions)
         if error is not None and self._publications.is_on:
             self._fail_session(error)
-        if self._guard.report(look.guarded, reading, end.lsn):
+        if self._guard.report(results.guarded, reading, end.lsn):
             await in_thread(self._guard.drop_slot, self._connection)
 
-    def _look(self, reading: SlotReading | None) -> _Look:
-        guarded = self._guard.look(self._connection, reading)
-        look = self._publications.look(self._connection)
-        partitions = None if look.now is None else self._partitions.look(self._connection, look.now)
-        return _Look(guarded, look, partitions, self._blocked_sessions.look(self._connection, look))
+    def _query(self, reading: SlotReading | None) -> _Results:
+        guarded = self._guard.assess(self._connection, reading)
+        comparison = self._publications.compare(self._connection)
+        now = comparison.now
+        partitions = None if now is None else self._partitions.query(self._connection, now)
+        blocked = self._blocked_sessions.query(self._connection, comparison)
+        return _Results(guarded, comparison, partitions, blocked)
 
     def _read(self, received_lsn: Lsn) -> tuple[SlotReading | None, WalEnd]:
         if self._connection is None:

@@ -71,7 +71,7 @@ class Status:
         self._usage: Usage | None = None
         self._sent: Callable[[], int] | None = None
         self._counted_sent = 0
-        self._looked: tuple[SlotReading, Lsn] | None = None
+        self._sample: tuple[SlotReading, Lsn] | None = None
         self._snapshot_left: int | None = None
         self._snapshot_started_s = 0.0
         self._last_error = ""
@@ -336,14 +336,14 @@ class Status:
         if end is not None:
             self.lag.add_sample(end)
         self.metrics.slot(reading)
-        self._looked = None if reading is None or end is None else (reading, end.lsn)
+        self._sample = None if reading is None or end is None else (reading, end.lsn)
         self._show_positions()
 
     def _show_positions(self) -> None:
         """Show how many bytes of the last sample's WAL are not confirmed, and not received, by now."""
-        if self._looked is None:
+        if self._sample is None:
             return
-        reading, server_lsn = self._looked
+        reading, server_lsn = self._sample
         # A process that has just started has confirmed nothing itself.
         confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
         if confirmed_lsn > INVALID_LSN:

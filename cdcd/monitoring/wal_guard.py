@@ -31,7 +31,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
 
 
 class WalGuard:
-    """One for the process. `look` and `drop_slot` are called in the monitor's thread, `report` on the loop."""
+    """One for the process. `assess` and `drop_slot` are called in the monitor's thread, `report` on the loop."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class WalGuard:
         self.drops_slot = False
         """Whether the slot is to be dropped as soon as no session holds it."""
 
-    def look(self, connection: Any, reading: SlotReading | None) -> GuardVerdict | None:
+    def assess(self, connection: Any, reading: SlotReading | None) -> GuardVerdict | None:
         """Return the verdict on a reading, with the WAL's holder unless it is OK. Blocking; raises Source errors."""
         if reading is None:
             return None

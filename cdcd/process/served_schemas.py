@@ -26,8 +26,8 @@ class ServedSchemas:
 
     def __init__(self, topic: SchemaTopic) -> None:
         self._topic = topic
-        self._looking = asyncio.Lock()
-        self._looks = 0
+        self._refresh_lock = asyncio.Lock()
+        self._refreshes = 0
         self._is_known = True
 
     @property
@@ -44,14 +44,14 @@ class ServedSchemas:
         """Read schemas committed since the last refresh; return False if Kafka does not answer."""
         if self._topic.is_deciding(concerns):
             await in_thread(self._topic.await_decided, concerns)
-        before = self._looks
-        async with self._looking:
-            if self._looks == before:  # no other request has begun a refresh since
-                self._looks += 1
-                self._is_known = await self._look()
+        before = self._refreshes
+        async with self._refresh_lock:
+            if self._refreshes == before:  # no other request has begun a refresh since
+                self._refreshes += 1
+                self._is_known = await self._read()
             return self._is_known
 
-    async def _look(self) -> bool:
+    async def _read(self) -> bool:
         try:
             await in_thread(self._topic.refresh)
         except SinkError as error:

@@ -195,7 +195,7 @@ class Supervisor:
         _LOG.error("halted", error=str(error), code=error.code, hint=_HALTED_HINT)
         self.retry.clear()
         await self._wait_for_event(self.retry, None)
-        self._pending = None  # from before the halt; the next start looks again
+        self._pending = None  # from before the halt; the next start checks again
         self._limits.forget_refused()
         self._stale.forget()
         self._crashes.forget()

@@ -26,7 +26,7 @@ from cdcd.source.settings import SourceSettings
 _LOG = structlog.stdlib.get_logger("cdcd.fencing")
 RELEASE_WITHIN_S = 5.0
 """How long our own walsender may take to release the slot."""
-_LOOK_AGAIN_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
     except CdcdError as error:
         _LOG.warning("slot_state_unknown", error=str(error))
         return None

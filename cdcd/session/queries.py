@@ -77,9 +77,8 @@ def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefor
                 source.slot, begin.start_lsn, confirmed_lsn, how="it was advanced while cdcd was starting"
             )
         if not source.two_phase:
-            return (
-                PreparedBefore()
-            )  # the server sends all of it at COMMIT PREPARED, whatever was confirmed (F34)
+            # The server sends all of it at COMMIT PREPARED, whatever was confirmed (F34).
+            return PreparedBefore()
         return prepared_before(connection) if begin.prepared_before is None else begin.prepared_before
 
 

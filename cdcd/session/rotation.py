@@ -22,7 +22,7 @@ from cdcd.pipeline.writer import Writer
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
-LOOK_INTERVAL_S = 10.0
+CHECK_INTERVAL_S = 10.0
 
 Fingerprints = Mapping[Path, bytes]
 
@@ -58,7 +58,7 @@ class Rotation:
         self._files = config.sink_files
         self._known = self._before = fingerprints(self._files)
 
-    def look(self) -> tuple[Path, ...]:
+    def check(self) -> tuple[Path, ...]:
         """Return the files that have changed since their last use; their new content counts as used from now on."""
         now = fingerprints(self._files)
         found = changes(self._known, self._before, now)
@@ -70,8 +70,8 @@ class Rotation:
     async def changed(self) -> tuple[Path, ...]:
         """Wait until files have changed; return them."""
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            if files := await in_thread(self.look):
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            if files := await in_thread(self.check):
                 return files
 
     async def keep(self, writer: Writer, renew: Callable[[], None], status: Status) -> None:

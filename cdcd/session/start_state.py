@@ -255,8 +255,8 @@ class SessionStart:
     def _compare(self, identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
         """Compare the publications with those at the last written record (F39, F42). In a thread."""
         self._on_loop(partial(self._publications.begin, identities, is_anew=is_anew))
-        look = self._publications.look(connection)
-        error = self._on_loop(partial(self._publications.judge, look))
+        comparison = self._publications.compare(connection)
+        error = self._on_loop(partial(self._publications.judge, comparison))
         return [] if error is None else [failure("publication", error)]
 
     def _on_loop(self, function: Callable[[], T]) -> T:

@@ -7,6 +7,6 @@ import sys
 from cdcd.cli import main
 from cdcd.session import rotation
 
-rotation.LOOK_INTERVAL_S = 0.2
+rotation.CHECK_INTERVAL_S = 0.2
 
 sys.exit(main())

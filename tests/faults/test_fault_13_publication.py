@@ -58,10 +58,10 @@ class Watched:
 
     def look(self) -> list[str]:
         """One look; the kinds and tables of what it saw."""
-        look = self.watch.look(self.connection)
-        error = self.watch.judge(look)
+        comparison = self.watch.compare(self.connection)
+        error = self.watch.judge(comparison)
         self.errors += [] if error is None else [error]
-        return [f"{change.kind} {change.table}".strip() for change in look.found]
+        return [f"{change.kind} {change.table}".strip() for change in comparison.found]
 
 
 @pytest.mark.parametrize("major", [14, 15, 18])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import CdcdError
-from cdcd.monitoring.publication_monitor import Look, PublicationMonitor
+from cdcd.monitoring.publication_monitor import Comparison, PublicationMonitor
 from cdcd.ops.metrics import Metrics
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.publication_diff import Publication, PublicationEntry, Published, changes, dump
@@ -43,7 +43,7 @@ class Watched:
             if relid not in now["pub"].tables
         ]
         found = [] if before is None else changes(before, now, not_published)
-        self.halt = self.watch.judge(Look(before, now, [], found))
+        self.halt = self.watch.judge(Comparison(before, now, [], found))
         return self.halt is not None
 
     def resume(self) -> None:
@@ -93,11 +93,11 @@ def test_a_change_before_the_start_is_reported_even_after_an_earlier_query() -> 
     identities.publish(dump(pub(BOTH)))
     metrics = Metrics("0", with_process=False)
     watch = PublicationMonitor(("pub",), metrics, halts_at_removal=False)
-    watch.judge(Look(None, pub(S), [], []))
+    watch.judge(Comparison(None, pub(S), [], []))
     watch.begin(identities, is_anew=False)
     before = watch._accepted
     assert before is not None
-    watch.judge(Look(before, pub(S), [], changes(before, pub(S))))
+    watch.judge(Comparison(before, pub(S), [], changes(before, pub(S))))
     assert metrics.snapshot()['cdcd_publication_changes_total{change="table_gone"}'] == 1
 
 
