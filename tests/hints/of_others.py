@@ -198,7 +198,7 @@ def standby_is_promoted(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SOURCE-STANDBY",
     "another server is the primary",
-    "name all servers",
+    "list all servers",
     "target_session_attrs",
     is_retried=True,
 )

@@ -422,7 +422,9 @@ def publication_made_again(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-PUBLICATION-CHANGED", "it was dropped and recreated, and rows were written", "a new snapshot"
+    "CDCD-PUBLICATION-CHANGED",
+    "it was dropped and recreated, and rows were written",
+    "`cdcd resnapshot` to copy",
 )
 def publication_changed(w: World) -> Iterator[None]:
     _made_again(w)
