@@ -60,9 +60,9 @@ def _name_of(called: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
-def _names(said: ast.AST, code: str, cls: str) -> bool:
+def _names(asserted: ast.AST, code: str, cls: str) -> bool:
     whole = re.compile(rf"{code}(?!-?[A-Z])")
-    for node in ast.walk(said):
+    for node in ast.walk(asserted):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and whole.search(node.value):
             return True
         if cls in (getattr(node, "id", ""), getattr(node, "attr", "")):

@@ -50,14 +50,14 @@ def timeout_of_the_broker(w: World) -> Iterator[None]:
     yield
     assert "-> lower sink.transaction_timeout_ms" in w.command("check").stdout
     assert w.daemon.events("retrying") == []
-    w.follow(w.said(SINK), "sink.transaction_timeout_ms", 900_000)
+    w.follow(w.printed_hint(SINK), "sink.transaction_timeout_ms", 900_000)
 
 
 @situation(SINK, "more replicas than brokers", "lower sink.topics.replication_factor")
 def too_many_replicas(w: World) -> Iterator[None]:
     w.start(sink={"topics": {"replication_factor": 3}})
     yield
-    w.follow(w.said(SINK), "sink.topics.replication_factor", 1)
+    w.follow(w.printed_hint(SINK), "sink.topics.replication_factor", 1)
 
 
 @situation(SINK, "a property that no topic has", "correct sink.topics.properties")
@@ -149,7 +149,7 @@ def topics_made_by_hand(w: World) -> Iterator[None]:
 def topics_made_after_all(w: World) -> Iterator[None]:
     w.start(sink={"topics": {"create": False}})
     yield
-    w.follow(w.said("CDCD-TOPIC-MISSING"), "sink.topics.create")
+    w.follow(w.printed_hint("CDCD-TOPIC-MISSING"), "sink.topics.create")
 
 
 @situation("CDCD-TOPIC-MISSING", "the topic was deleted", "cdcd resume --accept-topic NAME")
@@ -213,7 +213,7 @@ def larger_and_marked(w: World) -> Iterator[None]:
     w.stream()
     w.sql("INSERT INTO t VALUES (1, repeat('x', 2000000))")
     yield
-    w.follow(w.said("CDCD-RECORD-TOO-LARGE"), "sink.too_large")
+    w.follow(w.printed_hint("CDCD-RECORD-TOO-LARGE"), "sink.too_large")
 
 
 @situation(
@@ -227,7 +227,7 @@ def too_many_rows(w: World) -> Iterator[None]:
         "INSERT INTO t SELECT g FROM generate_series(10001, 40000) g"
     )  # more than one read returns: a transaction within one read is not split
     yield
-    w.follow(w.said("CDCD-TRANSACTION-TOO-LARGE"), "sink.large_transactions.max_rows", 100_000)
+    w.follow(w.printed_hint("CDCD-TRANSACTION-TOO-LARGE"), "sink.large_transactions.max_rows", 100_000)
 
 
 @situation(
@@ -238,7 +238,7 @@ def too_many_bytes(w: World) -> Iterator[None]:
     w.sql("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 900) g")
     yield
     assert "sink.large_transactions.max_bytes" in w.daemon.events("halted")[0]["error"]
-    w.follow(w.said("CDCD-TRANSACTION-TOO-LARGE"), "sink.large_transactions.policy")
+    w.follow(w.printed_hint("CDCD-TRANSACTION-TOO-LARGE"), "sink.large_transactions.policy")
 
 
 @situation(

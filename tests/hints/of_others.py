@@ -38,7 +38,7 @@ def same_name(w: World) -> Iterator[None]:
 def same_name_on_purpose(w: World) -> Iterator[None]:
     _owned_by_another(w)
     yield
-    w.follow(w.said(OWNED), "sink.topics.shared_with")
+    w.follow(w.printed_hint(OWNED), "sink.topics.shared_with")
 
 
 def _owned_by_another(w: World) -> str:
@@ -101,7 +101,7 @@ def expired(w: World) -> Iterator[None]:
     os.kill(w.daemon.process.pid, signal.SIGCONT)
     yield
     w.daemon.wait_state("streaming")
-    w.follow(w.said("CDCD-SINK-TRANSACTION-EXPIRED"), "sink.transaction_timeout_ms", 60_000)
+    w.follow(w.printed_hint("CDCD-SINK-TRANSACTION-EXPIRED"), "sink.transaction_timeout_ms", 60_000)
 
 
 # --- the schema topic --------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def newer_schema(w: World) -> Iterator[None]:
     _produce(w, topic, b"{}", b'{"format": 2}')
     w.start()
     yield
-    assert "did not write" not in w.said("CDCD-SCHEMA-TOPIC")
+    assert "did not write" not in w.printed_hint("CDCD-SCHEMA-TOPIC")
 
 
 def _produce(w: World, topic: str, key: bytes, value: bytes | None) -> None:

@@ -44,7 +44,7 @@ def name_of_an_added_field(w: World) -> Iterator[None]:
 def another_key(w: World) -> Iterator[None]:
     _with_another_key(w)
     yield
-    w.follow(w.said("CDCD-KEY-CHANGED"), "registry.incompatible")
+    w.follow(w.printed_hint("CDCD-KEY-CHANGED"), "registry.incompatible")
 
 
 @situation("CDCD-KEY-CHANGED", "the new key is accepted", "delete the subject <topic>-key")
@@ -132,7 +132,7 @@ def no_binary_form(w: World) -> Iterator[None]:
     w.sql("INSERT INTO odd SELECT 2, ARRAY[makeaclitem(10, 10, 'SELECT', false)]")
     yield
     w.daemon.wait_state("streaming")
-    w.follow(w.said("CDCD-SOURCE-BINARY"), "source.protocol.binary")
+    w.follow(w.printed_hint("CDCD-SOURCE-BINARY"), "source.protocol.binary")
     w.daemon.wait_state("streaming")
 
 
@@ -223,7 +223,7 @@ def spill_to_a_file(w: World) -> Iterator[None]:
 def spill_is_full(w: World) -> Iterator[None]:
     with closing(_open_transaction(w)) as writer:
         yield
-        w.follow(w.said("CDCD-SPILL-FULL"), "buffer.spill", "1GiB")
+        w.follow(w.printed_hint("CDCD-SPILL-FULL"), "buffer.spill", "1GiB")
         w.daemon.wait_state("streaming")
         writer.commit()
 
@@ -232,7 +232,7 @@ def spill_is_full(w: World) -> Iterator[None]:
 def spill_by_the_server(w: World) -> Iterator[None]:
     with closing(_open_transaction(w)) as writer:
         yield
-        w.follow(w.said("CDCD-SPILL-FULL"), "source.protocol.streaming")
+        w.follow(w.printed_hint("CDCD-SPILL-FULL"), "source.protocol.streaming")
         w.daemon.wait_state("streaming")
         writer.commit()
 

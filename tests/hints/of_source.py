@@ -276,7 +276,7 @@ def failover_too_early(w: World) -> Iterator[None]:
     w.closing.callback(w.daemon.__exit__)
     w.start(source={"dsn": server.dsn(w.dbname), "slot": {"failover": True}})
     yield
-    w.follow(w.said(SETUP), "source.slot.failover")
+    w.follow(w.printed_hint(SETUP), "source.slot.failover")
 
 
 # --- the slot -------------------------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ def another_database(w: World) -> Iterator[None]:
     w.daemon.wait_state(
         "halted"
     )  # the slot was dropped, so that the other server has none of this name either
-    w.said("CDCD-SLOT-MISSING")
+    w.printed_hint("CDCD-SLOT-MISSING")
     w.resume("resume", "--accept-gap")
 
 

@@ -121,7 +121,7 @@ class World:
         """Run a command with the daemon's configuration."""
         return command(self.daemon, *words)
 
-    def said(self, code: str) -> str:
+    def printed_hint(self, code: str) -> str:
         """Return the hint of the last log line with this error code."""
         reported = [line for line in self.daemon.lines() if line.get("code") == code][-1]
         self.hint = hint_of(" ".join(filter(None, (str(reported["error"]), reported.get("hint")))))

@@ -43,7 +43,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a"},
         {"id": 2, "v": "b", "w": 3},
-        "a new field; null in what was written before",
+        "a new field; null in earlier records",
         {"id": 1, "v": "a", "w": None},
     ),
     Case(
@@ -55,7 +55,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a"},
         {"id": 2, "v": "b", "w": 7},
-        "a new field; null in what was written before: PostgreSQL does not send the rows that get the default",
+        "a new field; null in earlier records, because PostgreSQL does not send the rows that get the default",
         {"id": 1, "v": "a", "w": None},
     ),
     Case(
@@ -67,7 +67,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a", "w": 5},
         {"id": 2, "v": "b"},
-        "the field is gone",
+        "the field is missing",
         {"id": 1, "v": "a"},
     ),
     Case(
@@ -79,7 +79,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a"},
         {"id": 2, "w": "b"},
-        "one field is gone and another is new; PostgreSQL sends no row again",
+        "one field is missing and another is new; PostgreSQL sends no row again",
         {"id": 1, "w": None},
     ),
     Case(
@@ -91,7 +91,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a", "w": 5},
         {"id": 2, "w": 6, "v": "b"},
-        "the fields in another order, which readers do not go by; what was written before keeps its value",
+        "the fields in another order, which does not matter to readers; earlier records have their values",
         {"id": 1, "w": 5, "v": "a"},
     ),
     Case(
@@ -136,7 +136,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": Decimal("999.99")},
         {"id": 2, "v": Decimal("99999999.99")},
-        "a decimal of more digits",
+        "a decimal with more digits",
     ),
     Case(
         "text to jsonb",
@@ -182,7 +182,7 @@ CASES = (
         SAME,
         {"id": 1, "v": "a"},
         {"id": 2, "v": "b"},
-        "nothing: every column but the key's may be null in its schema",
+        "nothing: every column except the key's may be null in its schema",
     ),
     Case(
         "narrow an integer",
@@ -204,7 +204,7 @@ CASES = (
         INCOMPATIBLE,
         {"id": 1, "v": Decimal("1.25")},
         {"id": 2, "v": Decimal("1.2345")},
-        "the same bytes would be another number; registries do not see it, cdcd does",
+        "the same bytes would be another number; registries do not detect it, cdcd does",
     ),
     Case(
         "fewer digits",
@@ -215,7 +215,7 @@ CASES = (
         INCOMPATIBLE,
         {"id": 1, "v": Decimal("1.25")},
         {"id": 2, "v": Decimal("999.99")},
-        "numbers that a decimal of fewer digits cannot hold; registries do not see it, cdcd does",
+        "numbers that a decimal with fewer digits cannot represent; registries do not detect it, cdcd does",
     ),
     Case(
         "integer to numeric",
@@ -237,7 +237,7 @@ CASES = (
         INCOMPATIBLE,
         {"id": 1},
         {"id": 2},
-        "the same long would be another kind of time; registries do not see it, cdcd does",
+        "the same long would be another kind of time; registries do not detect it, cdcd does",
     ),
     Case(
         "integer to text",

@@ -48,15 +48,15 @@ def test_no_code_is_used_twice() -> None:
 
 
 def test_every_code_that_users_read_of_is_one_that_errors_have() -> None:
-    said = {
+    named = {
         (path.name, code)
         for pattern in READ_BY_USERS
         for path in ROOT.glob(pattern)
         if path.is_file() and path.suffix != ".pyc"  # importing modules of deploy/ creates bytecode
         for code in re.findall(r"\bCDCD-[A-Z]+(?:-[A-Z]+)*", path.read_text())
     }
-    assert len(said) > 5
-    assert said - {(name, cls.code) for name, _ in said for cls in CLASSES} == set()
+    assert len(named) > 5
+    assert named - {(name, cls.code) for name, _ in named for cls in CLASSES} == set()
 
 
 def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:

@@ -13,7 +13,7 @@ from cdcd.errors import CdcdError, Retry
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 ROW = re.compile(
-    r"^\| `(?P<code>CDCD-[A-Z-]+)` \| (?P<what>.+?) \| (?P<retry>[a-z]+) \| (?P<way>.+) \|$", re.M
+    r"^\| `(?P<code>CDCD-[A-Z-]+)` \| (?P<what>.+?) \| (?P<retry>[a-z]+) \| (?P<resolution>.+) \|$", re.M
 )
 
 
@@ -34,7 +34,7 @@ def test_each_class_has_its_row(code: str) -> None:
     row = ROWS[code]
     assert row["retry"] == CLASSES[code].retry.value
     assert len(row["what"]) > 10
-    assert len(row["way"]) > 10
+    assert len(row["resolution"]) > 10
 
 
 def test_no_row_is_of_another_tree() -> None:

@@ -50,6 +50,6 @@ def test_a_report_is_read_and_what_failed_was_skipped_or_did_not_run_is_not_good
     assert main(["2", "--report", str(report)]) == 0
     assert "2 passed, 4 s" in capsys.readouterr().out
     assert [main([str(number), "--report", str(report)]) for number in (3, 4, 5)] == [1, 1, 1]
-    said = capsys.readouterr().out
-    assert "1 failed, 1 passed, 1 s" in said
-    assert "nothing ran" in said
+    output = capsys.readouterr().out
+    assert "1 failed, 1 passed, 1 s" in output
+    assert "nothing ran" in output

@@ -30,7 +30,7 @@ OF_ITSELF = {"demo", "__pycache__"}
 """Packages with their own servers, or without texts."""
 
 
-def said(path: Path) -> Iterator[str]:
+def texts_of(path: Path) -> Iterator[str]:
     """Yield every string of a module except docstrings."""
     tree = ast.parse(path.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -45,7 +45,7 @@ def test_no_text_proposes_to_destroy_a_foreign_object() -> None:
     found = {
         (str(path.relative_to(package)), match.group())
         for path in paths
-        for text in said(path)
+        for text in texts_of(path)
         for match in DESTROYS.finditer(text)
     }
     assert found - MAY.keys() == set()

@@ -106,8 +106,8 @@ def test_a_change_that_names_no_row_halts(kind: str, key: tuple[str, ...], messa
     one = table(DEFAULT, key, SHORT)
     with pytest.raises(ReplicaIdentityIncomplete) as caught:
         one.encode(("I", insert(["1", "a", "1"])), (kind, message))
-    said = str(caught.value)
-    assert f"ALTER TABLE {LEAF} REPLICA IDENTITY FULL" in said
+    text = str(caught.value)
+    assert f"ALTER TABLE {LEAF} REPLICA IDENTITY FULL" in text
     assert (caught.value.context["table"], caught.value.context["row"]) == ("public.orders", 1)
 
 

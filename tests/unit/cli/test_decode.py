@@ -81,9 +81,9 @@ def test_a_terminal_that_is_not_unicode_gets_escapes(cdcd: Cdcd, monkeypatch: py
 def test_a_full_disk_is_told_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(full, write_through=True))
-        status, _, said = cdcd.decode("--messages", given=BEGIN.hex())
+        status, _, err = cdcd.decode("--messages", given=BEGIN.hex())
     assert status == 1
-    assert said == (
+    assert err == (
         "cdcd: CDCD-CAPTURE: standard output cannot be written: No space left on device"
         " -> free disk space for the output\n"
     )
@@ -178,7 +178,7 @@ def test_bytes_that_are_not_utf8_and_binary_values_are_shown_as_hex(cdcd: Cdcd) 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ("5a", ["line=2", "message type 0x5a"]),
         ("42 00", ["line=2", "Begin ends inside final_lsn"]),
@@ -189,13 +189,13 @@ def test_bytes_that_are_not_utf8_and_binary_values_are_shown_as_hex(cdcd: Cdcd) 
     ],
 )
 def test_an_error_is_one_line_with_its_place_after_what_was_right(
-    given: str, said: list[str], cdcd: Cdcd
+    given: str, expected: list[str], cdcd: Cdcd
 ) -> None:
     status, lines, err = cdcd.decode("--messages", given=f"{BEGIN.hex()}\n{given}\n{BEGIN.hex()}\n")
     assert status == 1
     assert len(lines) == 1
     assert len(err.splitlines()) == 1
-    assert all(text in err for text in said), err
+    assert all(text in err for text in expected), err
     assert "secret" not in err
 
 
@@ -266,7 +266,7 @@ def header_line(**over: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "not a header"),
         (b"\xff\xfe\n", "not a header"),
@@ -280,11 +280,13 @@ def header_line(**over: object) -> bytes:
         (header_line(streaming=[]), "has the wrong type"),
     ],
 )
-def test_what_is_not_a_capture_file_is_refused(content: bytes, said: str, cdcd: Cdcd, tmp_path: Path) -> None:
+def test_what_is_not_a_capture_file_is_refused(
+    content: bytes, expected: str, cdcd: Cdcd, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(content)
     status, lines, err = cdcd.decode(str(tmp_path / "file"))
     assert (status, lines) == (1, [])
-    assert said in err
+    assert expected in err
 
 
 def test_a_file_that_is_not_there_is_an_error_of_one_line(cdcd: Cdcd, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], ""),
         (["chek", "--config", "x.yaml"], "there is no command 'chek'; did you mean 'check'?"),
@@ -89,18 +89,18 @@ def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.C
     ],
 )
 def test_no_command_or_an_unknown_one_is_answered_with_the_help_and_what_may_have_been_meant(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "COMMAND" in shown.err
     assert "check" in shown.err
-    assert said in shown.err
+    assert message in shown.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["check", "--jsno"], "unrecognized arguments: --jsno; did you mean --json?"),
         (["resume", "--acept-gap"], "did you mean --accept-gap?"),
@@ -109,11 +109,11 @@ def test_no_command_or_an_unknown_one_is_answered_with_the_help_and_what_may_hav
     ],
 )
 def test_an_unknown_option_is_answered_with_what_may_have_been_meant(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_config_sample_and_schema_print_what_the_models_say(capsys: pytest.CaptureFixture[str]) -> None:

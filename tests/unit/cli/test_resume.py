@@ -65,8 +65,8 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(
             path, {"CDCD_NAME": "shop", "CDCD_ADMIN__HOST": host, "CDCD_ADMIN__PORT": str(port)}
         )
         if is_meant:
-            (said,) = await asyncio.to_thread(resume.look_again, config)
-            assert "halted" in said
+            (answer,) = await asyncio.to_thread(resume.look_again, config)
+            assert "halted" in answer
         else:
             with pytest.raises(ResumeRefused):
                 await asyncio.to_thread(resume.look_again, config)

@@ -59,7 +59,7 @@ OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
 
 
 @pytest.mark.parametrize(
-    ("retained_mib", "unconfirmed_mib", "oldest", "said"),
+    ("retained_mib", "unconfirmed_mib", "oldest", "expected"),
     [
         (100, 90, None, "cdcd, which has not confirmed 90 MiB: backoff: no broker"),
         (100, 50, OPEN, "cdcd, which has not confirmed 50 MiB: backoff: no broker"),
@@ -74,8 +74,8 @@ OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
     ],
 )
 def test_who_holds_it(
-    retained_mib: int | None, unconfirmed_mib: int | None, oldest: Oldest | None, said: str
+    retained_mib: int | None, unconfirmed_mib: int | None, oldest: Oldest | None, expected: str
 ) -> None:
     unconfirmed = None if unconfirmed_mib is None else unconfirmed_mib * MIB
     seen = reading(retained_mib, confirmed_flush_lag_bytes=unconfirmed)
-    assert holder(seen, oldest, "backoff: no broker") == said
+    assert holder(seen, oldest, "backoff: no broker") == expected

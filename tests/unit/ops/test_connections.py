@@ -117,10 +117,10 @@ async def test_a_connection_that_says_half_of_something_ends(
     writer.close()
 
 
-@pytest.mark.parametrize("said", [b"", HEAD + b"\r\n"], ids=["the first request", "the second"])
-async def test_a_request_that_drips_ends(said: bytes, server: AdminServer, hasty: None) -> None:
+@pytest.mark.parametrize("sent", [b"", HEAD + b"\r\n"], ids=["the first request", "the second"])
+async def test_a_request_that_drips_ends(sent: bytes, server: AdminServer, hasty: None) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(said)
+    writer.write(sent)
     dripping = asyncio.ensure_future(drip(writer, HEAD + b"X-Long: " + b"x" * 100_000))
     with contextlib.suppress(ConnectionError):
         await asyncio.wait_for(reader.read(), WITHIN_S)

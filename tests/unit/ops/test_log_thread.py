@@ -29,7 +29,7 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
         os.close(reading)
 
 
-def said(handler: logging.Handler, text: str) -> None:
+def emit_line(handler: logging.Handler, text: str) -> None:
     handler.emit(logging.LogRecord("t", logging.INFO, "", 0, text, None, None))
 
 
@@ -37,7 +37,7 @@ def test_lines_come_in_their_order(pipe: tuple[int, TextIO]) -> None:
     reading, stream = pipe
     handler = ThreadedHandler(stream)
     for number in range(100):
-        said(handler, f"line {number}")
+        emit_line(handler, f"line {number}")
     handler.flush()
     assert os.read(reading, 1 << 16).decode().split("\n") == [*(f"line {n}" for n in range(100)), ""]
 
@@ -48,7 +48,7 @@ def test_long_lines_that_nobody_reads_take_no_more_memory(
     monkeypatch.setattr(log_thread, "WAITING_CHARACTERS", 1_000_000)
     handler = ThreadedHandler(pipe[1])
     for _ in range(100):
-        said(handler, "x" * 100_000)
+        emit_line(handler, "x" * 100_000)
     assert sum(map(len, handler._lines)) <= 1_000_000
     assert handler.lost >= 80
 
@@ -57,12 +57,12 @@ def test_a_full_pipe_costs_lines_and_nothing_else(pipe: tuple[int, TextIO]) -> N
     reading, stream = pipe
     handler = ThreadedHandler(stream, waiting_lines=10)
     for _ in range(200):
-        said(handler, "x" * 1000)
+        emit_line(handler, "x" * 1000)
     assert handler.lost > 50
     pieces: list[bytes] = []
 
     def reported() -> bool:
-        said(handler, "again")
+        emit_line(handler, "again")
         pieces.append(os.read(reading, 1 << 20))  # the data may end inside a line
         lines = b"".join(pieces).decode().splitlines()
         counts = [
@@ -77,7 +77,7 @@ def test_a_reader_that_has_gone_costs_lines_and_nothing_else(pipe: tuple[int, Te
     reading, stream = pipe
     handler = ThreadedHandler(stream)
     os.close(reading)
-    said(handler, "one")
+    emit_line(handler, "one")
     eventually(lambda: handler.lost == 1, "the first lost line is counted")
-    said(handler, "two")
+    emit_line(handler, "two")
     eventually(lambda: handler.lost == 2, "the second lost line is counted")

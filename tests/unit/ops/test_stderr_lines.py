@@ -26,7 +26,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_lines_become_events_and_the_log_goes_where_they_went(pipe: tuple[int, int]) -> None:
     reading, stderr = pipe
     NOTICES.flush()
-    with capture_logs() as said:
+    with capture_logs() as logged:
         with as_log_lines(stderr) as stream:
             os.write(stderr, b"WARNING:  the office is clo")
             os.write(
@@ -34,7 +34,7 @@ def test_lines_become_events_and_the_log_goes_where_they_went(pipe: tuple[int, i
             )
             print("the log's own", file=stream)
         os.write(stderr, b"afterwards\n")
-    assert [(one["event"], one.get("message") or one["text"]) for one in said] == [
+    assert [(one["event"], one.get("message") or one["text"]) for one in logged] == [
         ("server_notice", "the office is closed"),
         ("stderr", "%3|FAIL|rdkafka"),
         ("stderr", "DETAIL:  of nothing"),
@@ -45,7 +45,7 @@ def test_lines_become_events_and_the_log_goes_where_they_went(pipe: tuple[int, i
 
 def test_who_writes_more_than_is_read_is_not_held_up(pipe: tuple[int, int]) -> None:
     _, stderr = pipe
-    with capture_logs() as said, as_log_lines(stderr):
+    with capture_logs() as logged, as_log_lines(stderr):
         for _ in range(1000):
             try:
                 os.write(stderr, b"x" * 1000)
@@ -53,8 +53,8 @@ def test_who_writes_more_than_is_read_is_not_held_up(pipe: tuple[int, int]) -> N
                 break
         os.set_blocking(stderr, True)
         os.write(stderr, b"\nend\n")
-        eventually(lambda: said and said[-1]["text"] == "end", "all lines are read")
-    assert max(len(one["text"]) for one in said) <= MOST_BYTES
+        eventually(lambda: logged and logged[-1]["text"] == "end", "all lines are read")
+    assert max(len(one["text"]) for one in logged) <= MOST_BYTES
 
 
 def test_what_a_connection_has_collected_is_said_and_only_its_first_lines() -> None:
@@ -63,10 +63,10 @@ def test_what_a_connection_has_collected_is_said_and_only_its_first_lines() -> N
         "WARNING:  wal_level\nHINT:  a value\n",
         "ohne Form\n",
     ]
-    with capture_logs() as said:
+    with capture_logs() as logged:
         log_notices(notices)
     assert notices == []
-    assert [(one["log_level"], one["severity"], one["message"]) for one in said] == [
+    assert [(one["log_level"], one["severity"], one["message"]) for one in logged] == [
         ("info", "NOTICE", "a schema is there, skipping"),
         ("warning", "WARNING", "wal_level"),
         ("warning", "WARNING", "ohne Form"),

@@ -264,8 +264,8 @@ async def test_each_commit_position_says_what_may_be_lost_still() -> None:
     await flow.feed(rollback_prepared(6, 50, 190, "rolled back"), *OTHER)
     await flow.feed(commit_prepared(7, 300), keepalive(400))
     last = PreparedBefore(0, frozenset({(8, "lost")}))
-    said = [one.prepared_before for one in flow.commit_positions]
-    assert said == [before, PreparedBefore(205, last.undecided), last]
+    listed = [one.prepared_before for one in flow.commit_positions]
+    assert listed == [before, PreparedBefore(205, last.undecided), last]
     assert [one.prepared_before for one, _ in flow.idles] == [last]
 
 

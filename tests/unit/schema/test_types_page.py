@@ -44,8 +44,8 @@ def in_words(avro: Any) -> str:
 @pytest.mark.parametrize("name", sorted(ANSWERS))
 def test_the_page_says_what_a_type_becomes(name: str) -> None:
     if name in ("numeric", "bit"):  # these have two rows: with and without a modifier
-        said = {row[1].split(":")[0].split(" of 0")[0] for row in ROWS if f"`{name}`" in row[0]}
-        assert said == {"numeric": {"bytes, decimal(p, s)", "string"}, "bit": {"boolean", "string"}}[name]
+        found = {row[1].split(":")[0].split(" of 0")[0] for row in ROWS if f"`{name}`" in row[0]}
+        assert found == {"numeric": {"bytes, decimal(p, s)", "string"}, "bit": {"boolean", "string"}}[name]
     else:
         assert SAID[name].startswith(in_words(ANSWERS[name]))
 

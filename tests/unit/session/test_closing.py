@@ -45,5 +45,5 @@ async def test_a_part_that_fails_keeps_no_other_from_being_closed(error: Excepti
         await closing.close(sink=sink, catalog=catalog)
     assert [part.closed for part in (writer, spill, sink, catalog)] == [1, 1, 1, 1]
     assert [line["event"] for line in logged] == ["abort_failed", "spill_not_cleared", "close_failed"]
-    said = {line["error"] for line in logged}
-    assert said == {str(error) if isinstance(error, SpillError) else type(error).__name__}
+    reported = {line["error"] for line in logged}
+    assert reported == {str(error) if isinstance(error, SpillError) else type(error).__name__}

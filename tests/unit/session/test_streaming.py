@@ -70,7 +70,7 @@ class Parts:
             await task
         return self.asked
 
-    def said(self, *names: str) -> list[tuple[Any, ...]]:
+    def calls(self, *names: str) -> list[tuple[Any, ...]]:
         return [one for one in self.asked if one[0] in names]
 
 
@@ -101,18 +101,22 @@ def test_nothing_is_confirmed_before_anything_is_durable_and_then_by_the_writer(
     """F7"""
     parts = Parts()
     parts.streaming.begin(CommitPosition(0, 0, 0))
-    assert parts.said("flush_lsn", "confirmed") == []
+    assert parts.calls("flush_lsn", "confirmed") == []
     parts.confirm_by_writer(700)
-    assert parts.said("flush_lsn", "send", "confirmed") == [("flush_lsn", 700), ("send",), ("confirmed", 700)]
+    assert parts.calls("flush_lsn", "send", "confirmed") == [
+        ("flush_lsn", 700),
+        ("send",),
+        ("confirmed", 700),
+    ]
 
 
 async def test_what_was_read_is_handed_on_in_its_order_and_counted_once() -> None:
     parts = Parts(("a", True, False), ("b", False, False))
     await parts.run()
-    assert parts.said("feed") == [("feed", "a"), ("feed", "b")]
-    assert parts.said("received") == [("received", 10)] * 2
-    assert parts.said("aborted") == [("aborted", 1)] * 2
-    assert parts.said("turned") == [("turned", 2)] * 2
+    assert parts.calls("feed") == [("feed", "a"), ("feed", "b")]
+    assert parts.calls("received") == [("received", 10)] * 2
+    assert parts.calls("aborted") == [("aborted", 1)] * 2
+    assert parts.calls("turned") == [("turned", 2)] * 2
 
 
 async def test_the_bytes_are_counted_before_the_pump_may_wait_for_kafka() -> None:

@@ -14,7 +14,7 @@ REFUSED = "Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms 
 
 
 def test_a_broker_that_refuses_is_one_warning_for_all_clients_and_threads() -> None:
-    with capture_logs() as said:
+    with capture_logs() as logged:
         log = ClientLog()
         for client, thread, more in (
             ("producer-1", "127.0.0.1:9092/bootstrap", ""),
@@ -24,9 +24,9 @@ def test_a_broker_that_refuses_is_one_warning_for_all_clients_and_threads() -> N
             text = f"[thrd:{thread}]: 127.0.0.1:9092/{1 if more else 'bootstrap'}: " + REFUSED.format(more)
             log.log(logging.ERROR, FORM, "FAIL", f"rdkafka#{client}", text)
         log.flush()
-    assert [one["log_level"] for one in said] == ["warning", "info"]
-    assert (said[0]["broker"], said[0]["reason"]) == ("127.0.0.1:9092", "Connection refused")
-    assert said[1]["repeated"] == 2
+    assert [one["log_level"] for one in logged] == ["warning", "info"]
+    assert (logged[0]["broker"], logged[0]["reason"]) == ("127.0.0.1:9092", "Connection refused")
+    assert logged[1]["repeated"] == 2
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_broker_that_refuses_is_one_warning_for_all_clients_and_threads() -> N
 def test_each_line_has_its_level_and_no_thread(
     facility: str, level: int, text: str, said_level: str, reason: str | None
 ) -> None:
-    with capture_logs() as said:
+    with capture_logs() as logged:
         ClientLog().log(level, FORM, facility, "rdkafka#producer-1", text)
-    (one,) = said
+    (one,) = logged
     assert one["log_level"] == said_level
     if reason is None:
         assert (one["broker"], one["reason"]) == ("b-1.x:9096", "SASL authentication error")

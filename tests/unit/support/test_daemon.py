@@ -13,14 +13,14 @@ from tests.support.daemon import Daemon
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{"state": 1}       '
 
 
-def asked(folder: Path, server: socket.socket, said: bytes) -> Daemon:
+def asked(folder: Path, server: socket.socket, content: bytes) -> Daemon:
     """Return a daemon whose port sends this answer once, then closes."""
 
     def answer() -> None:
         connection, _ = server.accept()
         with connection:
             connection.recv(65536)
-            connection.sendall(said)
+            connection.sendall(content)
 
     daemon = Daemon(folder, "killed", dsn="", bootstrap="", registry_url="")
     daemon.port = server.getsockname()[1]

@@ -43,7 +43,7 @@ def connected(proxy: Proxy, timeout_s: float = 5) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout_s)
 
 
-def said(client: socket.socket, data: bytes) -> bytes:
+def echoed(client: socket.socket, data: bytes) -> bytes:
     client.sendall(data)
     got = b""
     while len(got) < len(data):
@@ -79,7 +79,7 @@ def test_what_is_let_through_arrives_whole(echo: int) -> None:
 
 def test_the_end_of_a_connection_is_passed_on(echo: int) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
-        assert said(client, b"one") == b"one"
+        assert echoed(client, b"one") == b"one"
         client.shutdown(socket.SHUT_WR)
         assert client.recv(1) == b""
         eventually(lambda: proxy.open_connections == 0, "the connection is closed")
@@ -88,7 +88,7 @@ def test_the_end_of_a_connection_is_passed_on(echo: int) -> None:
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_what_is_held_arrives_later(echo: int, way: str) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
-        assert said(client, b"one") == b"one"
+        assert echoed(client, b"one") == b"one"
         proxy.hold(way)  # type: ignore[arg-type]
         client.sendall(b"two")
         assert is_silent(client)
@@ -101,7 +101,7 @@ def test_what_is_lost_never_arrives_and_the_connection_is_cut_when_the_link_heal
     echo: int, way: str
 ) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
-        assert said(client, b"one") == b"one"
+        assert echoed(client, b"one") == b"one"
         proxy.lose(way)  # type: ignore[arg-type]
         client.sendall(b"two")
         assert is_silent(client)
@@ -109,7 +109,7 @@ def test_what_is_lost_never_arrives_and_the_connection_is_cut_when_the_link_heal
         with pytest.raises(ConnectionError):
             client.recv(1)
         with connected(proxy) as again:
-            assert said(again, b"three") == b"three"
+            assert echoed(again, b"three") == b"three"
 
 
 def test_a_new_connection_into_a_black_hole_is_taken_and_never_answered(echo: int) -> None:
@@ -123,7 +123,7 @@ def test_a_new_connection_into_a_black_hole_is_taken_and_never_answered(echo: in
 def test_a_chosen_piece_is_lost_and_all_that_follows(echo: int) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
         proxy.lose_when(lambda way, data: way == "down" and b"two" in data)
-        assert said(client, b"one") == b"one"
+        assert echoed(client, b"one") == b"one"
         client.sendall(b"two")
         assert is_silent(client)
 
@@ -131,7 +131,7 @@ def test_a_chosen_piece_is_lost_and_all_that_follows(echo: int) -> None:
 def test_cut_and_refused(echo: int) -> None:
     with Proxy(echo) as proxy:
         with connected(proxy) as client:
-            assert said(client, b"one") == b"one"
+            assert echoed(client, b"one") == b"one"
             proxy.refuse()
             with pytest.raises(ConnectionError):
                 client.recv(1)
@@ -139,12 +139,12 @@ def test_cut_and_refused(echo: int) -> None:
             connected(proxy)
         proxy.accept()
         with connected(proxy) as client:
-            assert said(client, b"two") == b"two"
+            assert echoed(client, b"two") == b"two"
 
 
 def test_a_slow_link_takes_its_time(echo: int) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
         proxy.slow(delay_s=0.1, bytes_per_s=10_000)
         started_s = time.monotonic()
-        assert said(client, b"x" * 2000) == b"x" * 2000
+        assert echoed(client, b"x" * 2000) == b"x" * 2000
         assert time.monotonic() - started_s >= 0.4  # both directions: the delay, and the time for the bytes
