@@ -195,7 +195,7 @@ def _wal(
     if not has_slot and slots >= max_slots:
         hint = (
             f"raise max_replication_slots (ALTER SYSTEM SET max_replication_slots = {max_slots + 5}) and restart the "
-            "server; or drop an unused slot"
+            "server; or have an unused slot dropped by its owner"
         )
         yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", hint)
     else:
