@@ -255,5 +255,5 @@ CASES = (
 
 def documented() -> str:
     """Return the table of docs/evolution.md."""
-    head = "| change | its schema is | what readers see |\n|---|---|---|\n"
+    head = "| change | schema | effect for readers |\n|---|---|---|\n"
     return head + "".join(f"| {case.name} | {case.verdict} | {case.sees} |\n" for case in CASES)
