@@ -50,7 +50,7 @@ def document(introduction: str, results: Sequence[Mapping[str, Any]]) -> str:
         table = markdown_table(FIGURES_HEAD, [one.cells() for one in found])
         of = "of all runs together" if len(results) > 1 else "of this run"
         parts.append(
-            f"## Figures\n\nWhat is wanted, and what was measured below: medians over all rounds, {of}.\n\n{table}"
+            f"## Figures\n\nThe targets, and the measurements below: medians over all rounds, {of}.\n\n{table}"
         )
     for number, result in enumerate(results, start=1):
         title = (
@@ -95,7 +95,7 @@ def _machine(result: Mapping[str, Any]) -> str:
             f"Kafka {machine['kafka']}, one broker ({machine['kafka_jvm']}); {machine['registry']}",
             f"{result['cdcd']}, commit {machine['commit']}, Python {machine['python']}, "
             f"librdkafka {machine['librdkafka']}",
-            f"Asked for: {wanted}.",
+            f"Options: {wanted}.",
         )
     )
 

@@ -65,7 +65,7 @@ class Session:
 
     def begin(self, runners: Sequence[Runner]) -> list[Runner]:
         """Say who takes part, and who does not and why; those who do."""
-        absent = {one.name: "not asked for (--runners)" for one in PEERS if one not in runners}
+        absent = {one.name: "not selected (--runners)" for one in PEERS if one not in runners}
         if any(isinstance(one, Debezium) for one in runners):
             try:
                 Cache().get(debezium_artefact())

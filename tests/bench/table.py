@@ -147,7 +147,7 @@ def spent_besides(one: Summary) -> str:
     besides = [(name, spent) for name, spent in one.cpu.items() if name not in IN_TABLE]
     parts = [
         ("by thread:", list(one.threads.items()) if len(one.threads) > 1 else []),
-        ("beside it:", besides),
+        ("other processes:", besides),
     ]
     return "; ".join(
         f"{title} " + ", ".join(f"{name} {spent:.2f}" for name, spent in reported)

@@ -21,7 +21,7 @@ FAULT_NUMBER = re.compile(r"\bfaults? (\d{1,2})\b", re.I)
 ENTRY = re.compile(
     r"^### F(?P<number>\d+)\n\n"
     r"\*\*(?P<name>[^*]+)\.\*\*\s(?P<failure>.+?)\n\n"
-    r"- \*\*Rule:\*\*\s(?P<rule>.+?)\n- \*\*Kept in:\*\*\s(?P<kept>.+?)\n- \*\*Tests:\*\*\s(?P<tests>.+?)\n\n",
+    r"- \*\*Rule:\*\*\s(?P<rule>.+?)\n- \*\*Implemented in:\*\*\s(?P<kept>.+?)\n- \*\*Tests:\*\*\s(?P<tests>.+?)\n\n",
     re.M | re.S,
 )
 QUOTED = re.compile(r"`([^`]+)`")

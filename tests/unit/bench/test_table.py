@@ -27,7 +27,7 @@ def test_cpu_is_in_seconds_for_a_million_rows() -> None:
 def test_a_table_tells_disturbed_runs_threads_and_who_is_absent() -> None:
     table = case_table(RUNS, "unix", {"debezium": "not asked for"})
     assert "1 of 3 disturbed" in table
-    assert "cdcd by thread: rdk 3.00, main 2.00; beside it: registry 0.50" in table
+    assert "cdcd by thread: rdk 3.00, main 2.00; other processes: registry 0.50" in table
     assert "debezium: not asked for" in table
 
 
