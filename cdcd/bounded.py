@@ -43,4 +43,4 @@ def unpacked(value: bytes, max_bytes: int = MAX_BYTES) -> bytes:
 def shown(found: object) -> str:
     """Return a printable form of an invalid value: a short number or text itself, otherwise the name of its type."""
     text = repr(found) if isinstance(found, int | str) else ""
-    return text if 0 < len(text) <= _MOST_CHARACTERS else f"of the kind {type(found).__name__}"
+    return text if 0 < len(text) <= _MOST_CHARACTERS else f"(of type {type(found).__name__})"

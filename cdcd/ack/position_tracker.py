@@ -22,7 +22,7 @@ class PositionTracker:
 
     def __init__(self, start_lsn: Lsn, written_commit_lsn: Lsn = 0, written_commit_us: int = 0) -> None:
         self.commit_lsn = written_commit_lsn
-        """Of the last transaction, or message outside a transaction, that was passed on."""
+        """The commit LSN of the last transaction, or message outside a transaction, that was passed on."""
         self.end_lsn = start_lsn
         """The LSN up to which all committed data was received."""
         self._commit_us = written_commit_us
@@ -37,7 +37,7 @@ class PositionTracker:
         self.commit_lsn, self.end_lsn, self._commit_us = commit_lsn, end_lsn, commit_us
 
     def message(self, lsn: Lsn) -> None:
-        """Note a message outside a transaction, which is a commit position of its own: by it a replay is recognized.
+        """Note a message outside a transaction, whose LSN is its commit position: a replay is recognized by it.
 
         F1: the message's LSN is its end LSN, and the next commit record may begin at that LSN. With one byte less the
         message counts as written, and the next commit does not.

@@ -87,7 +87,7 @@ def connect_replication(settings: SourceSettings) -> LogicalReplicationConnectio
     """Return a walsender connection to the DSN's database (replication=database). Raises as `connect_sql`."""
     connection = _connect(settings, LogicalReplicationConnection)
     if not isinstance(connection, LogicalReplicationConnection):
-        raise TypeError("psycopg2 returned another class of connection")
+        raise TypeError("psycopg2 returned an unexpected class of connection")
     _set_up(connection)
     return connection
 

@@ -86,7 +86,8 @@ _BY_CLASS: dict[str, type[SourceError]] = {
 _UNTRANSLATABLE = frozenset({"22021", "22P05"})
 _UNTRANSLATABLE_HINT = (
     "a text has no form in UTF-8: a database in SQL_ASCII accepts any bytes, and some encodings have characters "
-    "that UTF-8 lacks. The stream cannot continue past this row: correct it in the table, then `cdcd resnapshot`"
+    "without an equivalent in UTF-8. The stream cannot continue past this row: correct it in the table, then "
+    "`cdcd resnapshot`"
 )
 
 _PUBLICATION_FUNCTIONS = frozenset({"get_publication_oid", "GetPublicationByName", "LoadPublications"})

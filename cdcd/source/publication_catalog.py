@@ -20,7 +20,7 @@ from cdcd.source.connection import fetch
 from cdcd.source.key_index import KeyIndex, TableKeys, table_keys
 from cdcd.source.start import quote_identifier
 
-# The last column: an ancestor is published via its root, so this table's changes have the ancestor's name (F50).
+# The last column: with publish_via_partition_root of an ancestor, changes have the ancestor's name (F50).
 _TABLES = """
     WITH published AS (
         SELECT c.oid AS relid, p.pubname, p.pubviaroot, {attnames} AS attnames, {rowfilter} AS rowfilter,

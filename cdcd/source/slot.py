@@ -276,7 +276,8 @@ def _blocked(settings: SourceSettings, waiting: Connection, timeout_s: float) ->
         names = names if seen is None else held_by(seen.blockers)
     return SourceUnavailable(
         f"slot {settings.slot} was not created within {timeout_s:g} s; open transactions: {names}",
-        hint="end these transactions: PostgreSQL creates a slot only after all transactions open at that time",
+        hint="end these transactions: PostgreSQL creates a slot only after all transactions open at that time have "
+        "ended",
     )
 
 

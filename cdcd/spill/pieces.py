@@ -61,7 +61,7 @@ def read_header(file: BinaryIO) -> Header:
         raise SpillError("a segment ends inside a header", hint=_DISK_HINT)
     header = Header._make(_HEADER.unpack(data))
     if header.kind not in (_ROW_BATCH, _STREAMED_ROW_BATCH, _CONTROL):
-        raise SpillError("a segment holds a piece of an unknown kind", hint=_DISK_HINT)
+        raise SpillError("a segment contains a piece of an unknown kind", hint=_DISK_HINT)
     return header
 
 

@@ -122,7 +122,7 @@ class Assembler:
 
     @property
     def oldest_prepared(self) -> OldestPrepared | None:
-        """The oldest undecided prepared transaction, or None: no LSN after its PREPARE may be confirmed (F33)."""
+        """The oldest undecided prepared transaction, or None: no LSN beyond its PREPARE may be confirmed (F33)."""
         return self._prepared.oldest_prepared
 
     @property
@@ -335,7 +335,7 @@ class Assembler:
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, OpenTransaction)
-        event = self._event_of(item, message, gathering.relations, self._state)  # raises errors early
+        event = self._event_of(item, message, gathering.relations, self._state)  # raises its errors now
         self._note_description(event)
         if isinstance(message, messages.Truncate):
             self._note_subtransaction(gathering, message.xid)

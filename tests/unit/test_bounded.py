@@ -140,8 +140,8 @@ def test_valid_data_is_read() -> None:
     assert [shown(one) for one in (3, "a", [], "x" * 100)] == [
         "3",
         "'a'",
-        "of the kind list",
-        "of the kind str",
+        "(of type list)",
+        "(of type str)",
     ]
 
 
