@@ -6,6 +6,7 @@ The judge is the second run's log, which has nothing to say, and a reader of the
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from confluent_kafka.admin import AdminClient
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import STREAMED, NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.reader import Reader, assert_each_once
 from tests.support.registry_door import Asked, Door
 from tests.support.stack import in_one_transaction
+from tests.support.topics import committed_records
 
 TABLES = 40
 CUT_AT = 22
@@ -115,3 +118,24 @@ def is_true(line: dict[str, Any]) -> bool:
     """A transaction of before is waited for, on a full machine anything is; that tables came is not known yet."""
     is_of_tables = line["event"] == "publication_changed" and line["change"] == "table_added"
     return is_of_tables or line["event"] in ("kafka_client", "waiting")
+
+
+def test_the_record_of_a_complete_copy_has_the_time_of_its_own_attempt(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+) -> None:
+    """The lag counts from it: of a copy that runs from the first attempt, then from before the last slot."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.environment[VARIABLE] = "slot_made"
+    assert daemon.start().wait_exit() == EXIT_STATUS
+    daemon.environment.clear()
+    ((between_us,),) = postgres.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    messages = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
+    values = [json.loads(one.value() or b"") for one in messages if one.key() == daemon.slot.encode()]
+    copying_us = [one["commit_us"] for one in values if one["phase"] == "snapshot"]
+    complete_us = [one["commit_us"] for one in values if one["phase"] == "streaming"]
+    assert len(copying_us) > 1
+    assert max(copying_us) < between_us
+    assert between_us <= complete_us[0]
