@@ -21,7 +21,7 @@ class SourceError(CdcdError):
     """A failure on PostgreSQL's side."""
 
     code = "CDCD-SOURCE"
-    hint = "correct the cause on the server, which its log names, then `cdcd resume`"
+    hint = "correct the cause that the server's log names, then `cdcd resume`"
 
 
 class SourceUnavailable(SourceError):
@@ -38,7 +38,7 @@ class ServerInternal(SourceError):
     code = "CDCD-SOURCE-INTERNAL"
     hint = (
         "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), then "
-        "`cdcd resume`; a later minor version may have the defect of PostgreSQL fixed"
+        "`cdcd resume`; a later minor version of PostgreSQL may fix a defect"
     )
 
 

@@ -150,8 +150,8 @@ def conflict(
         return OwnedByAnother(
             f"another slot writes to {shown}: {owner}. Records of both would be mixed there, under the same keys",
             hint=_way_out(taken, own.prefix)
-            + "choose another name: cdcd then writes to topics of its own; or, if one topic shall have the records "
-            "of both slots, or that slot is retired, set "
+            + "choose another name: cdcd then writes to topics of its own; or, to have the records of both slots in "
+            "one topic, or if that slot is retired, set "
             f"sink.topics.shared_with: [{owner.progress_key.slot}]",
         )
     return None

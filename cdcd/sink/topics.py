@@ -210,7 +210,7 @@ class Topics:
         keyless: Iterable[str] = (),
         describes: bool = True,
     ) -> list[Finding]:
-        """Return findings for these topics, without creating or changing anything: would a write to them fail?
+        """Return findings on whether a write to these topics would fail, without creating or changing anything.
 
         `metadata` comes from `cluster_metadata`. `own` are the topics of cdcd's own records, with one partition, and
         their settings; `keyless` are the names whose records have no key. `describes`: also check whether a topic
