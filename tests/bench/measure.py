@@ -260,11 +260,11 @@ def await_stream(connection: Connection, slot: str, look: Callable[[float], obje
 
     `look` waits so long, and raises when the receiver has ended.
     """
-    give_up_s = time.monotonic() + START_WITHIN_S
+    deadline_s = time.monotonic() + START_WITHIN_S
     while not (rows := _ask(connection, _ACTIVE, slot)):
         if look(START_LOOK_S) is Seen.ALL:
             raise StackError(f"{name} was done before it was seen to stream", hint="choose a larger --scale")
-        if time.monotonic() > give_up_s:
+        if time.monotonic() > deadline_s:
             raise StackError(f"{name} never began to stream")
     return int(rows[0][0])
 

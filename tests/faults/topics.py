@@ -284,8 +284,8 @@ class Live(threading.Thread):
 
     def taken(self, ends: Mapping[Place, int], within_s: float) -> dict[tuple[str, int, int], int]:
         """What was seen since the last call, once it is as far as `ends`, or after so long."""
-        give_up_s = time.monotonic() + within_s
-        while time.monotonic() < give_up_s and not self._is_at(ends):
+        deadline_s = time.monotonic() + within_s
+        while time.monotonic() < deadline_s and not self._is_at(ends):
             time.sleep(0.02)
         with self._lock:
             seen, self._seen = self._seen, {}

@@ -72,8 +72,8 @@ def verdict_of_check(world: World) -> str:
 def verdict_of_daemon(daemon: Daemon) -> str:
     """The code that it halts or waits with, "" where it streams."""
     assert daemon.process is not None
-    give_up_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < give_up_s:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
         if (status := daemon.process.poll()) is not None:
             return f"exit {status}"
         state = daemon.status().get("state")

@@ -269,7 +269,7 @@ def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
     status, found = check(daemon)
     assert (status, failed(found)) == (0, [])
     ((level, message, hint),) = found["start"]
-    assert (level, "is not known" in message) == ("warn", True)
+    assert (level, "the start position is not known yet" in message) == ("warn", True)
     assert "open transaction" in hint
     run_once(daemon)
 

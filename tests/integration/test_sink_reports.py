@@ -98,9 +98,9 @@ class _LookedAtLate(list[Record]):
 
     def __getitem__(self, at: Any) -> Any:
         if at == 1:
-            give_up_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + 30
             while not self._is_refused():
-                assert time.monotonic() < give_up_s, "the broker has not refused the first one"
+                assert time.monotonic() < deadline_s, "the broker has not refused the first one"
         return super().__getitem__(at)
 
     def _is_refused(self) -> bool:

@@ -117,7 +117,7 @@ def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
 
 
 def _undecided(what: str, level: Any) -> Finding:
-    message = f"the start position is not final yet; by the records committed now: {what}"
+    message = f"the start position is not known yet; by the records committed now: {what}"
     hint = "another producer has an open transaction in the progress topic: run `cdcd check` again when it has ended"
     return Finding(level, "start", message, hint)
 
