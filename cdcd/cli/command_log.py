@@ -1,7 +1,7 @@
-"""The log of a command that connects: on stderr, as the daemon's, also what libraries write there by themselves.
+"""The log of a command that connects: on stderr, like the daemon's, with the lines that libraries write to stderr.
 
-In: a configuration.  Out: lines while the command works; what Python prints to `sys.stderr` goes out as it is.
-Must not: be used where a person has to read what a library writes to the descriptor.
+In: a configuration.  Out: log lines while the command runs; Python's output to `sys.stderr` is not changed.
+Must not: be used if a person has to read the unchanged output of a library on the descriptor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["logged"]
 
 @contextlib.contextmanager
 def logged(config: Config, level: str | None = None) -> Iterator[None]:
-    """Log what the block does, from `level` on, the configuration's where none is given."""
+    """Log the events inside the block, from `level` on; default: the configuration's level."""
     with as_log_lines() as stream, contextlib.redirect_stderr(stream):
         configure(level or config.log.level, config.log.format, stream)
         try:

@@ -100,7 +100,7 @@ class Slot(Room):
 
 
 class Publication(Room):
-    """The publication: what the server sends."""
+    """The publication: the tables whose changes the server sends."""
 
     names: Annotated[Names, AfterValidator(_identifiers)] = Field(
         default=(),

@@ -159,7 +159,7 @@ def _changes() -> Iterable[Case]:
     )
     yield Case(
         "toast",
-        "updates beside an unchanged TOASTed text of 4 kB, 1,000 rows a transaction",
+        "updates with an unchanged TOASTed text of 4 kB, 1,000 rows a transaction",
         TOASTED,
         500_000,
         1_000,

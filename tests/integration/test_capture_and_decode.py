@@ -236,7 +236,7 @@ def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
         connection.cursor().execute("INSERT INTO public.t VALUES (1)")
         capturing = Capturing(tmp_path, postgres.dsn(database))
         said = capturing.begun()
-        assert "open now" in said
+        assert "open transactions" in said
         assert f"pid {connection.info.backend_pid} of" in said
         capturing.process.send_signal(signal.SIGINT)
         status, said = capturing.end()

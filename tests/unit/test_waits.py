@@ -13,7 +13,7 @@ PID = Blocker("pid 7", "idle in transaction", 7, "shop", "app", "nightly", 1_700
 
 def test_every_kind_is_in_the_table_and_in_the_docs() -> None:
     assert tuple(KINDS) == get_args(Kind)
-    rows = PAGE.read_text().partition("## What it waits for")[2].partition("\n## ")[0].splitlines()
+    rows = PAGE.read_text().partition("## Waits")[2].partition("\n## ")[0].splitlines()
     named = [row.split("|")[1].strip(" `") for row in rows if row.startswith("| `")]
     assert named == ["kind", *KINDS]
     assert all(rule.waits_for and rule.ends_when for rule in KINDS.values())
