@@ -33,7 +33,7 @@ ELSEWHERE: dict[str, str] = {
     "test_a_server_restored_to_an_earlier_state_halts",
     "CDCD-SOURCE-CRASH": "tests/integration/test_server_crashes.py::"
     "test_a_row_that_crashes_the_server_each_time_halts",
-    # what the server sends
+    # the server's messages
     "CDCD-PREPARED-MISSING": "tests/integration/test_daemon_two_phase.py::"
     "test_a_commit_of_rows_that_this_slot_has_lost_halts",
     "CDCD-UNSUPPORTED": "refused earlier as CDCD-SLOT-UNUSABLE: the stream never begins",

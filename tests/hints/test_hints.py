@@ -85,7 +85,7 @@ def test_a_code_that_is_reported_as_another_is_so_wherever_it_is_raised(code: st
         ("assert SpillError.code == page", True),
         ("with pytest.raises(SpillError): pass", True),
         ("with pytest.raises(OSError, match='CDCD-SPILL'): pass", True),
-        ("eventually(lambda: 'CDCD-SPILL' in page, 'told')", True),
+        ("eventually(lambda: 'CDCD-SPILL' in page, 'shown')", True),
         ("helper()", True),
         ("assert 'CDCD-SPILL-FULL' in page", False),
         ("page = 'CDCD-SPILL'", False),

@@ -59,7 +59,7 @@ def test_every_code_that_users_read_of_is_one_that_errors_have() -> None:
     assert named - {(name, cls.code) for name, _ in named for cls in CLASSES} == set()
 
 
-def test_what_nobody_has_thought_of_waits_for_an_operator() -> None:
+def test_by_default_an_error_waits_for_an_operator() -> None:
     assert CdcdError.retry is Retry.OPERATOR
 
 

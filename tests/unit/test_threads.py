@@ -23,7 +23,7 @@ def little_garbage() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("little_garbage")
-async def test_what_a_call_meets_that_nobody_waits_for_any_more_is_not_shown() -> None:
+async def test_the_error_of_an_abandoned_call_is_not_shown() -> None:
     """The event loop would log the error with its text, which may contain a row's value."""
     reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()

@@ -362,7 +362,7 @@ def test_the_wait_ends_where_the_time_of_a_part_does() -> None:
     assert one.wait_us(300) == 300
 
 
-def test_who_may_go_on_for_as_long_as_kafka_was_away_is_waited_for_that_much_longer() -> None:
+def test_a_part_waits_longer_by_the_time_of_an_outage_of_kafka() -> None:
     """Otherwise the writer would poll without a pause until then."""
     one = large(max_time_us=500, allows_parts=False)
     one.add(some(1))
@@ -448,7 +448,7 @@ def test_a_position_does_not_wait_while_a_part_of_a_transaction_comes_in(max_wai
     assert one.close().commit_lsn == 10
 
 
-def test_who_hurries_gets_one_position_for_all_that_waits() -> None:
+def test_a_flush_gives_one_position_for_all_that_waits() -> None:
     one = seen_early(rows(), end(10), rows(), end(20), rows(), end(30), max_wait_us=0)
     one.begin_flush()
     take_all(one, 0)

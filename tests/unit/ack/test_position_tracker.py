@@ -56,7 +56,7 @@ def test_a_keepalive_from_before_the_start_moves_nothing() -> None:
     assert position(tracker).end_lsn == 108
 
 
-def test_an_undecided_prepare_holds_back_what_is_confirmed_and_nothing_else() -> None:
+def test_an_undecided_prepare_holds_back_only_the_confirmed_position() -> None:
     """F33"""
     tracker = PositionTracker(0)
     tracker.committed(200, 208, 5)

@@ -89,7 +89,7 @@ def every(**choices: Any) -> Policies:
     return Policies(Policy(**choices))
 
 
-def test_beside_puts_the_servers_text_into_special() -> None:
+def test_separate_puts_the_servers_text_into_special() -> None:
     value = written(every(), {"id": "1", "day": "infinity", "days": "{infinity}"})
     assert (value["after"]["day"], value["after"]["days"]) == (None, None)
     assert value["source"]["special"] == {"after.day": "infinity", "after.days": "{infinity}"}
@@ -149,7 +149,7 @@ def test_a_value_that_is_too_long_halts_with_its_size() -> None:
     assert caught.value.context["column"] == "note"
 
 
-def test_or_is_left_out_under_a_name_that_no_value_has() -> None:
+def test_or_is_omitted_under_a_name_that_no_column_has() -> None:
     """Field names have no dot, so `after.note.omitted_bytes` is unambiguous. The size is that of the text."""
     policies = every(max_value_bytes=10, oversized="omit")
     row = {"id": "1", "note": "x" * 11, "data": "\\x" + "00" * 5, "doc": "{}"}

@@ -94,7 +94,7 @@ def test_a_row_without_a_plan_is_named() -> None:
     assert encode_transaction_batch(transactions, {}, _context, FIRST, 0) == 8
 
 
-def test_without_the_extension_they_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extension_transactions_are_encoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_EXTENSION", None)
     chance = random.Random(4)
     transactions = transactions_of([Table(chance, 8)], chance)

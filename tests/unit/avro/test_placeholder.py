@@ -144,7 +144,7 @@ def test_a_flat_value_keeps_all_but_the_row(op: str) -> None:
     assert now["__special"] == {f"gap.{name}": text.decode() for name, text in SAID.items()}
 
 
-def test_it_is_the_same_marker_each_time_and_none_of_what_is_no_row() -> None:
+def test_the_marker_is_the_same_each_time_and_only_for_rows() -> None:
     table = Table()
     record = table.records(*KINDS["c"])[0]
     assert RowRecord(record, table.plan).placeholder(SAID) == RowRecord(record, table.plan).placeholder(SAID)

@@ -51,7 +51,7 @@ def test_a_process_is_read_while_it_lives_and_its_children_count_after_their_end
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         assert busy.pid in usage.children_of(os.getpid())
-        while (usage.cpu_of(busy.pid) or Cpu()).total_s < 0.25:  # what is asked for below, and some ticks
+        while (usage.cpu_of(busy.pid) or Cpu()).total_s < 0.25:  # more than asserted below
             time.sleep(0.01)
     finally:
         busy.kill()
@@ -71,7 +71,7 @@ def test_a_child_that_ends_while_it_is_looked_is_not_lost(monkeypatch: pytest.Mo
         busy.wait()
         return children_of(pid)
 
-    while (usage.cpu_of(busy.pid) or Cpu()).total_s < 0.25:  # what is asked for below, and some ticks
+    while (usage.cpu_of(busy.pid) or Cpu()).total_s < 0.25:  # more than asserted below
         time.sleep(0.01)
     monkeypatch.setattr(usage, "children_of", ends_now)
     assert (usage.family_of(os.getpid()) - before).total_s >= 0.2

@@ -51,7 +51,7 @@ def test_before_anything_is_known_there_is_no_lag_and_not_0(lag: LagTracker, clo
     assert lag.lag_us() is None, "the server's position does not show what Kafka has"
 
 
-def test_it_grows_from_the_last_time_that_everything_was_received(lag: LagTracker, clock: Clock) -> None:
+def test_the_lag_grows_from_the_last_time_that_everything_was_received(lag: LagTracker, clock: Clock) -> None:
     lag.streams(HERE, 100, 0)
     clock.now_us = 5 * S
     look(lag, clock, 100)
@@ -443,7 +443,7 @@ class MadeUp:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_it_is_never_below_the_truth_and_0_when_all_is_looked_at_and_durable(seed: int) -> None:
+def test_the_lag_is_never_below_the_truth_and_0_when_all_is_read_and_durable(seed: int) -> None:
     made_up = MadeUp(seed)
     for _ in range(300):
         made_up.step()

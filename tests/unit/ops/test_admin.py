@@ -134,7 +134,7 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
 
 
 @pytest.mark.parametrize(("named", "status"), [("shop", 200), ("shop.eu", 409)])
-async def test_who_means_another_daemon_tells_this_one_nothing(
+async def test_a_resume_for_another_daemon_is_refused(
     url: str, reported: Reported, named: str, status: int
 ) -> None:
     """A resume may accept a loss, and another daemon may have the port of the intended one."""

@@ -57,7 +57,7 @@ async def test_the_rest_follows_what_is_written(cut: int) -> None:
 
 
 @pytest.mark.parametrize("written", range(1, 6))
-async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> None:
+async def test_row_batches_may_be_divided_differently_the_next_time(written: int) -> None:
     """A row batch has the rows of one read of the socket, so its end has no meaning."""
     again = await Flow(part=PartPosition(100, written)).feed(
         begin(100), relation(), inserts("a", "b", "c", "d", "e"), commit(100)
@@ -65,7 +65,7 @@ async def test_runs_may_be_cut_otherwise_when_it_comes_again(written: int) -> No
     assert [change[2] for change in again.changes()] == list(range(written + 1, 6))
 
 
-async def test_it_may_come_streamed_the_next_time() -> None:
+async def test_the_transaction_may_be_streamed_the_next_time() -> None:
     """F27."""
     rows: list[Item] = [relation(xid=7), inserts("a", "b", "c", xid=7)]
     again = await Flow(part=PartPosition(100, 2)).feed(*streamed(7, 100, *rows))

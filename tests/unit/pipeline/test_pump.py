@@ -343,7 +343,7 @@ async def test_a_replay_gives_way_to_the_loop(what: str, monkeypatch: pytest.Mon
     assert turns >= 50
 
 
-def test_it_gives_way_no_more_often_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_gives_way_no_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_us = iter(range(0, 10_000_000, pump.TURN_US // 4))
     monkeypatch.setattr(pump.Pump, "_clock_us", staticmethod(lambda: next(clock_us)))
     flow = Flow()

@@ -365,7 +365,7 @@ async def test_rows_are_sent_once_for_each_read_and_only_where_there_are_any() -
         assert one.sink.sends == 1
 
 
-async def test_the_position_of_what_is_seen_early_waits_for_its_time_only() -> None:
+async def test_the_position_at_least_once_waits_for_its_time_only() -> None:
     async with world(is_at_least_once=True) as one:
         one.writer.note_backlog(False)
         await one.transaction(100, b"a")
@@ -427,7 +427,7 @@ async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
         assert one.sink.expected == []
 
 
-async def test_what_is_told_of_is_committed_before_a_part_of_a_backlog(
+async def test_an_announced_commit_precedes_a_part_of_a_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(policies, "JOINING", WaitPolicy(join_us=HOUR_US))
@@ -443,7 +443,7 @@ async def test_what_is_told_of_is_committed_before_a_part_of_a_backlog(
 
 
 @pytest.mark.parametrize("is_backlog", [None, True])
-async def test_nothing_is_waited_for_while_one_comes_at_a_time_nor_told_in_a_backlog(
+async def test_single_transactions_do_not_wait_and_a_backlog_announces_no_commit(
     is_backlog: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`is_backlog` None: transactions arrive one at a time."""
@@ -578,7 +578,7 @@ async def test_what_may_still_arrive_of_a_commit_is_shut_out_before_anything_fol
         assert one.renewed == [("EndTxn was sent twice", 0), ("the coordinator is down", 2)]
 
 
-async def test_where_that_fails_nothing_is_confirmed_and_nothing_more_is_written() -> None:
+async def test_where_the_renewal_fails_nothing_is_confirmed_and_nothing_more_is_written() -> None:
     """F77: the next session reads the durable position from Kafka."""
     async with world() as one:
         one.sink.renewal_reasons, one.sink.renewal_error = (

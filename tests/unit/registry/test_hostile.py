@@ -167,7 +167,9 @@ CLIENTS: dict[str, tuple[type[Client], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_whatever_a_registry_answers(client: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_answer_of_a_registry_is_one_clean_error_in_time(
+    client: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer, expected = KINDS[kind]
     made, options = CLIENTS[client]
     monkeypatch.setattr(confluent, "_client", lambda properties: made(properties))  # type: ignore[call-arg]

@@ -101,7 +101,7 @@ def test_two_records_of_one_name_are_a_schema_error() -> None:
         defined_once(outer)
 
 
-def test_the_spark_side_has_columns_for_them() -> None:
+def test_the_spark_side_has_columns_for_named_types() -> None:
     """Each reference resolves to the type that it names."""
     policies = Policies(Policy(numeric_as="variable_scale", interval_as="fields"))
     schema = schema_of(

@@ -38,7 +38,7 @@ BINARY = replace(STREAMED, binary=True)
         UnsafeStreaming("x", xid=7),
     ],
 )
-def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdError) -> None:
+def test_an_error_that_streaming_may_cause_is_retried_without_streaming(error: CdcdError) -> None:
     with pytest.raises(StreamingFailed, match=error.message) as failed, unsafe_options(STREAMED, slot="s"):
         raise error
     assert failed.value.retry is Retry.AUTO
@@ -53,7 +53,7 @@ def test_what_streaming_may_be_the_reason_of_is_tried_again_without(error: CdcdE
         SendFunctionMissing("x", sqlstate="42883"),
     ],
 )
-def test_what_binary_may_be_the_reason_of_is_tried_again_as_text(error: CdcdError) -> None:
+def test_an_error_that_binary_may_cause_is_retried_as_text(error: CdcdError) -> None:
     with pytest.raises(BinaryFailed, match=error.message) as failed, unsafe_options(BINARY, slot="s"):
         raise error
     assert failed.value.retry is Retry.AUTO

@@ -50,7 +50,7 @@ def test_a_session_that_did_not_reach_the_stream_counts_as_none() -> None:
 
 
 @pytest.mark.parametrize("how", ["advanced", "farther", "another error", "no crash", "unknown", "forgotten"])
-def test_what_lies_between_begins_the_count_anew(how: str) -> None:
+def test_progress_in_between_resets_the_count(how: str) -> None:
     crashes = ServerCrashes()
     for number in (1, 2):
         crash(crashes, number)

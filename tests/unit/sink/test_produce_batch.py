@@ -112,7 +112,7 @@ def test_where_the_producer_takes_no_more_is_told_with_why(give: Produce, failur
 
 
 @needs_extension
-def test_records_that_are_no_list_go_the_other_way() -> None:
+def test_records_that_are_not_a_list_use_the_fallback() -> None:
     producer = Producer(0, None)
     records = (Record("t", 0, None, b"1"), Record("t", 0, None, b"2"))
     assert produce_batch(producer.produce, _report, records, 0) == (2, None)
@@ -159,7 +159,7 @@ def test_extension_and_fallback_order_alike() -> None:
         assert list(by_partition(records)) == list(by_partition_in_python(records)), seed
 
 
-def test_the_sink_arranges_a_chunk_so_and_leaves_nothing_out() -> None:
+def test_the_sink_orders_a_chunk_by_partition_and_drops_nothing() -> None:
     """The writer relies on this: the indexes in a partly produced chunk are positions in this order."""
     sink = KafkaSink(SinkSettings("k:9092", "exactly_once", "id", "id", "p", "s"))
     for seed in range(150):

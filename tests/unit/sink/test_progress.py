@@ -94,7 +94,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
         ),
     ],
 )
-def test_what_there_is_not_always_is_told_where_there_is_one(
+def test_an_optional_field_is_written_where_it_has_a_value(
     progress: Progress, reported: dict[str, Any]
 ) -> None:
     assert json.loads(dump(progress)) == DOCUMENT | reported

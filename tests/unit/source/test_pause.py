@@ -76,7 +76,7 @@ def test_the_pauses_themselves_do_not_end_the_pausing() -> None:
         now_us += 100
 
 
-def test_what_comes_in_at_the_highest_rate_is_a_backlog() -> None:
+def test_data_at_the_highest_rate_is_a_backlog() -> None:
     for messages, is_backlog in ((39, False), (40, True), (200, True)):
         pause = Pause(0)
         run(pause, messages, 500)

@@ -8,5 +8,5 @@ import zlib
 from tests.support.bombs import gzip_bomb, zlib_bomb
 
 
-def test_it_unpacks_to_spaces() -> None:
+def test_a_bomb_unpacks_to_spaces() -> None:
     assert zlib.decompress(zlib_bomb(3)) == gzip.decompress(gzip_bomb(3)) == b" " * (3 << 20)

@@ -242,7 +242,7 @@ def test_what_cannot_be_lost_any_more_is_known(items: list[Item]) -> None:
     assert assembler.prepared_before.undecided == {(7, "of an earlier wrap"), (8, "other")}
 
 
-def test_a_loss_stays_one() -> None:
+def test_a_loss_stays_known_after_the_halt() -> None:
     """A halt must not clear the state: the next session must halt as well."""
     assembler = _before((7, "gid"))
     with pytest.raises(PreparedMissing):
