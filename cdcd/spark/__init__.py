@@ -6,5 +6,5 @@
 In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or Parquet tables equal to the source.
 Invariant: nothing here imports a package of the daemon; both sides share only the wire format.
 Pure: `cuts`, `columns`, `events`, `shape`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark: `source`, `decode`,
-`tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark, `testing` creates events.
+`tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark.
 """
