@@ -115,9 +115,10 @@ class CopyConnection:
         size: int = PQgetCopyData(self.pgconn, byref(buffer), 1)
         if size <= 0:
             return size
-        data = string_at(buffer.value or 0, size)
-        PQfreemem(buffer)
-        return data
+        try:
+            return string_at(buffer.value or 0, size)
+        finally:  # also when there is no memory for the copy
+            PQfreemem(buffer)
 
     def end_of_copy(self) -> SourceError:
         """Return the error that ended the copy: the server's ErrorResponse (F19), or the end of the stream."""
