@@ -1,1 +1,1 @@
-"""The benchmark: how fast a backlog is drained, how late a row arrives, what each of it costs."""
+"""The benchmark: the rate at which a backlog drains, the latency of a row, and the cost of each in CPU and memory."""

@@ -1,9 +1,9 @@
-"""`make bench`: what PostgreSQL can send at most, what cdcd and Debezium make of it, how late, at what cost.
+"""`make bench`: PostgreSQL's maximum send rate, the rates of cdcd and Debezium, their latency and their cost.
 
-In: options.  Out: a line for each run, a table for each case, and with --json all of it for `tests.bench.report`.
-CPU in the tables is in seconds per million rows, user and system, over the time of the rate; `others` is the share of
-the machine that was used by nobody who takes part.
-All cases with all rows take some hours: name some, or say --scale small.
+In: options.  Out: a line for each run, a table for each case, and with --json all results for `tests.bench.report`.
+CPU in the tables is in seconds per million rows, user and system, over the interval of the rate; `others` is the
+share of the machine used by processes outside the benchmark.
+All cases with all rows take some hours: name some cases, or pass --scale small.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.bench.session import RUNNERS, Session
 SCALES = {"tiny": 0.01, "small": 0.1, "full": 1.0}
 Measured = Case | Rate | FloorCase | Start
 ITEMS: dict[str, Measured] = {**CASES, **RATES, **FLOORS, **STARTS}
-"""Everything that --cases may name, in the order in which it runs."""
+"""Everything that --cases may name, in the order of execution."""
 
 
 def main(arguments: Sequence[str] | None = None, servers: Servers | None = None) -> int:
-    """Run what was asked for, on these servers or on some of its own."""
+    """Run the requested cases, on these servers or on new ones."""
     options = _options(arguments)
     if options.list:
         _list()
@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None, servers: Servers | None = None)
 
 
 def chosen(patterns: Sequence[str]) -> list[Measured]:
-    """What the patterns (`insert-*`) name, in order; without any, all but the long ones. Raises ConfigError."""
+    """Return the items that match the patterns (`insert-*`), in order; without a pattern, all except the long ones.
+    Raises ConfigError.
+    """
     for pattern in patterns:
         if not fnmatch.filter(ITEMS, pattern):
             raise ConfigError(f"no case is named {pattern}; --list shows them")
@@ -72,7 +74,7 @@ def _run_on_own_servers(
     options: argparse.Namespace, items: Sequence[Measured], runners: Sequence[Runner]
 ) -> int:
     folder = options.folder or make_run_folder("cdcd-bench-", server_account())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, also a daemon
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also a started daemon ends
     try:
         with started(folder) as servers:
             return _run(options, items, runners, servers)
@@ -142,14 +144,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_names,
         default=list(DEFAULT_RUNNERS),
         metavar="A,B",
-        help="in the order of their turns; latency is measured as often as a runner is named"
+        help="in the order of their turns; latency is measured once for each time that a runner is named"
         f" (default: {','.join(DEFAULT_RUNNERS)})",
     )
     add(
         "--pairs",
         type=int,
         default=3,
-        help="how often each runner has its turn, or a start is made (default 3)",
+        help="number of turns of each runner, or of starts (default 3)",
     )
     add(
         "--scale",
@@ -161,15 +163,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--repeats",
         type=int,
         default=2,
-        help="how often a run is repeated when others have used more than a tenth of the machine (default 2)",
+        help="number of repeats of a run in which other processes used more than a tenth of the machine (default 2)",
     )
-    add("--seconds", type=int, default=60, help="how long latency is measured (default 60)")
-    add("--json", type=Path, metavar="FILE", help="write everything there, for tests.bench.report")
+    add("--seconds", type=int, default=60, help="duration of a latency measurement in seconds (default 60)")
+    add("--json", type=Path, metavar="FILE", help="write all results to this file, for tests.bench.report")
     add(
         "--no-warm-up",
         dest="warm_up",
         action="store_false",
-        help="without the drain that counts for nothing",
+        help="skip the warm-up drain, which is not measured",
     )
     add(
         "--before",
@@ -177,7 +179,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help=f"another checkout of cdcd with its C extensions, for the runner {BEFORE}",
     )
-    add("--folder", type=Path, help="where the servers live; kept at the end")
+    add("--folder", type=Path, help="folder of the servers' data; not removed at the end")
     return parser.parse_args(arguments)
 
 

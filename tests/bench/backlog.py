@@ -1,8 +1,8 @@
-"""A backlog: rows written while a slot stands before them, drained by each run over a slot of its own.
+"""A backlog: rows written after a slot was created; each run drains them through a slot of its own.
 
-In: a case, a server.  Out: `Backlog`, with where it begins and ends.
-Invariant: every slot that `new_slot` makes begins where the first one was made, so that all drain the same WAL;
-nothing but the case's rows is published in between.
+In: a case, a server.  Out: `Backlog`, with its start and end positions.
+Invariant: every slot from `new_slot` starts at the position of the first one, so that all drain the same WAL; only
+the case's rows are published in between.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SPREAD = "spread"
 """The partitioned table through which rows are spread; its partitions are published, each as a table."""
 TABLES_A_STATEMENT = 500
 END_TOLERANCE_BYTES = 64
-"""How far behind the last commit's end the WAL's end may be (a page's header); less than any transaction."""
+"""The maximum distance of the WAL's end from the last commit's end (a page's header); less than any transaction."""
 
 NEVER = 1 << 63
-"""The end of a backlog without rows: what is written into it later has none."""
+"""The end of a backlog without rows: rows written later have no known end."""
 
 _runs = itertools.count(1)
 
@@ -46,7 +46,7 @@ $$
 
 
 class Backlog:
-    """One case's database with its rows, its publication and the slot at their beginning."""
+    """One case's database with its rows, its publication and a slot at their start."""
 
     def __init__(self, server: PostgresServer, case: Case) -> None:
         self.case = case
@@ -70,32 +70,32 @@ class Backlog:
 
     @property
     def dsn(self) -> str:
-        """Where it is, over TCP."""
+        """The connection string of the database, over TCP."""
         return self._server.dsn(self.database)
 
     @property
     def wal_bytes(self) -> int:
-        """How much WAL there is from the slot to the last row."""
+        """The WAL between the slot and the last row, in bytes."""
         return self.end_lsn - self.start_lsn
 
     @property
     def records(self) -> int:
-        """How many records it becomes."""
+        """The number of Kafka records that the backlog produces."""
         return self.case.rows * self.case.records_per_row
 
     @property
     def warm_lsn(self) -> int:
-        """Up to where all has to be durable before the rate begins."""
+        """The position up to which all rows must be durable before the rate starts."""
         return self.start_lsn + int(self.wal_bytes * self.case.warm_share)
 
     def topic_suffixes(self) -> list[str]:
-        """Of each table that gets rows, what comes behind a topic's prefix: schema and table."""
+        """Return, for each table that gets rows, its topic's suffix after the prefix: schema and table."""
         count = 1 if self.case.of_one_table else self.case.tables
         return [f"public.{table_name(number)}" for number in range(count)]
 
     @contextlib.contextmanager
     def new_slot(self) -> Iterator[str]:
-        """A slot at the beginning, dropped afterwards."""
+        """Create a slot at the start of the backlog, and drop it afterwards."""
         name = f"bench_{next(_runs)}"
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
         with self._dropped_afterwards(name):
@@ -103,7 +103,7 @@ class Backlog:
 
     @contextlib.contextmanager
     def emptied(self) -> Iterator[str]:
-        """The tables without their rows, and a slot that begins here, dropped afterwards."""
+        """Empty the tables and create a slot at the current position, and drop the slot afterwards."""
         name = f"bench_{next(_runs)}"
         self.execute(f"TRUNCATE {', '.join(map(table_name, range(self.case.tables)))}")
         self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
@@ -115,7 +115,7 @@ class Backlog:
         try:
             yield
         finally:
-            # A walsender whose client was killed may hold it for a moment.
+            # The walsender of a killed client may hold the slot for a moment.
             self.execute(
                 "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
                 " WHERE slot_name = %s AND active",
@@ -124,15 +124,15 @@ class Backlog:
             self.execute("SELECT pg_drop_replication_slot(%s)", name)
 
     def is_active(self, slot: str) -> bool:
-        """Whether a walsender reads this slot."""
+        """Return whether a walsender reads this slot."""
         return bool(self.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", slot))
 
     def current_lsn(self) -> int:
-        """Where the server's WAL ends."""
+        """Return the end of the server's WAL."""
         return int(self.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
 
     def execute(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
-        """Run a statement in its database."""
+        """Run a statement in the backlog's database."""
         return self._server.execute(statement, *params, dbname=self.database)
 
     def _build(self) -> None:
@@ -151,7 +151,7 @@ class Backlog:
         self.start_lsn = int(row[0])
         self._fill(case.rows_per_transaction)
         self.end_lsn = self.current_lsn() if case.rows else NEVER
-        self.execute("CHECKPOINT")  # what the rows have made dirty is written now, not in a run
+        self.execute("CHECKPOINT")  # write the pages that the inserts made dirty now, not during a run
 
     def _create_tables(self) -> None:
         case = self.case
@@ -184,12 +184,12 @@ class Backlog:
 
 
 def table_name(number: int) -> str:
-    """The name of one of the case's tables."""
+    """Return the name of one of the case's tables."""
     return f"t{number}"
 
 
 def statement_of(case: Case, operation: str) -> str:
-    """What writes rows `at` to `at + per - 1`, each statement of one transaction. Pure."""
+    """Return the statement that writes rows `at` to `at + per - 1` in one transaction. Pure."""
     last = "least(at + per, last + 1) - 1"
     table = table_name(0) if case.of_one_table else SPREAD
     if operation == "update":

@@ -1,7 +1,7 @@
 """The cases of the benchmark, as a table of data. Pure.
 
-Out: `CASES` by name: which tables, which rows, how many in a transaction, what is asked of the server.
-Invariant: a case says everything that its backlog depends on, so that each runner drains the same WAL.
+Out: `CASES` by name: the tables, the rows, the rows of a transaction, the options requested from the server.
+Invariant: a case defines everything that its backlog depends on, so that each runner drains the same WAL.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MANY_TOPICS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One backlog, and how it is drained.
+    """One backlog, and the way to drain it.
 
-    `of_one_table`: all rows go into the first of the `tables`; else they are spread over all of them. `prefix_rows`
-    rows are in the table before, for updates and deletes. `is_long`: only run when it is named.
+    `of_one_table`: all rows go into the first of the `tables`; otherwise they are spread over all of them.
+    `prefix_rows` rows are in the table before, for updates and deletes. `is_long`: runs only when it is named.
     """
 
     name: str
@@ -42,21 +42,21 @@ class Case:
     of_one_table: bool = True
     partitions: int = 4
     warm_share: float = 0.0
-    """The share of the rows that is durable before the rate begins: by then each table's topic is there."""
+    """The share of the rows that must be durable before the rate starts: by then each table's topic exists."""
     is_long: bool = False
 
     @property
     def records_per_row(self) -> int:
-        """How many records one row becomes: a delete has a tombstone behind it."""
+        """The number of records that one row produces: a delete is followed by a tombstone."""
         return 2 if self.operation == "delete" else 1
 
     @property
     def is_one_transaction(self) -> bool:
-        """Whether nothing of it can be durable before all of it is."""
+        """Whether all rows are in one transaction, so that no row can be durable before all are."""
         return self.rows_per_transaction >= self.rows
 
     def scaled(self, share: float) -> Case:
-        """The same with a share of the rows, at least two transactions unless it is about one."""
+        """Return the case with a share of the rows, at least two transactions unless the case is about one."""
         rows = max(round(self.rows * share), 1)
         if self.is_one_transaction:
             return replace(self, rows=rows, rows_per_transaction=rows)
@@ -90,7 +90,7 @@ KILOBYTE_TEXT: Columns = (_ID, ("body", "text", f"rpad('row ' || g || ' ', {KILO
 TOASTED: Columns = (
     _ID,
     ("counter", "integer", "0"),
-    # Not compressed: else it is so small that it stays in the row, and is sent.
+    # Not compressed: a compressed value would be so small that it stays in the row and is sent.
     ("body", "text STORAGE EXTERNAL", "rpad('row ' || g || ' ', 4000, md5(g::text))"),
 )
 NUMERICS: Columns = (
@@ -210,7 +210,7 @@ def _scaling() -> Iterable[Case]:
             of_one_table=False,
             partitions=1,
             warm_share=SPREAD_WARM_SHARE,
-            is_long=tables > MANY_TOPICS,  # to make so many topics takes longer than to drain
+            is_long=tables > MANY_TOPICS,  # creating so many topics takes longer than draining
         )
     for topics in (1, 10, 100, 500):
         yield Case(
@@ -227,4 +227,4 @@ def _scaling() -> Iterable[Case]:
 
 
 CASES = {case.name: case for case in (*_inserts(), *_changes(), *_shapes(), *_scaling())}
-"""All of them, in the order in which they run."""
+"""All cases, in the order of execution."""

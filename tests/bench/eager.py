@@ -1,6 +1,6 @@
-"""`python -m tests.bench.eager`: the daemon as ever, but it reads as soon as anything is there.
+"""`python -m tests.bench.eager`: the normal daemon, except that it reads as soon as data is available.
 
-The runner `cdcd_eager`: beside `cdcd` it shows what the reading rhythm is worth.
+The runner `cdcd_eager`, compared with `cdcd`, shows the benefit of the pauses between reads.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""What is wanted of speed and cost, beside what a run of the benchmark has measured. Pure.
+"""The targets for speed and cost, next to the measurements of a benchmark run. Pure.
 
-In: a result, as it is in JSON.  Out: a `Figure` for each goal that the result says something of.
-Invariant: medians; a ratio is taken within one round; memory is the most of any run; a goal of which nothing was
-measured is not there, and never counts as reached.
+In: a result, as it is in JSON.  Out: a `Figure` for each target for which the result has a measurement.
+Invariant: medians; a ratio is taken within one round; memory is the maximum of all runs; a target without a
+measurement is absent and never counts as reached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Runs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One goal. `is_most`: the measured value may be at most the wanted one, else at least."""
+    """One target. `is_most`: the measured value may be at most the wanted one, otherwise at least."""
 
     name: str
     measured: float
@@ -35,22 +35,22 @@ class Figure:
 
     @property
     def is_reached(self) -> bool:
-        """Whether it is as wanted."""
+        """Whether the measurement reaches the target."""
         return self.measured <= self.wanted if self.is_most else self.measured >= self.wanted
 
     def cells(self) -> tuple[str, str, str, str]:
-        """It as a table shows it."""
+        """Return the cells of the figure's row in a table."""
         bound = f"at {'most' if self.is_most else 'least'} {self.wanted:g}"
         return self.name, f"{self.measured:.2f}", bound, "" if self.is_reached else "not reached"
 
 
 def figures(result: Mapping[str, Any]) -> list[Figure]:
-    """Return the goals that this result says something of."""
+    """Return the targets for which this result has a measurement."""
     return [*_rates(result["runs"]), *_cpu(result["runs"]), *_late(result["latencies"]), *_rest(result)]
 
 
 def together(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return several results as one, each with rounds of its own."""
+    """Return several results as one, with the rounds of each numbered separately."""
     return {
         "runs": [
             {**run, "round": (number, run["round"])}
@@ -118,6 +118,6 @@ def _rest(result: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _of(runs: Runs, case: str, limit: str = "unix") -> Summary | None:
-    """cdcd's runs of a case, with the ratio to another runner."""
+    """Yield cdcd's runs of a case, with their ratio to another runner."""
     found = summaries([run for run in runs if run["case"] == case], limit)
     return next((one for one in found if one.runner == "cdcd"), None)

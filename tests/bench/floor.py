@@ -1,10 +1,10 @@
-"""How late a row is when there is nothing but a broker and a producer: what no reader of PostgreSQL can be below.
+"""The latency of a row with a broker and a producer alone: the lower bound for every reader of PostgreSQL.
 
 In: a broker's address, a `Way` to write, seconds.  Out: `Floor`.
-Rows arrive at a rate; each Kafka transaction takes those that have, in the order of cdcd's sink: rows and what joins
-the progress topic, then the progress record. A row's time is from its arrival until the commit returned; what reads
-it then is not in it.
-Invariant: a read_committed reader finds each row that was counted, once; else it is an error and no result.
+Rows arrive at a rate; each Kafka transaction takes the arrived rows, in the order of cdcd's sink: the rows and the
+record that adds the progress topic, then the progress record. A row's latency is from its arrival to the return of
+the commit; it excludes the consumer.
+Invariant: a read_committed reader finds each counted row once; otherwise the run is an error and has no result.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PREFIX = "bench-floor."
 ROWS, PROGRESS = f"{PREFIX}rows", f"{PREFIX}progress"
 PARTITIONS = 4
 ROW, RECORD = b"x" * 200, b"x" * 400
-"""About as large as a row of ten columns, and as a progress record."""
+"""About the size of a row of ten columns, and of a progress record."""
 WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`producers` in turn, each with a Kafka transaction of its own; 0: one, without transactions.
+    """`producers` take turns, each with a Kafka transaction of its own; 0: one producer, without transactions.
 
-    `join_wait_us`: how long rows that come behind the first ones still go into their transaction.
+    `join_wait_us`: how long a transaction accepts more rows after its first ones.
     """
 
     name: str
@@ -54,12 +54,12 @@ WAYS = (
     Way("two in turn", 2),
     Way("no transactions", 0),
 )
-"""Two: one hands over while the other commits; commits are in order."""
+"""Two producers: one sends while the other commits; commits are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloorCase:
-    """One case: so many rows a second."""
+    """One case: a number of rows per second."""
 
     name: str
     about: str
@@ -75,7 +75,7 @@ FLOORS = {
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What came of one way; milliseconds from a row's arrival."""
+    """The result of one way to write; milliseconds from a row's arrival."""
 
     case: str
     way: str
@@ -87,12 +87,12 @@ class Floor:
     max_ms: float
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return asdict(self)
 
 
 def measure_floor(bootstrap: str, case: FloorCase, way: Way, seconds: int, warm_up_s: int) -> Floor:
-    """Write at the rate for so long; before that for `warm_up_s` without counting. Raises StackError."""
+    """Write at the rate for `seconds`, after `warm_up_s` without measurement. Raises StackError."""
     with _topics(bootstrap):
         producers = [_producer(bootstrap, number, way) for number in range(max(way.producers, 1))]
         warm, _ = _written(producers, way, case.per_second, warm_up_s)
@@ -100,7 +100,7 @@ def measure_floor(bootstrap: str, case: FloorCase, way: Way, seconds: int, warm_
         rows = len(warm) + len(late_ms)
         found = count_committed(bootstrap, [ROWS], rows)
         if found != rows:
-            raise StackError("what was read is not what was written", written=rows, read=found)
+            raise StackError("the number of records read is not the number written", written=rows, read=found)
     late_ms.sort()
     return Floor(
         case=case.name,
@@ -122,29 +122,29 @@ class Arrivals:
         self._taken = 0
 
     def next_s(self) -> float:
-        """When the next one that was not taken arrives."""
+        """Return the arrival time of the next row that was not taken."""
         return self._begin_s + self._taken / self._per_second
 
     def take(self, now_s: float) -> range:
-        """Take all that have arrived; their numbers."""
+        """Take all arrived rows and return their numbers."""
         arrived = max(math.floor((now_s - self._begin_s) * self._per_second) + 1, self._taken)
         rows, self._taken = range(self._taken, arrived), arrived
         return rows
 
     def late_ms(self, rows: Sequence[int], now_s: float) -> list[float]:
-        """How long ago each has arrived."""
+        """Return the time since each row's arrival, in milliseconds."""
         return [(now_s - self._begin_s - row / self._per_second) * 1000 for row in rows]
 
 
 def _written(
     producers: Sequence[Producer], way: Way, per_second: int, seconds: int
 ) -> tuple[list[float], int]:
-    """How late each row was, and how many Kafka transactions there were."""
+    """Return the latency of each row, and the number of Kafka transactions."""
     arrivals = Arrivals(per_second, time.monotonic())
     end_s = time.monotonic() + seconds
     late_ms: list[float] = []
     under_way: list[Future[list[float]] | None] = [None] * len(producers)
-    with ThreadPoolExecutor(1) as commits:  # one at a time, so in order
+    with ThreadPoolExecutor(1) as commits:  # one commit at a time, so commits are in order
         for number in itertools.count():
             at = number % len(producers)
             late_ms += _done(under_way[at])
@@ -163,7 +163,7 @@ def _done(commit: Future[list[float]] | None) -> list[float]:
 
 
 def _handed_over(producer: Producer, way: Way, arrivals: Arrivals) -> list[int]:
-    """Hand over what has arrived, and what does while it joins; return the numbers of the rows."""
+    """Produce the arrived rows, and those that arrive during the wait for more; return the rows' numbers."""
     if way.producers:
         producer.begin_transaction()
     rows = _produced(producer, arrivals)

@@ -1,7 +1,7 @@
-"""What a runner has written into Kafka: how far it has come, how many records there are.
+"""A runner's output in Kafka: its progress, and the number of its records.
 
 In: a broker's address, topics.  Out: counts, progress as a read_committed reader sees it.
-Invariant: what counts as durable is what such a reader has; nobody takes a runner's own word.
+Invariant: a row is durable when a read_committed reader has it; a runner's own report does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIVE_UP_S = 30.0
 
 
 def consumer(bootstrap: str, **more: Any) -> Consumer:
-    """A read_committed reader without a group of its own."""
+    """Return a read_committed reader without a group of its own."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -44,10 +44,10 @@ class ProgressReader:
         self._key = slot.encode()
         self._is_assigned = False
         self.end_lsn = 0
-        """Up to where everything is durable."""
+        """The position up to which everything is durable."""
 
     def look(self, timeout_s: float) -> int:
-        """Wait at most so long for news; up to where everything is durable, 0 before there is a record."""
+        """Wait at most `timeout_s` for a progress record; return the durable position, 0 before the first record."""
         if not self._is_assigned and not self._assign():
             time.sleep(timeout_s)
             return self.end_lsn
@@ -58,7 +58,7 @@ class ProgressReader:
         return self.end_lsn
 
     def close(self) -> None:
-        """Leave."""
+        """Close the reader."""
         self._consumer.close()
 
     def _assign(self) -> bool:
@@ -80,10 +80,10 @@ class ProgressReader:
 
 
 def count_committed(bootstrap: str, topics: Collection[str], at_least: int) -> int:
-    """How many records a read_committed reader finds in these topics, read to their end.
+    """Return the number of records that a read_committed reader finds in these topics, read to their end.
 
-    A commit is answered before its markers are in all partitions, so that a reader may be a moment behind it: while
-    there are fewer than `at_least`, more is waited for.
+    The broker acknowledges a commit before its markers are in all partitions, so a reader may lag for a moment: while
+    there are fewer than `at_least` records, wait for more.
     """
     reader = consumer(bootstrap, **{"queued.min.messages": 100_000, "fetch.message.max.bytes": 8 << 20})
     try:
@@ -119,7 +119,7 @@ _BEING_MADE = (
 
 
 class Watermarks:
-    """How many records there are in topics that are written without transactions, without reading them."""
+    """Counts the records of topics that are written without transactions, without reading them."""
 
     def __init__(self, bootstrap: str, topics: Collection[str]) -> None:
         self._consumer = consumer(bootstrap)
@@ -127,7 +127,7 @@ class Watermarks:
         self._parts: list[TopicPartition] = []
 
     def total(self) -> int:
-        """The sum of the ends of all partitions; topics that are not there yet have none."""
+        """Return the sum of the ends of all partitions; a topic that does not exist yet has none."""
         if len({part.topic for part in self._parts}) < len(self._topics):
             known = self._consumer.list_topics(timeout=10).topics
             self._parts = [
@@ -148,12 +148,12 @@ class Watermarks:
         return end
 
     def close(self) -> None:
-        """Leave."""
+        """Close the reader."""
         self._consumer.close()
 
 
 def delete_topics(bootstrap: str, prefix: str) -> None:
-    """Delete every topic whose name begins so, and wait until they are gone."""
+    """Delete every topic whose name has this prefix, and wait until they are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     names = [name for name in admin.list_topics(timeout=30).topics if name.startswith(prefix)]
     if names:

@@ -1,9 +1,9 @@
-"""How late a row is: from COMMIT's return at who wrote it to a read_committed consumer that has it.
+"""The latency of a row: from the return of the writer's COMMIT to a read_committed consumer that has the row.
 
 In: a rate, a runner, seconds.  Out: `Latency`.
 pgbench keeps the rate (transactions of one row, arrivals of a Poisson process) and logs when each COMMIT returned; a
-process of its own reads the topic and notes when it had each row; both by the clock of this machine.
-Invariant: every row that was committed is read, each once; else it is an error and no result.
+separate process reads the topic and notes when it had each row; both use the clock of this machine.
+Invariant: every committed row is read exactly once; otherwise the run is an error and has no result.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.faults.watched import MIB, PART_S, PARTS, Held, Watch, median
 
 CLIENTS = 4
 CLIENT_ROWS = 1_000_000_000
-"""Ids of one client's rows begin at its number times this; those of the warm-up are below zero."""
+"""A client's row ids start at its number times this constant; ids of the warm-up are below zero."""
 WARM_UP_S = 10
 COLD_WARM_UP_S = 75
-"""For a broker that has met few transactions yet: its Java is compiled when it has met some thousand."""
+"""For a broker that has run few transactions yet: its JVM compiles the code after some thousand of them."""
 WARM_UP, COUNTED = "warm-up", "counted"
 READ_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One case: so many transactions of one row a second."""
+    """One case: a number of one-row transactions per second."""
 
     name: str
     about: str
@@ -61,7 +61,7 @@ RATES = {
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What came of one run; milliseconds from COMMIT's return."""
+    """The result of one run; milliseconds from COMMIT's return."""
 
     case: str
     runner: str
@@ -76,23 +76,23 @@ class Latency:
     peak_memory_bytes: int
     others_share: float
     memory_mib: list[float]
-    """What the daemon had resident in each sixth of a long run: medians, that may not grow."""
+    """The daemon's resident memory in each sixth of a long run: medians, which must not grow."""
     settings: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return asdict(self)
 
 
 def empty_case(rate: Rate) -> Case:
-    """The table that is written into, with nothing in it."""
+    """Return a case with the table for the rows, empty at the start."""
     return Case(rate.name, rate.about, TEN, 0, 1)
 
 
 def measure_latency(
     servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int, warm_up_s: int = WARM_UP_S
 ) -> Latency:
-    """Write at the rate and read, for so long; before that for `warm_up_s` without counting."""
+    """Write at the rate and read for `seconds`, after `warm_up_s` without measurement."""
     with backlog.emptied() as slot, runner.run(servers, backlog, slot) as running:
         meter = Meter(servers, running.pid)
         with asking(backlog) as connection:
@@ -144,9 +144,9 @@ def _result(
 
 
 def committed_at(lines: Iterable[str], client_rows: int) -> dict[int, int]:
-    """When COMMIT returned, in microseconds of the epoch, by the row's id: from pgbench's log. Pure.
+    """Return when COMMIT returned, in microseconds of the epoch, by the row's id, from pgbench's log. Pure.
 
-    A line is: client, number of its transaction from 1 on, how long it took, script, end in seconds and micros.
+    A line is: client, number of its transaction from 1 on, duration, script, end in seconds and microseconds.
     """
     found = {}
     for line in lines:
@@ -156,11 +156,11 @@ def committed_at(lines: Iterable[str], client_rows: int) -> dict[int, int]:
 
 
 def latencies_ms(committed: Mapping[int, int], seen: Sequence[tuple[int, int]]) -> list[float]:
-    """How late each row was. Raises StackError when a row is missing or was read twice. Pure."""
+    """Return the latency of each row. Raises StackError when a row is missing or was read twice. Pure."""
     ids = {row for row, _ in seen}
     if len(ids) != len(seen) or ids != committed.keys():
         raise StackError(
-            "what was read is not what was committed",
+            "the rows read are not the rows committed",
             committed=len(committed),
             read=len(seen),
             missing=len(committed.keys() - ids),
@@ -170,7 +170,7 @@ def latencies_ms(committed: Mapping[int, int], seen: Sequence[tuple[int, int]]) 
 
 
 def memory_mib(samples: Sequence[Held]) -> list[float]:
-    """The median of each sixth of the time; nothing of a time so short that it says nothing. Pure."""
+    """Return the median of each sixth of the time, or nothing if the time is too short to be meaningful. Pure."""
     if len(samples) < 2 or samples[-1].at_s - samples[0].at_s < PARTS * PART_S:
         return []
     edges = pairwise(part / PARTS for part in range(PARTS + 1))
@@ -178,22 +178,22 @@ def memory_mib(samples: Sequence[Held]) -> list[float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of the ordered values is not above. Pure."""
+    """Return the value below which this share of the ordered values lies. Pure."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def id_of_key(key: bytes) -> int:
-    """The row's id: the only field of an Avro key, behind five bytes of the registry's. Pure."""
+    """Return the row's id: the only field of an Avro key, after the registry's five-byte header. Pure."""
     value = shift = 0
     for byte in key[5:]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1)
-    raise ValueError("a key that is no long")
+    raise ValueError("a key that is not a long")
 
 
-# --- who writes ----------------------------------------------------------------------------------------------
+# --- the writer ----------------------------------------------------------------------------------------------
 
 
 class _Writer:
@@ -211,7 +211,7 @@ class _Writer:
 
     @contextlib.contextmanager
     def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[None]:
-        """Write at this rate to the end of the block and of the time. Raises StackError."""
+        """Write at this rate until the end of the block or of the time. Raises StackError."""
         name = WARM_UP if is_warm_up else COUNTED
         script = self.folder / f"{name}.sql"
         script.write_text(insert_script(is_warm_up=is_warm_up))
@@ -230,12 +230,12 @@ class _Writer:
                 process.kill()
 
     def log(self, name: str = COUNTED) -> list[str]:
-        """What it has written down of each row."""
+        """Return pgbench's log of each row."""
         return [line for path in self.folder.glob(f"{name}.[0-9]*") for line in path.read_text().splitlines()]
 
 
 def insert_script(*, is_warm_up: bool) -> str:
-    """What pgbench runs for each transaction; ids of the warm-up are negative. Pure."""
+    """Return pgbench's script for each transaction; ids of the warm-up are negative. Pure."""
     first = (
         f"-{CLIENT_ROWS}::bigint * (:client_id + 1)" if is_warm_up else f"{CLIENT_ROWS}::bigint * :client_id"
     )
@@ -244,12 +244,12 @@ def insert_script(*, is_warm_up: bool) -> str:
     return f"\\set n :n + 1\nINSERT INTO {table_name(0)} SELECT {values} FROM ({row}) AS row;\n"
 
 
-# --- who reads -----------------------------------------------------------------------------------------------
+# --- the reader ----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _reading(servers: Servers, topic: str, writer: _Writer) -> Iterator[_Reader]:
-    """A reader that has all rows of the warm-up, so that who delivers is not behind."""
+    """Start a reader and wait until it has all rows of the warm-up, so that the daemon has no backlog."""
     output = writer.folder / "seen"
     before = str(len(writer.log(WARM_UP)))
     command = [
@@ -265,7 +265,7 @@ def _reading(servers: Servers, topic: str, writer: _Writer) -> Iterator[_Reader]
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "reading":
-            raise StackError("the reader did not begin", topic=topic)
+            raise StackError("the reader did not start", topic=topic)
         yield _Reader(process, output)
     finally:
         process.kill()
@@ -282,7 +282,9 @@ class _Reader:
         return self._process.pid
 
     def rows(self, count: int) -> list[tuple[int, int]]:
-        """Id and time in microseconds of each row, when it has so many (or time is over: then what it has)."""
+        """Return id and time in microseconds of each row, when the reader has this many; after the timeout, those
+        that it has.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count} {time.time() + READ_WITHIN_S}\n")
         self._process.stdin.close()

@@ -1,12 +1,12 @@
-"""One run: a runner drains a backlog, and what it took is measured.
+"""One run: a runner drains a backlog, and its time and cost are measured.
 
 In: servers, a backlog, a runner.  Out: `Run`.
-What the rate is: from the moment that the first row is durable (for pg_recvlogical: sent; for who needs to get
-warm: a share of all), the rows that the
-walsender had not sent by then, over the time until all rows are durable. So the start counts nowhere, and what was
-on its way at that moment counts against the runner. Where one transaction is all there is, nothing is durable before
-all is, and the time begins with the stream. CPU is that of the same window, over the same rows.
-Invariant: a run whose records are not as many as the case makes is an error.
+The rate: the measurement starts when the first row is durable (for pg_recvlogical: sent; for a runner that needs a
+warm-up: when a share of all rows is). The rows that the walsender had not sent by then are divided by the time until
+all rows are durable. So the start counts nowhere, and rows in flight at that moment count against the runner. In a
+backlog of one transaction no row is durable before all are, and the time starts with the stream. CPU is that of the
+same interval, over the same rows.
+Invariant: a run with another number of records than the case produces is an error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ START_LOOK_S = 0.005
 START_WITHIN_S = 180.0
 STANDSTILL_S = 600.0
 SLOWEST_ROWS_A_SECOND = 5_000
-"""How long the server may have sent nothing more until a run is given up: one transaction may be decoded meanwhile,
-or written, at this rate at least."""
+"""How long the server may send nothing before a run is abandoned: meanwhile one transaction may be decoded or
+written, at this rate at least.
+"""
 
 _SENT = "SELECT sent_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s"
 _ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS NOT NULL"
@@ -43,7 +44,7 @@ _ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run has taken. CPU by process in seconds, of user and system, for `rows` rows."""
+    """The measurements of one run. CPU by process in seconds, of user and system, for `rows` rows."""
 
     case: str
     runner: str
@@ -67,27 +68,27 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self.rows / self.seconds
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others have used so much of the machine that it says little."""
+        """Whether other processes used so much of the machine that the result is unreliable."""
         return self.others_share > NOISE
 
     def cpu_us_per_row(self, process: str) -> float:
-        """CPU of one process, user and system, in microseconds a row."""
+        """Return the CPU time of one process, user and system, in microseconds per row."""
         spent = self.cpu.get(process, {})
         return sum(spent.values()) / self.rows * 1e6
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the run for JSON."""
         return asdict(self) | {"rows_per_second": round(self.rate, 1), "is_disturbed": self.is_disturbed}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the processes and the machine."""
+    """One measurement of the processes and the machine."""
 
     at_s: float
     cpu: dict[str, Cpu]
@@ -96,7 +97,7 @@ class Sample:
 
 
 class Meter:
-    """Looks at the processes of one run. A process that has ended keeps what it was last seen to have used."""
+    """Measures the processes of one run. For an ended process, its last measured usage remains."""
 
     def __init__(self, servers: Servers, receiver: int) -> None:
         broker, registry, postmaster = servers.kafka.pid, servers.registry.pid, servers.postgres.pid
@@ -109,23 +110,23 @@ class Meter:
         self.peak_memory_bytes = 0
 
     def watch(self, name: str, pid: int) -> None:
-        """This process, too, is the run's: the walsender, for one."""
+        """Add a process to the run, for example the walsender."""
         self._pids[name] = pid
 
     def touch(self) -> None:
-        """Look at what may end by itself."""
+        """Measure the processes that may end by themselves."""
         for name in ("walsender", "receiver"):
             self._look(name)
         self.peak_memory_bytes = usage.peak_memory_of(self._receiver) or self.peak_memory_bytes
 
     def sample(self) -> Sample:
-        """Look at everything."""
+        """Measure all processes."""
         at_s = time.monotonic()
         self.touch()
         for name in self._pids:
             self._look(name)
-        # The walsender is one of the family; when it has ended, what it has used is the postmaster's to know.
-        # Whom the benchmark has waited for was at work for it: who writes at a rate, for one.
+        # The walsender is a child of the postmaster, whose figures include the usage of ended children.
+        # Ended children of the benchmark, such as pgbench, worked for it.
         self._last["bench"] = usage.with_ended_children_of(os.getpid())
         family = usage.family_of(self._postmaster)
         self._last["postgres"] = family - self._last.get("walsender", Cpu())
@@ -138,9 +139,9 @@ class Meter:
 
 
 def others_share(before: Sample, after: Sample, cores: int) -> float:
-    """The share of the machine that was used by nobody of ours, or taken from it. Pure.
+    """Return the share of the machine that other processes used, or that was taken from the machine. Pure.
 
-    The kernel's interrupts belong to no process: on a machine that does nothing else they are the run's.
+    The kernel's interrupts belong to no process: on an otherwise idle machine the run causes them.
     """
     elapsed_s = after.at_s - before.at_s
     if elapsed_s <= 0:
@@ -151,13 +152,13 @@ def others_share(before: Sample, after: Sample, cores: int) -> float:
 
 
 def rows_left(rows: int, start_lsn: int, end_lsn: int, sent_lsn: int) -> float:
-    """How many rows lie behind `sent_lsn` in a backlog of equal rows. Pure."""
+    """Return the number of rows after `sent_lsn` in a backlog of equal rows. Pure."""
     at = min(max(sent_lsn, start_lsn), end_lsn)
     return rows * (end_lsn - at) / (end_lsn - start_lsn)
 
 
 def measure(servers: Servers, backlog: Backlog, runner: Runner) -> Run:
-    """Let the runner drain the backlog over a slot of its own. Raises StackError when it does not."""
+    """Let the runner drain the backlog over a slot of its own. Raises StackError when the run fails."""
     with backlog.new_slot() as slot, asking(backlog) as connection:
         started_s = time.monotonic()
         with runner.run(servers, backlog, slot) as running:
@@ -165,7 +166,7 @@ def measure(servers: Servers, backlog: Backlog, runner: Runner) -> Run:
 
 
 class _Watching:
-    """The course of one run: it is waited for the stream, for the first row, for the last."""
+    """The course of one run: it waits for the stream, for the first row, for the last."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class _Watching:
         self._meter = Meter(servers, running.pid)
 
     def run(self) -> Run:
-        """Wait for the end; what it took."""
+        """Wait for the end and return the measurements."""
         backlog, case = self._backlog, self._backlog.case
         walsender = await_stream(self._connection, self._slot, self._running.look, self._runner.name)
         self._meter.watch("walsender", walsender)
@@ -198,7 +199,7 @@ class _Watching:
             seen = self._await(walsender, Seen.WARM)
             begin = self._meter.sample()
             left = rows_left(case.rows, backlog.start_lsn, backlog.end_lsn, self._sent(walsender))
-        if left < case.rows / 10:  # too small a rest to say anything
+        if left < case.rows / 10:  # the rest is too small for a meaningful rate
             begin, left = ready, float(case.rows)
         if seen is not Seen.ALL:
             self._await(walsender, Seen.ALL)
@@ -232,7 +233,7 @@ class _Watching:
         )
 
     def _await(self, walsender: int, wanted: Seen) -> Seen:
-        """Wait until the run is as far."""
+        """Wait until the run has reached this state."""
         sent, news_s = 0, time.monotonic()
         standstill_s = STANDSTILL_S + self._backlog.case.rows_per_transaction / SLOWEST_ROWS_A_SECOND
         while (seen := self._running.look(LOOK_S)).value < wanted.value or self._is_none_sent(
@@ -247,7 +248,7 @@ class _Watching:
         return seen
 
     def _is_none_sent(self, seen: Seen, walsender: int) -> bool:
-        """Whether a receiver that throws away is there and the server has sent it nothing yet."""
+        """Return whether the runner discards its rows and the server has sent it none yet."""
         return seen in (Seen.SOME, Seen.WARM) and self._sent(walsender) <= self._backlog.start_lsn
 
     def _sent(self, walsender: int) -> int:
@@ -256,14 +257,14 @@ class _Watching:
 
 
 def await_stream(connection: Connection, slot: str, look: Callable[[float], object], name: str) -> int:
-    """Wait until a walsender reads the slot; its process id. Raises StackError when none comes.
+    """Wait until a walsender reads the slot and return its process id. Raises StackError when none comes.
 
-    `look` waits so long, and raises when the receiver has ended.
+    `look` waits for its argument's time, and raises when the receiver has ended.
     """
     deadline_s = time.monotonic() + START_WITHIN_S
     while not (rows := _ask(connection, _ACTIVE, slot)):
         if look(START_LOOK_S) is Seen.ALL:
-            raise StackError(f"{name} was done before it was seen to stream", hint="choose a larger --scale")
+            raise StackError(f"{name} was done before it was found streaming", hint="choose a larger --scale")
         if time.monotonic() > deadline_s:
             raise StackError(f"{name} never began to stream")
     return int(rows[0][0])
@@ -277,7 +278,7 @@ def _ask(connection: Connection, statement: str, *params: object) -> list[tuple[
 
 @contextlib.contextmanager
 def asking(backlog: Backlog) -> Iterator[Connection]:
-    """A connection that each question is a transaction of."""
+    """Open a connection in which each query is a transaction."""
     connection = psycopg2.connect(backlog.dsn)
     connection.autocommit = True
     try:

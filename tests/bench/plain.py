@@ -1,12 +1,12 @@
-"""`python -m tests.bench.plain`: the daemon as a plain installation and the image have it, without the extra `demo`.
+"""`python -m tests.bench.plain`: the daemon as in a plain installation and in the image, without the extra `demo`.
 
-The log's library loads `rich` where it finds it, which is 5 MB that no production has.
+The log's library loads `rich` if it is installed, which is 5 MB that no production installation has.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.modules["rich"] = None  # type: ignore[assignment]  # importing it is an ImportError, as where it is missing
+    sys.modules["rich"] = None  # type: ignore[assignment]  # the import raises ImportError, as without the extra
 
     from cdcd.cli import main
 

@@ -1,9 +1,9 @@
-"""`make profile`: where a drain spends its time, function by function.
+"""`make profile`: the time that each function takes in a drain.
 
 In: a case.  Out: a file of collapsed stacks (speedscope.app and flame graph tools read it), and the functions with
-the most samples of their own. py-spy looks on from outside, with the stacks of compiled code; it is in the extra
-`bench`.
-Must not: be taken for a measurement of speed: each look stops the daemon for a moment.
+the most samples of their own. py-spy samples the process from outside, with the stacks of compiled code; it is in the
+extra `bench`.
+Must not: be used to measure speed: each sample stops the daemon for a moment.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CDCD = {runner.name: runner for runner in OWN if runner.name not in ("unix", "tc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drain under py-spy; print what was seen most."""
+    """Drain under py-spy and print the most sampled functions."""
     options = _options(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, also the daemon
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also a started daemon ends
     folder = make_run_folder("cdcd-bench-", server_account())
     try:
         program = py_spy()
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def py_spy() -> str:
-    """The program. Raises StackError when it is not installed."""
+    """Return the path of py-spy. Raises StackError when it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:
@@ -77,7 +77,7 @@ def _record(servers: Servers, case: Case, runner: str, command: list[str]) -> No
         recorder = subprocess.Popen([*command, "--pid", str(running.pid)])
         try:
             _await(running, Seen.ALL)
-            recorder.send_signal(signal.SIGINT)  # it writes what it has
+            recorder.send_signal(signal.SIGINT)  # py-spy writes its samples
             if status := recorder.wait(120):
                 raise StackError(f"py-spy ended with {status}")
         finally:
@@ -90,9 +90,9 @@ def _await(running: Running, wanted: Seen) -> None:
 
 
 def top(stacks: Iterable[str]) -> str:
-    """The functions that were on top of a stack most often, or anywhere in it, with their share; threads first. Pure.
+    """Return the functions most often on top of a stack, or anywhere in it, with their share; threads first. Pure.
 
-    A line is: frames from the bottom up with semicolons between, the first is the thread; a space; samples.
+    A line is: frames from the bottom up separated by semicolons, the first is the thread; a space; samples.
     """
     own: Counter[str] = Counter()
     with_called: Counter[str] = Counter()
@@ -112,7 +112,7 @@ def top(stacks: Iterable[str]) -> str:
         (
             "threads:",
             *shares(threads, SHOWN_THREADS),
-            "functions with what they call:",
+            "functions including their callees:",
             *shares(with_called, SHOWN),
             "functions alone:",
             *shares(own, SHOWN),
@@ -125,12 +125,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="make profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--case", default="insert-1000", choices=CASES, metavar="NAME", help="as in make bench (insert-1000)")
-    add("--runner", default="cdcd", choices=CDCD, help="which cdcd (default cdcd)")
+    add(
+        "--case",
+        default="insert-1000",
+        choices=CASES,
+        metavar="NAME",
+        help="a case of make bench (insert-1000)",
+    )
+    add("--runner", default="cdcd", choices=CDCD, help="runner of cdcd (default cdcd)")
     add("--scale", type=float, default=1.0, help="a share of the case's rows (default 1)")
-    add("--rate", type=int, default=100, help="looks a second (default 100)")
+    add("--rate", type=int, default=100, help="samples a second (default 100)")
     add("--no-native", dest="native", action="store_false", help="Python's frames only: cheaper")
-    add("--output", type=Path, default=Path("profile.folded"), help="the file (default profile.folded)")
+    add("--output", type=Path, default=Path("profile.folded"), help="output file (default profile.folded)")
     return parser.parse_args(arguments)
 
 

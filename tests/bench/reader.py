@@ -1,9 +1,9 @@
-"""`python -m tests.bench.reader BOOTSTRAP TOPIC BEFORE FILE`: note when each row could be read.
+"""`python -m tests.bench.reader BOOTSTRAP TOPIC BEFORE FILE`: note when each row was readable.
 
 Out: the line `reading` when it has the BEFORE rows of the warm-up, whose ids are negative; at the end FILE with pairs
 of 64-bit numbers, id and microseconds.
-In, on standard input: how many rows there are, and until when (seconds of the epoch) to wait for them.
-Invariant: read_committed; the clock is read when a row is handed over, before anything else is done with it.
+In, on standard input: the number of rows, and the time (seconds of the epoch) at which to stop waiting for them.
+Invariant: read_committed; the clock is read when the consumer returns a row, before the row is processed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ POLL_S = 0.1
 
 
 def main() -> None:
-    """Read until there are as many rows as standard input says."""
+    """Read until there are as many rows as standard input requests."""
     bootstrap, topic, before, output = sys.argv[1:]
     ending = _Ending()
-    reader = consumer(bootstrap, **{"enable.partition.eof": False})  # nobody asks for it, and it takes time
+    reader = consumer(bootstrap, **{"enable.partition.eof": False})  # no consumer needs it, and it takes time
     partitions = reader.list_topics(topic, 30).topics[topic].partitions
     reader.assign([TopicPartition(topic, number, 0) for number in partitions])
     seen, left = array.array("q"), int(before)
@@ -57,7 +57,7 @@ class _Ending:
         threading.Thread(target=self._hear, daemon=True).start()
 
     def is_reached(self, count: int) -> bool:
-        """Whether it was said to be enough; or time is over."""
+        """Return whether the requested number is reached, or the time is over."""
         return self._count is not None and (count >= self._count or time.time() > self._until_s)
 
     def _hear(self) -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.bench.report FILE...`: the document of one or several runs of the benchmark.
 
-In: files that `make bench ARGS="--json FILE"` has written.  Out: Markdown on standard output, as docs/performance.md.
-Invariant: nothing is in the document that is not in the files; a run that failed or was disturbed is told.
+In: files written by `make bench ARGS="--json FILE"`.  Out: Markdown on standard output, as docs/performance.md.
+Invariant: the document contains nothing but the files' content; it marks each failed or disturbed run.
 """
 
 from __future__ import annotations

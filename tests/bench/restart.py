@@ -1,8 +1,8 @@
-"""How long a daemon that starts again takes until it streams, and until the first row is durable.
+"""The time that a restarted daemon takes until it streams, and until the first row is durable.
 
-In: a case (so many tables), a number of times.  Out: `Restart`s.
-The row is there before the start and the slot is free, so the time is that of the daemon alone; it has drained
-before, so that schemas, topics and progress are there. In turn it is asked to end, and killed.
+In: a case (a number of tables), a number of starts.  Out: `Restart`s.
+The row exists before the start and the slot is free, so the time is that of the daemon alone; the daemon has drained
+before, so schemas, topics and progress exist. The daemon is stopped by SIGTERM and by SIGKILL in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENDS = (FIRST_START, "asked to end", "killed")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One case: so many published tables."""
+    """One case: a number of published tables."""
 
     name: str
     about: str
@@ -52,7 +52,7 @@ STARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One start, in seconds from the process's start; `after`: how it had ended before."""
+    """One start, in seconds from the process's start; `after`: how the previous process ended."""
 
     case: str
     after: str
@@ -60,12 +60,12 @@ class Restart:
     first_seconds: float
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the start for JSON."""
         return asdict(self)
 
 
 def measure_restarts(servers: Servers, start: Start, times: int) -> Iterator[Restart]:
-    """Start it for the first time, then so many times after each way to end."""
+    """Start the daemon for the first time, then this many times after each kind of end."""
     case = Case(start.name, start.about, TEN, ROWS_BEFORE, ROWS_BEFORE, tables=start.tables, partitions=1)
     with (
         Backlog(servers.postgres, case) as backlog,

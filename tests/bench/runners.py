@@ -1,7 +1,8 @@
-"""Who drains a backlog: pg_recvlogical to nowhere, and cdcd in its ways of delivery.
+"""The runners that drain a backlog: pg_recvlogical to a null device, and cdcd with each kind of delivery.
 
-In: servers, a backlog, a slot.  Out: a `Running` that says how far it has come, and what it wrote when it is done.
-Invariant: a runner that ends early, or writes another number of records than there are, is an error and no result.
+In: servers, a backlog, a slot.  Out: a `Running` that reports its progress, and its number of records at the end.
+Invariant: a runner that ends early, or writes another number of records than the case has, is an error and has no
+result.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ LOOK_AT_LOG_S = 1.0
 
 
 class Seen(Enum):
-    """How far a run has come."""
+    """The progress of a run."""
 
     NOTHING = 0
     SOME = 1
-    """Something is durable; for who writes nothing: it runs."""
+    """Some rows are durable; for a runner that writes nothing: it runs."""
     WARM = 2
-    """The rate may begin."""
+    """The rate may start."""
     ALL = 3
 
 
@@ -55,31 +56,31 @@ class Running(Protocol):
         """The topics of the tables that get rows."""
 
     def look(self, timeout_s: float) -> Seen:
-        """Wait at most so long for news; how far it has come. Raises StackError when it has ended by a failure."""
+        """Wait at most `timeout_s` for progress and return it. Raises StackError when the process has failed."""
 
     def records(self) -> int | None:
-        """After ALL: how many records it has written; None where it writes none."""
+        """Return the number of records written, after ALL; None for a runner that writes none."""
 
 
 class Runner(Protocol):
-    """One way to drain."""
+    """A receiver that drains backlogs."""
 
     @property
     def name(self) -> str:
-        """What it is called by --runners and in the tables."""
+        """The name for --runners and in the tables."""
 
     @property
     def about(self) -> str:
-        """What it is, in a line."""
+        """A description in one line."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What it is told beyond its defaults."""
+        """The settings that differ from the defaults."""
 
     def run(
         self, servers: Servers, backlog: Backlog, slot: str
     ) -> contextlib.AbstractContextManager[Running]:
-        """Start it; at the end of the block it has ended and what it wrote is gone."""
+        """Start the runner; at the end of the block it has ended and its output is deleted."""
 
 
 # --- pg_recvlogical ------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecvLogical:
-    """PostgreSQL's own client, which throws everything away: what the server can send."""
+    """PostgreSQL's own client, which discards everything: the server's maximum send rate."""
 
     name: str
     about: str
@@ -96,7 +97,7 @@ class RecvLogical:
 
     @contextlib.contextmanager
     def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
-        """Start it; it ends by itself at the backlog's end."""
+        """Start pg_recvlogical; it ends by itself at the backlog's end."""
         host = str(servers.socket_folder) if self.is_unix else servers.postgres.host
         options = protocol_options(backlog)
         command = [
@@ -129,7 +130,7 @@ class _RunningRecvLogical:
         return self._process.pid
 
     def look(self, timeout_s: float) -> Seen:
-        # Asked of the kernel without reaping it, so that what it has used can be read once more.
+        # Check without reaping the process, so that its usage can be read once more.
         if not select.select([self._end], [], [], timeout_s)[0]:
             return Seen.WARM
         ended = os.waitid(os.P_PIDFD, self._end, os.WEXITED | os.WNOWAIT)
@@ -145,7 +146,7 @@ class _RunningRecvLogical:
 
 
 def protocol_options(backlog: Backlog) -> dict[str, str]:
-    """pgoutput's options as cdcd asks for them."""
+    """Return pgoutput's options as cdcd requests them."""
     options = {
         "proto_version": str(PROTOCOL_VERSION),
         "publication_names": f'"{PUBLICATION}"',
@@ -166,7 +167,7 @@ AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
 
 @dataclass(frozen=True, slots=True)
 class Cdcd:
-    """The daemon, as a plain installation runs it. `over`: what its configuration has beyond the defaults."""
+    """The daemon, as a plain installation runs it. `over`: the configuration beyond the defaults."""
 
     name: str
     about: str
@@ -174,11 +175,11 @@ class Cdcd:
     environment: Mapping[str, str] = field(default_factory=dict)
     is_unix: bool = False
     module: str = "tests.bench.plain"
-    """What Python runs."""
+    """The module that Python runs."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The configuration's own words, and the environment's."""
+        """The options of the configuration, and of the environment."""
         reported = {
             key: yaml.safe_dump(value, default_flow_style=True).strip() for key, value in self.over.items()
         }
@@ -186,7 +187,7 @@ class Cdcd:
 
     @contextlib.contextmanager
     def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
-        """Start it on this slot."""
+        """Start the daemon on this slot."""
         with self.daemon(servers, backlog, slot) as daemon:
             topic = f"{daemon.name}.__progress"
             reader = ProgressReader(servers.kafka.bootstrap, topic, slot)
@@ -198,7 +199,7 @@ class Cdcd:
 
     @contextlib.contextmanager
     def daemon(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Daemon]:
-        """A daemon that is configured for this slot, not yet started; its topics are gone afterwards."""
+        """Yield a daemon configured for this slot, not yet started; delete its topics afterwards."""
         case, name = backlog.case, slot.replace("_", "-")
         config = {
             "source": {
@@ -260,7 +261,7 @@ class _RunningCdcd:
         return Seen.WARM if end_lsn >= self._backlog.warm_lsn else Seen.SOME
 
     def _check_alive(self) -> None:
-        """Raise StackError when it has ended; one that has halted says so in its log only."""
+        """Raise StackError when the daemon has ended; a halted daemon reports the halt only in its log."""
         assert self._daemon.process is not None
         has_failed = self._daemon.process.poll() is not None
         if time.monotonic() >= self._look_at_log_s:
@@ -285,16 +286,16 @@ OWN: tuple[Runner, ...] = (
 DEFAULT_RUNNERS = ("unix", "tcp", "cdcd", "cdcd_eager", "at_least_once", "debezium", "debezium_tuned")
 BEFORE = "before"
 LIMIT = "unix"
-"""What the others are compared with."""
+"""The runner that the others are compared with."""
 
 
 def of_checkout(folder: Path) -> Cdcd:
-    """The `cdcd` of another commit, to be compared with this one in the same run. Raises ConfigError."""
+    """Return the `cdcd` of another commit, for comparison in the same run. Raises ConfigError."""
     path = folder.resolve()
     if not list(path.glob("cdcd/avro/rows*.so")):
         raise ConfigError(
             f"{path} holds no checkout of cdcd with its C extensions; pip install -e builds them"
         )
-    # PYTHONSAFEPATH: what lies in the working directory is not imported before what PYTHONPATH names.
+    # PYTHONSAFEPATH: Python does not import files of the working directory before those of PYTHONPATH.
     environment = {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
     return Cdcd(BEFORE, f"cdcd of {path}, exactly once", environment=environment)

