@@ -1,1 +1,1 @@
-"""Every version of the protocol and every option against PostgreSQL's own account of a generated workload."""
+"""Every protocol version and every option, compared with PostgreSQL's own account of a generated workload."""

@@ -1,7 +1,7 @@
-"""`make matrix`: every major and every combination of options against PostgreSQL's own account.
+"""`make matrix`: every major and every combination of options, compared with PostgreSQL's own account.
 
 In: --majors, --seed, --batch, --large-rows.  Out: a line for each batch of cells that read one workload, then the
-counts of each major; 1 when any cell was not equal. `--seed N --only K` runs one batch again.
+counts of each major; exit status 1 when any cell differed. `--seed N --only K` runs one batch again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batch = tuple[int, Plan, tuple[Cell, ...]]
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the requested batches."""
     options = _options()
     totals: dict[int, Counter[str]] = {major: Counter() for major in options.majors}
     cache, folder = Cache(), make_run_folder("cdcd-matrix-", server_account())
@@ -62,10 +62,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--majors", type=lambda text: [int(one) for one in text.split(",")], default=list(MAJORS)
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the first batch; each one has its own")
-    parser.add_argument("--batch", type=int, default=4, help="cells that read one workload at once")
-    parser.add_argument("--steps", type=int, default=900, help="of each workload")
-    parser.add_argument("--large-rows", type=int, default=1_000_000, help="of each major's large transaction")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the first batch; each further batch has its own"
+    )
+    parser.add_argument("--batch", type=int, default=4, help="number of cells that read one workload at once")
+    parser.add_argument("--steps", type=int, default=900, help="number of steps of each workload")
+    parser.add_argument(
+        "--large-rows", type=int, default=1_000_000, help="number of rows of each major's large transaction"
+    )
     parser.add_argument("--few", action="store_true", help="three cells of each major instead of all")
     parser.add_argument("--only", type=int, default=None, help="the number of one batch")
     return parser.parse_args()

@@ -1,7 +1,7 @@
-"""PostgreSQL's own account of what was committed, value by value: test_decoding on a slot of its own.
+"""PostgreSQL's own account of the committed changes, value by value: test_decoding on a slot of its own.
 
 In: a DSN.  Out: transactions in commit order, each with its changes in order.
-Invariant: every line of the plugin is understood wholly, or this ends with an error. Shares no code with cdcd.
+Invariant: every line of the plugin is parsed completely; an unknown line is an error. Shares no code with cdcd.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Change:
-    """A row's change. `old` holds what the replica identity says, without NULLs."""
+    """A change of a row. `old` holds the columns of the replica identity, without NULLs."""
 
     lsn: int
     table: str
@@ -70,14 +70,14 @@ class Transaction:
 
 @dataclass
 class Account:
-    """All of it. `loose`: messages outside transactions."""
+    """All committed changes. `loose`: messages outside transactions."""
 
     transactions: list[Transaction] = field(default_factory=list)
     loose: list[Emitted] = field(default_factory=list)
 
 
 def begin(dsn: str, slot: str = SLOT) -> None:
-    """Make the slot; what commits from now on is in the account."""
+    """Create the slot; transactions that commit from now on are in the account."""
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", (slot,))
@@ -131,7 +131,7 @@ def _change(lsn: int, line: str) -> Change:
 
 
 def _row(text: str, end: str = "") -> tuple[Row, str]:
-    """The values up to `end`, and what comes behind it."""
+    """Return the values up to `end`, and the rest of the line."""
     row: Row = {}
     position = 0
     while position < len(text) and not (end and text.startswith(end, position)):

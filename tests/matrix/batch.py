@@ -1,7 +1,8 @@
-"""One generated workload, read by several daemons with different options at once, some of them killed on the way.
+"""One generated workload, read by several daemons with different options at once; some of them are killed in between.
 
 In: a running server, broker and registry, cells, a seed.  Out: a `Counts` for each cell, or an AssertionError.
-Invariant: judged only after every slot is confirmed to the end; the database, slots and topics are gone afterwards.
+Invariant: judged only after every slot is confirmed to the end; the database, slots and topics are removed
+afterwards.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from tests.support.stack import Stack, confirmed_position, run_script, wal_posit
 from tests.support.waiting import eventually
 
 KILLS = {"prepare": 0.3, "decide": 0.2}
-"""How likely a step makes a daemon be killed behind it; every other step: KILLS_ELSE."""
+"""The chance that a daemon is killed after a step of this kind; KILLS_ELSE for every other step."""
 KILLS_ELSE = 0.01
 LEGS = 6
-"""At so many points of the workload one daemon has to have received all there is, with what is open then."""
+"""The number of points in the workload at which one daemon must have received everything, including open
+transactions.
+"""
 
 
 WAITS_FOR_LOCK = (
     "SELECT 1 FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid"
     " WHERE slot_name = %s AND wait_event_type = 'Lock'"
 )
-"""A walsender of PostgreSQL 13 itself waits for a lock on a partitioned table that an open transaction has."""
+"""A walsender of PostgreSQL 13 itself waits for a lock that an open transaction holds on a partitioned table."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a batch does. `large_rows`: one transaction of that many rows in its middle."""
+    """The parameters of a batch. `large_rows`: one transaction of that many rows in its middle."""
 
     seed: int
     steps: int
@@ -50,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one cell: an `error` when it was not equal. `streamed`: transactions, by the server's count."""
+    """The result of one cell: an `error` when it differed. `streamed`: transactions, by the server's count."""
 
     cell: Cell
     counts: Counts | None
@@ -61,7 +64,7 @@ class Outcome:
 
 @dataclass
 class _Reading:
-    """One cell's daemon, and what becomes of it."""
+    """One cell's daemon, and its result."""
 
     cell: Cell
     daemon: Daemon
@@ -70,7 +73,7 @@ class _Reading:
 
     @property
     def state(self) -> str:
-        """The daemon's state; it is noted when it is a bad one."""
+        """Return the daemon's state, and record a halt as the cell's failure."""
         process = self.daemon.process
         assert process is not None
         page = self.daemon.status()
@@ -82,7 +85,7 @@ class _Reading:
         return state
 
     def _switch_two_phase_off(self, hint: str) -> None:
-        """What PostgreSQL cannot decode at PREPARE any more it decodes at the end: the workload goes on as it was."""
+        """Switch two_phase off after a halt: PostgreSQL decodes at the commit what it could not decode at PREPARE."""
         self.daemon.stop()
         run_script(self.daemon.config["source"]["dsn"], *sql_in(hint))
         apply(self.daemon.config, hint, "source.protocol.two_phase")
@@ -130,7 +133,9 @@ def _judged(stack: Stack, reading: _Reading, reported: account.Account, done: Do
 
 
 def _streamed(server: PostgresServer, slot: str) -> int:
-    """How many transactions the server has streamed; a session that reads again without streaming adds none."""
+    """Return the number of transactions that the server streamed; a session that repeats them without streaming adds
+    none.
+    """
     if server.major < 14:
         return 0
     stated = server.execute("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot)
@@ -138,9 +143,9 @@ def _streamed(server: PostgresServer, slot: str) -> int:
 
 
 def _work(server: PostgresServer, workload: Workload, readings: list[_Reading], plan: Plan) -> None:
-    """The workload's steps, and kills between them.
+    """Run the workload's steps, and kills between them.
 
-    A daemon is killed only when it streams, so that there is something to cut off.
+    A daemon is killed only while it streams, so that the kill interrupts a session.
     """
     random = Random(plan.seed)
 
@@ -200,7 +205,7 @@ def _database(server: PostgresServer, name: str) -> Iterator[str]:
 
 @contextmanager
 def _daemon(stack: Stack, cell: Cell, name: str, dsn: str, seed: int) -> Iterator[Daemon]:
-    """A daemon, not yet started; its topics are deleted at the end."""
+    """Yield a daemon, not yet started; delete its topics at the end."""
     settings = ["logical_decoding_work_mem=64kB"] if stack.postgres.major >= 13 else []
     if stack.postgres.major >= 16 and seed % 2:
         settings.append("debug_logical_replication_streaming=immediate")  # each change at once

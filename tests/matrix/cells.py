@@ -1,7 +1,7 @@
-"""The options that each major of PostgreSQL can be asked for, and which of them are run together.
+"""The options that each major of PostgreSQL supports, and the combinations that run together.
 
 In: a major.  Out: `Cell`s: one configuration of cdcd each.
-Invariant: the rules are those of PostgreSQL's own documents, not what cdcd thinks of them.
+Invariant: the rules are those of PostgreSQL's documentation, not those of cdcd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = {1: ("off",), 2: ("off", "on"), 3: ("off", "on"), 4: ("off", "on", "para
 
 @dataclass(frozen=True)
 class Cell:
-    """What cdcd asks a server for. `via_root`: partitions are published as their root."""
+    """The options that cdcd requests from a server. `via_root`: partitions are published as their root."""
 
     version: int
     streaming: str
@@ -55,7 +55,7 @@ class Cell:
 
 
 def cells_of(major: int) -> Iterator[Cell]:
-    """Every combination that this major allows; partitions are published in either way by turns."""
+    """Yield every combination that this major allows; `via_root` alternates."""
     turns = itertools.cycle((False, True))
     for version in VERSIONS[major]:
         for streaming, binary, messages, two_phase, origin in itertools.product(
@@ -67,11 +67,11 @@ def cells_of(major: int) -> Iterator[Cell]:
         ):
             via_root = next(turns) and major >= 13
             yield Cell(version, streaming, binary, messages, two_phase, origin, via_root)
-        next(turns)  # so that no way of publishing stays with one way of the last option
+        next(turns)  # so that no value of `via_root` coincides with one value of the last option
 
 
 def few_of(major: int) -> tuple[Cell, ...]:
-    """Three that differ in everything, for the runs of every day."""
+    """Return three cells that differ in every option, for daily runs."""
     cells = list(cells_of(major))
     newest = [cell for cell in cells if cell.version == VERSIONS[major][-1]]
     wanted = (

@@ -1,8 +1,8 @@
-"""What a cell's topics must hold, from the witness's account, against what an independent consumer read there.
+"""The comparison of a cell's topics, read by an independent consumer, with the witness's account.
 
-In: an `Account`, what the workload noted, a cell; decoded records.  Out: counts, or an AssertionError that names the
+In: an `Account`, the workload's notes, a cell; decoded records.  Out: counts, or an AssertionError that names the
 first difference.
-Invariant: every transaction, in commit order; every change of it, in order; every value; each once.
+Invariant: every transaction, in commit order; every change of a transaction, in order; every value; each once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.support.reader import Event, Sequence
 MESSAGES = "message"
 FLAGS = {"cascade": "truncate.cascade", "restart_seqs": "truncate.restart_identity"}
 Line = tuple[int, str]
-"""LSN of a change, and all the rest of it in one text."""
+"""LSN of a change, and the rest of the change as one text."""
 Reported = list[tuple[int, list[Line]]]
 """Transactions by id, in order."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was compared and found equal."""
+    """The number of items compared and found equal."""
 
     transactions: int
     changes: int
@@ -37,7 +37,7 @@ class Counts:
 def judge(
     cell: Cell, major: int, account: Account, done: Done, prefix: str, events: Iterable[Event]
 ) -> Counts:
-    """Compare them; `prefix` is the name of the daemon."""
+    """Compare the records with the account; `prefix` is the name of the daemon."""
     origins: dict[int, set[str | None]] = {xid: {done.origin} for xid in done.origin_xids}
     if cell.streaming != "off":
         origins |= {xid: {done.origin, None} for xid in done.unreported_xids}
@@ -55,7 +55,7 @@ def judge(
 
 
 class _Found:
-    """What was read, by transaction."""
+    """The records read, by transaction."""
 
     def __init__(self, prefix: str, origins: Mapping[int, set[str | None]]) -> None:
         self.loose: list[tuple[int, str]] = []
@@ -68,11 +68,11 @@ class _Found:
         self._last: dict[tuple[str, int], Sequence] = {}
 
     def take(self, event: Event) -> None:
-        """Note one record; a tombstone follows its delete."""
+        """Record one event, and check that a tombstone follows its delete."""
         place = (event.topic, event.partition)
         deleted = self._unburied.pop(place, None)
         assert deleted == (event.key if event.value is None else None), (
-            f"a tombstone missing or too many: {place}"
+            f"a missing or an extra tombstone in {place}"
         )
         if event.value is None:
             return
@@ -98,7 +98,7 @@ class _Found:
         self._lines[sequence] = event.source["txId"], _line_of(event)
 
     def _check_row(self, event: Event) -> None:
-        """Its key is its row's, in one partition for ever; its origin is the transaction's."""
+        """Check that the key is the row's, always in one partition, and that the origin is the transaction's."""
         source = event.value["source"]
         row = event.value["after"] if event.op != "d" else event.value["before"]
         key = {name: row[name] for name in tables.key_of(source["table"])} or None
@@ -111,7 +111,7 @@ class _Found:
         assert source["origin"] in origins, f"transaction {source['txId']} has the origin {source['origin']}"
 
     def reported(self) -> Reported:
-        """Transactions in the order of their commit; each numbered from 1."""
+        """Return the transactions in the order of their commit; the changes of each numbered from 1."""
         assert not self._unburied, f"a delete at the end of {list(self._unburied)} without a tombstone"
         reported: Reported = []
         commit, number = (0, 0), 0
@@ -142,14 +142,15 @@ def _line_of(event: Event) -> Line:
 
 
 def _without_marks(before: Row | None, special: dict[str, str]) -> dict[str, str]:
-    """Leave out which columns of an old row were not logged: those that are null, and never a part of the key (F78).
+    """Leave out the marks of columns that were not logged in an old row: such a column is null, and not of the key
+    (F78).
 
-    Where a partition's old row has just the key, nobody can tell a FULL one with nulls from one of its index.
+    Where a partition's old row has only the key, an identity FULL with nulls and an index cannot be told apart.
     """
     marks = {name for name in special if name.endswith(".not_logged")}
     for mark in marks:
-        assert before is not None, "an old row that is not there was not logged"
-        assert before[mark.split(".")[1]] is None, "a value is there and was not logged"
+        assert before is not None, "a mark of an unlogged column without an old row"
+        assert before[mark.split(".")[1]] is None, "a value for a column that is marked as not logged"
     return {name: text for name, text in special.items() if name not in marks}
 
 
@@ -158,9 +159,9 @@ def _message(prefix: str, content: str) -> str:
 
 
 def _text(table: str, op: str, before: Row | None, after: Row | None, special: dict[str, str]) -> str:
-    """NULLs of `before` are left out: the witness does not tell them either."""
-    said = None if before is None else sorted((name, one) for name, one in before.items() if one is not None)
-    return f"{table} {op} {said} {after and sorted(after.items())} {sorted(special.items())}"
+    """Return a change as text, without the NULLs of `before`, which the witness omits too."""
+    shown = None if before is None else sorted((name, one) for name, one in before.items() if one is not None)
+    return f"{table} {op} {shown} {after and sorted(after.items())} {sorted(special.items())}"
 
 
 class _Expected:
@@ -200,7 +201,7 @@ class _Expected:
         (self._attached.add if verb == "attached" else self._attached.remove)(name)
 
     def _is_truncated(self, table: str) -> bool:
-        """A root is published as itself or not at all, and then its partitions are not."""
+        """Return whether a TRUNCATE reports this table: a root published as itself replaces its partitions."""
         if table == "parted":
             return self._cell.via_root
         return not (self._cell.via_root and table in self._attached)
@@ -241,13 +242,13 @@ class _Expected:
 
     @staticmethod
     def _fill(old: Row, new: Row) -> None:
-        """An identity that has the whole row has its TOASTed values too (F46)."""
+        """Fill in unchanged TOASTed values from an identity with the complete row (F46)."""
         for name, value in new.items():
             if value == UNCHANGED and name in old:
                 new[name] = old[name]
 
     def _filtered(self, table: str, verb: str, old: Row | None, new: Row | None) -> str | None:
-        """What a row filter makes of it: an UPDATE may come in or go out."""
+        """Apply the row filter: an UPDATE may become an INSERT or a DELETE."""
         if table != "filtered" or self._major < 15:
             return verb
         was, stays = (row is None or row["id"] % tables.FILTERED_OUT != 0 for row in (old or new, new or old))
@@ -265,9 +266,9 @@ def _other_order(expected: Reported, read: Reported) -> str:
     lost, foreign = sorted(set(wanted) - set(got)), sorted(set(got) - set(wanted))
     if lost or foreign:
         shown = [(xid, lines[:3]) for xid, lines in (*expected, *read) if xid in {*lost[:1], *foreign[:1]}]
-        return f"transactions lost: {lost}, of nobody: {foreign}: {shown}"
+        return f"transactions lost: {lost}, unknown: {foreign}: {shown}"
     at = next(place for place, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1])
-    return f"transaction {at} is {got[at]}, committed was {wanted[at]}"
+    return f"transaction {at} is {got[at]}, but the committed one is {wanted[at]}"
 
 
 def _difference(xid: int, expected: list[Line], read: list[Line]) -> str:

@@ -1,7 +1,7 @@
 """The statements of the generated workload.
 
 In: a seeded `random.Random`, a table, its columns as a session sees them.  Out: SQL text.
-Invariant: a statement is a function of the seed and of what the server holds; it may fail there.
+Invariant: a statement is a function of the seed and of the server's state; it may fail on the server.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ IDENTITIES = {
     "parted": ("FULL", "DEFAULT", "USING INDEX parted_again"),
     **{name: ("FULL", "DEFAULT", f"USING INDEX {name}_id_k_key") for name in PARTITIONS},
 }
-"""Replica identities that leave a table's key as it is; `nothing` has none, and gets inserts only. A root's does not
-reach its partitions, so theirs and its own are seldom the same."""
+"""Replica identities that leave a table's key unchanged; `nothing` has none, and gets only inserts. A root's identity
+does not apply to its partitions, so root and partitions seldom have the same one.
+"""
 ADDED = ("int", "bigint", "text", "numeric", "boolean", "double precision", "bytea", "timestamptz", "int[]")
 WIDER = {"integer": "bigint", "bigint": "numeric", "numeric": "text", "boolean": "text", "bytea": "text"}
 TRUNCATED = (
@@ -63,11 +64,11 @@ TRUNCATED = (
 )
 
 Columns = list[tuple[str, str]]
-"""Name and type (as format_type says it) of each column, in order."""
+"""Name and type (as format_type returns it) of each column, in order."""
 
 
 def insert(random: Random, table: str, columns: Columns) -> str:
-    """Rows where some may be already: fails, overwrites them, or leaves them."""
+    """Insert rows of which some may exist: the statement fails, overwrites them, or leaves them."""
     first, rows = random.randint(1, MAX_ID), _size(random)
     names = [name for name, _ in columns if (table, name) != ("child", "id")]
     values = ", ".join(_value(random, name, kind) for name, kind in columns if name in names)
@@ -88,7 +89,7 @@ def insert(random: Random, table: str, columns: Columns) -> str:
 
 
 def update(random: Random, table: str, columns: Columns) -> str:
-    """Some columns of some rows, or their key, or the partition they are in."""
+    """Update some columns of some rows, or their key, or their partition."""
     way = random.random()
     if way < 0.3 and table not in ("entire", "child"):
         key = {"indexed": "code = code || 'x'", "parted": f"k = (k + {random.randint(1, 2500)}) % 3000"}
@@ -103,19 +104,19 @@ def update(random: Random, table: str, columns: Columns) -> str:
 
 
 def delete(random: Random, table: str) -> str:
-    """Some rows."""
+    """Delete some rows."""
     return f"DELETE FROM {table} {_some(random)}"
 
 
 def copied(random: Random, table: str) -> tuple[str, str]:
-    """A COPY of `id, v` and its rows."""
+    """Return a COPY of `id, v`, and its rows."""
     first = random.randint(MAX_ID, MAX_ID * 50)
     rows = "".join(f"{number}\tcopied {number}\n" for number in range(first, first + _size(random)))
     return f"COPY {table} (id, v) FROM STDIN", rows
 
 
 def alter(random: Random, table: str, columns: Columns, number: int) -> str:
-    """Another shape of a table: a column more, less, renamed, of another type."""
+    """Alter a table: add, drop or rename a column, or change its type."""
     extra = [(name, kind) for name, kind in columns if name not in BASE and name != "f"]
     way = random.random()
     wider = [(name, WIDER[kind]) for name, kind in extra if kind in WIDER]
@@ -132,13 +133,13 @@ def alter(random: Random, table: str, columns: Columns, number: int) -> str:
 
 
 def identity(random: Random) -> str:
-    """Another replica identity of a table."""
+    """Set another replica identity of a table."""
     table = random.choice(list(IDENTITIES))
     return f"ALTER TABLE {table} REPLICA IDENTITY {random.choice(IDENTITIES[table])}"
 
 
 def partition(random: Random, attached: set[str], number: int) -> str:
-    """One partition comes or goes; the message in the same transaction tells the witness."""
+    """Attach or detach one partition; a message in the same transaction informs the witness."""
     name = random.choice(list(PARTITIONS))
     if name in attached:
         done, verb = f"ALTER TABLE parted DETACH PARTITION {name}", "detached"
@@ -151,7 +152,7 @@ def partition(random: Random, attached: set[str], number: int) -> str:
 
 
 def truncate(random: Random) -> str:
-    """One table or several, with and without CASCADE and RESTART IDENTITY."""
+    """Truncate one table or several, with and without CASCADE and RESTART IDENTITY."""
     return f"TRUNCATE {random.choice(TRUNCATED)}"
 
 
@@ -167,7 +168,7 @@ def _some(random: Random) -> str:
 
 
 def _value(random: Random, name: str, kind: str) -> str:
-    """An expression of this column's type over the row's number `g`."""
+    """Return an expression of this column's type over the row's number `g`."""
     if name not in KEPT and (random.random() < 0.12 or name == "parent"):
         return "NULL"
     if name in ("big", "raw") and random.random() < 0.4:

@@ -1,7 +1,7 @@
-"""The tables of the generated workload, their publications, and what a reader has to know of them.
+"""The tables of the generated workload, their publications, and the facts about them that a reader needs.
 
 In: a major.  Out: SQL, and each table's key.
-Invariant: what is published is known without asking a server: which columns, which rows, under which name.
+Invariant: published columns, rows and names follow from the definitions here, without a query to the server.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tests.matrix.cells import Cell
 
 MAIN, ODD, ROOT, LEAVES = "main", 'odd "name", with, commas', "root", "leaves"
 FILTERED_OUT = 3
-"""The row filter of `filtered` leaves out the ids that this divides."""
+"""The row filter of `filtered` excludes the ids that are divisible by this number."""
 PARTITIONS = {"parted_a": (0, 1000), "parted_b": (1000, 2000), "parted_c": (2000, 3000)}
 MARK = "matrix"
-"""Prefix of the messages by which the workload tells the witness that a partition comes or goes."""
+"""Prefix of the messages by which the workload informs the witness of an attached or detached partition."""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "plain": ("id",),
@@ -39,21 +39,21 @@ SWAP = f"CREATE TABLE swap ({COLUMNS}, PRIMARY KEY (id))"
 
 
 def key_of(table: str) -> tuple[str, ...]:
-    """The columns of the key that a table's records have; `swap_3` and `parted_a` have their family's."""
+    """Return the key columns of a table's records; `swap_3` and `parted_a` have those of their family."""
     return KEYS[family(table)]
 
 
 def family(table: str) -> str:
-    """The table that this one was made like."""
+    """Return the table whose definition this one copies."""
     return re.sub("_.*", "", table)
 
 
 def schema(major: int) -> Iterator[str]:
-    """The statements that make the tables."""
+    """Return the statements that create the tables."""
     yield f"CREATE TABLE plain ({COLUMNS}, PRIMARY KEY (id))"
     yield "CREATE TABLE wide (id bigint, part text, big text, small int, raw bytea, PRIMARY KEY (part, id))"
     yield "ALTER TABLE wide ALTER COLUMN big SET STORAGE EXTERNAL, ALTER COLUMN raw SET STORAGE EXTERNAL"
-    # Of the same columns as the primary keys, since those of a topic's key stay the same.
+    # The same columns as the primary keys, because the key of a topic must not change.
     yield "ALTER TABLE plain ADD CONSTRAINT plain_again UNIQUE (id)"
     yield "ALTER TABLE wide ADD CONSTRAINT wide_again UNIQUE (part, id)"
     yield "CREATE TABLE entire (id int, v text, f double precision)"
@@ -80,12 +80,12 @@ def schema(major: int) -> Iterator[str]:
 
 
 def publications(cell: Cell) -> list[str]:
-    """The names that a cell reads."""
+    """Return the names of the publications that a cell reads."""
     return [MAIN, ODD, ROOT if cell.via_root else LEAVES]
 
 
 def sent_columns(table: str, major: int) -> frozenset[str] | None:
-    """The published columns where there is a list of them."""
+    """Return the published columns of a table with a column list, otherwise None."""
     return frozenset({"id", "a"}) if table == "listed" and major >= 15 else None
 
 
@@ -97,7 +97,7 @@ def _publications(major: int) -> Iterator[str]:
     main = "plain, wide, entire, indexed, nothing, parent, child, swap, bulk, last"
     yield f"CREATE PUBLICATION {MAIN} FOR TABLE {main}"
     yield f'CREATE PUBLICATION "{odd}" FOR TABLE {listed}, {filtered}'
-    # A partition is listed too: it is published when it is detached as well.
+    # A partition is listed too, so that it is published also while it is detached.
     leaves = ", ".join(PARTITIONS)
     if major >= 13:
         yield f"CREATE PUBLICATION {ROOT} FOR TABLE parted, {leaves} WITH (publish_via_partition_root = true)"

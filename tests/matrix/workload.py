@@ -1,9 +1,10 @@
 """Several sessions at once on a real server, one step at a time, each step chosen by the seed.
 
-In: a server's DSN, a seed.  Out: a `Done`: what the witness cannot know by itself; the log of every statement.
-Invariant: one thread drives all sessions; what waits for another session's lock gives up after LOCK_TIMEOUT_MS, so
-a step always ends. At the end every transaction is decided, the prepared ones too.
-A machine of states with weighted rules: (state of a session) -> what it may do next.
+In: a server's DSN, a seed.  Out: a `Done`: the facts that the witness cannot know by itself; the log of every
+statement.
+Invariant: one thread drives all sessions; a statement that waits for another session's lock fails after
+LOCK_TIMEOUT_MS, so a step always ends. At the end every transaction is decided, the prepared ones too.
+A state machine with weighted rules: (state of a session) -> possible next steps.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ OPEN_RULES = {
 class Done:
     """`origin_xids`: transactions under the replication origin `origin`.
 
-    `unreported_xids` are those of them of which the server may not tell it while it streams them: their first change
-    was not one of rows, or was rolled back. It takes the origin from the first change that it has then, and what
-    changes the catalog carries none, also what others have changed there meanwhile, nor does a message.
+    `unreported_xids` are those of them whose origin the server may not report while it streams them: their first
+    change was not a row change, or was rolled back. The server takes the origin from the first change that it has at
+    that time. Catalog changes carry no origin, nor do invalidations from other transactions or messages.
     """
 
     origin: str
@@ -54,15 +55,15 @@ class _Session:
     is_open: bool = False
     savepoints: list[str] = field(default_factory=list)
     origin_xid: int | None = None
-    """The transaction that is open, where it has an origin."""
+    """The open transaction, if it has an origin."""
     first_depth: int | None = None
-    """How many savepoints its first change lies in; None before there is one."""
+    """The number of savepoints around its first change; None before the first change."""
     rows: int = 0
-    """How many its last statement changed."""
+    """The number of rows that its last statement changed."""
 
 
 class Workload:
-    """`run(steps)` may be called again and again; `finish` decides what is open."""
+    """`run(steps)` may be called again; `finish` ends the open transactions."""
 
     def __init__(self, dsn: str, origin: str, seed: int) -> None:
         self.done = Done(origin)
@@ -75,7 +76,7 @@ class Workload:
         self._execute(last, f"SELECT pg_replication_origin_session_setup('{origin}')")
 
     def run(self, steps: int, after_step: Callable[[str], None] = lambda _rule: None) -> None:
-        """Take so many steps; `after_step` is told each one's name."""
+        """Take this many steps; call `after_step` with each one's name."""
         for _ in range(steps):
             session = self._random.choice(self._sessions)
             rules = OPEN_RULES if session.is_open else IDLE_RULES
@@ -84,9 +85,9 @@ class Workload:
             after_step(rule)
 
     def large(self, rows: int) -> None:
-        """One transaction of this many rows that stay, and half as many that do not, beside all that is open."""
+        """Run one transaction with this many rows that stay, and half as many that do not, next to all open ones."""
         session = min((one for one in self._sessions if not one.has_origin), key=lambda one: one.is_open)
-        if session.is_open:  # as all of them are
+        if session.is_open:  # the same as for all sessions
             self._commit(session)
         insert = "INSERT INTO bulk SELECT g, 'bulk ' || g FROM generate_series({}, {}) g"
         self._begin(session)
@@ -98,7 +99,7 @@ class Workload:
         self._commit(session)
 
     def finish(self) -> None:
-        """Commit what is open, decide what is prepared, and say so in one more row."""
+        """Commit the open transactions, decide the prepared ones, and mark the end by one more row."""
         for session in self._sessions:
             if session.is_open:
                 self._commit(session)
@@ -122,7 +123,7 @@ class Workload:
         self._rows(session, self._random.choice(("insert", "update", "delete")))
 
     def _alone_ddl(self, session: _Session) -> None:
-        """DDL that is committed at once, between what the others have open."""
+        """Run DDL that is committed at once, between the open transactions of other sessions."""
         if not session.has_origin:
             rules = {self._ddl: 5.0, self._partition: 2.0, self._swap: 1.0, self._truncate: 1.0}
             self._random.choices(list(rules), list(rules.values()))[0](session)
@@ -194,7 +195,7 @@ class Workload:
         self._try(session, sql.partition(self._random, {name for (name,) in attached}, self._number))
 
     def _swap(self, session: _Session) -> None:
-        """The table is renamed and made again; now and then an old one is dropped."""
+        """Rename the table and create it again; sometimes drop an old one."""
         self._number += 1
         made = SWAP.replace("(", f"(made_{self._number} text, ", 1)
         statements = [
@@ -222,7 +223,7 @@ class Workload:
         if self._end(session, f"PREPARE TRANSACTION '{gid}'"):
             self._prepared.append(gid)
 
-    # --- what they are made of ---
+    # --- helpers of the rules ---
 
     def _rows(self, session: _Session, verb: str) -> None:
         table = self._random.choice(sql.ROW_TABLES)
@@ -245,7 +246,7 @@ class Workload:
     def _try(
         self, session: _Session, statement: str, rows: str | None = None, *, is_of_rows: bool = False
     ) -> bool:
-        """Run it; when it fails, back to the innermost savepoint, or to the beginning."""
+        """Run a statement; after a failure roll back to the innermost savepoint, or the transaction."""
         try:
             self._execute(session, statement, rows)
         except psycopg2.Error as error:
@@ -277,7 +278,7 @@ class Workload:
     def _end(self, session: _Session, statement: str) -> bool:
         try:
             self._execute(session, statement)
-        except psycopg2.Error as error:  # it is rolled back then
+        except psycopg2.Error as error:  # the transaction is rolled back then
             self.done.log.append(f"-- {type(error).__name__}")
             self._execute(session, "ROLLBACK")
             self._closed(session)

@@ -1,1 +1,1 @@
-"""PostgreSQL judges what stands in the topics: every type, read by an independent reader and cast back."""
+"""PostgreSQL judges the content of the topics: every type, read by an independent reader and cast back."""

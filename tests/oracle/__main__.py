@@ -1,6 +1,6 @@
 """`make oracle`: every type of each major through the topics, as text and as binary, judged by PostgreSQL.
 
-In: --majors, --values, --types.  Out: a line for each type, then the sums; 1 when any value was not the row's.
+In: --majors, --values, --types.  Out: a line for each type, then the sums; exit status 1 when any value differed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.stack import PostgresServers, Stack
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the requested majors."""
     options = _options()
     cache, folder = Cache(), make_run_folder("cdcd-oracle-", server_account())
     servers = PostgresServers(cache, folder)
@@ -64,9 +64,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--majors", type=lambda text: [int(one) for one in text.split(",")], default=[14, 16, 18]
     )
-    parser.add_argument("--values", type=int, default=220, help="by chance, beside those picked by hand")
     parser.add_argument(
-        "--types", type=lambda text: text.split(";"), default=[], help="some alone: int4;'char'"
+        "--values", type=int, default=220, help="number of random values, in addition to those picked by hand"
+    )
+    parser.add_argument(
+        "--types", type=lambda text: text.split(";"), default=[], help="only these types: int4;'char'"
     )
     return parser.parse_args()
 

@@ -1,8 +1,9 @@
-"""PostgreSQL compares: what was read, cast back by its own input functions, is not distinct from the row.
+"""PostgreSQL's comparison: a value read, cast back by PostgreSQL's own input functions, is not distinct from the
+row's.
 
-In: a table, rows as they were read.  Out: counts by column, and where they differ.
-Invariant: text equality is always asked for, `IS NOT DISTINCT FROM` where the type has an equality; a null that was
-read is a null, unless there is a text of it in `source.special`.
+In: a table, rows as they were read.  Out: counts by column, and the differences.
+Invariant: text equality is always required, `IS NOT DISTINCT FROM` if the type has an equality; a null that was read
+is a null, unless `source.special` has a text for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ AS_LITERALS = ("int2vector", "oidvector")
 
 _DIFFERS, _EQUAL, _AS_ITS_TEXT = range(3)
 _HELD_BESIDE = set("aenoch") | set("su")
-"""Columns that hold arrays of any shape: such an array, or what has it within, is told beside."""
+"""Columns with arrays of any shape: an array of several dimensions, or a value that contains one, is in
+`source.special`.
+"""
 
 SESSION = (
     "set timezone = 'UTC'", "set datestyle = 'ISO, DMY'", "set extra_float_digits = 3", "set search_path = public",
@@ -33,10 +36,10 @@ SESSION = (
 
 @dataclass
 class Counts:
-    """Of one column: values that were compared, those of them that are told beside, and what was not equal.
+    """The counts of one column: compared values, those of them in `source.special`, and the mismatches.
 
-    `as_their_text`: the text is the same, and to PostgreSQL that text itself is another value: a tsquery's has not
-    all parentheses, a box with NaN is not equal to itself.
+    `as_their_text`: the text is the same, and PostgreSQL reads that text itself as another value: a tsquery's text
+    lacks some parentheses, a box with NaN is not equal to itself.
     """
 
     values: int = 0
@@ -47,7 +50,7 @@ class Counts:
 
 
 def back(avro: Any, value: Any, kind: Kind) -> tuple[str, list[Any]]:
-    """An SQL expression that makes the value again of what was read, and its parameters."""
+    """Return an SQL expression that rebuilds the value from the one read, and its parameters."""
     if isinstance(avro, list):
         avro = avro[1]
     if value is None:
@@ -70,7 +73,7 @@ def back(avro: Any, value: Any, kind: Kind) -> tuple[str, list[Any]]:
 
 
 def _array_back(avro: Any, value: list[Any], kind: Kind) -> tuple[str, list[Any]]:
-    if kind.element is None:  # no array to PostgreSQL: pgvector's
+    if kind.element is None:  # not an array in PostgreSQL: a type of pgvector
         return f"(%s::float8[])::{kind.sql}", [f"{{{','.join(map(repr, value))}}}"]
     if not value:
         return f"'{{}}'::{kind.sql}", []
@@ -101,7 +104,7 @@ def _scalar_back(avro: Any, value: Any) -> tuple[str, list[Any]]:
     if isinstance(value, bytes):
         return "%s", ["\\x" + value.hex()]
     if isinstance(value, bool):
-        return "%s", [str(int(value))]  # bool and bit(1) both read 0 and 1
+        return "%s", [str(int(value))]  # both bool and bit(1) are read as 0 and 1
     return "%s", [value if isinstance(value, str) else repr(value)]
 
 
@@ -123,7 +126,9 @@ class Judge:
     def judge(
         self, table: Table, rows: Iterable[tuple[int, Row]], *, may_be_special: bool
     ) -> dict[str, Counts]:
-        """Compare each row with the one of its id. `may_be_special`: the type by itself has such values."""
+        """Compare each row with the one of its id. `may_be_special`: values of the type itself may be in
+        `source.special`.
+        """
         counts = {column.name: Counts() for column in table.columns}
         has_equality = {c.name: self._has_equality(table.name, c.name) for c in table.columns}
         remaining = iter(rows)
@@ -137,9 +142,9 @@ class Judge:
         try:
             self._cursor.execute(f"select count({column} is not distinct from {column}) from {table}")
         except (psycopg2.errors.UndefinedFunction, psycopg2.errors.AmbiguousFunction):
-            return False  # no operator = of its own
+            return False  # the type has no operator = of its own
         except psycopg2.errors.NumericValueOutOfRange:
-            return False  # that of boxes and circles compares areas, which overflow
+            return False  # their = compares areas, which overflow
         return True
 
     def _chunk(
@@ -158,7 +163,7 @@ class Judge:
                 return
             alone = [self._alone(table, chunk[0], has_equality, column) for column in table.columns]
             verdicts = [(chunk[0][0], alone)]
-        assert len(verdicts) == len(chunk), f"{table.name}: rows that the table does not have"
+        assert len(verdicts) == len(chunk), f"{table.name}: rows that are not in the table"
         read = dict(chunk)
         for number, of_columns in verdicts:
             row = read[number]
@@ -178,7 +183,7 @@ class Judge:
     def _alone(
         self, table: Table, one: tuple[int, Row], has_equality: dict[str, bool], column: Column
     ) -> int:
-        """One column of one row, because the row as a whole could not be cast."""
+        """Compare one column of one row, after the cast of the complete row failed."""
         try:
             ((_, (verdict,)),) = self._compare(replace(table, columns=(column,)), [one], has_equality)
         except psycopg2.Error as error:
@@ -211,7 +216,7 @@ class Judge:
         return self._cursor.fetchall()
 
     def _needless(self, table: Table, chunk: Sequence[tuple[int, Row]], counts: dict[str, Counts]) -> None:
-        """Count what is told beside though its Avro type could hold it: a value, and an array of one dimension."""
+        """Count values in `source.special` that their Avro type could hold: scalars, and arrays of one dimension."""
         for name in counts.keys() - _HELD_BESIDE:
             counts[name].needless += sum(name in row.special for _, row in chunk)
         beside = [number for number, row in chunk if "a" in row.special]
@@ -225,9 +230,9 @@ class Judge:
 
 
 def _verdict(column: Column, has_equality: bool) -> str:
-    """SQL for one of `_DIFFERS`, `_EQUAL`, `_AS_ITS_TEXT`."""
+    """Return the SQL for one of `_DIFFERS`, `_EQUAL`, `_AS_ITS_TEXT`."""
     there, read, sql = f"o.{column.name}", f"read.{column.name}", column.kind.sql
-    # format() calls the output function, where ::text of a char(n) would strip. IS NULL is true of a row of nulls.
+    # format() calls the output function; ::text of a char(n) would strip blanks. IS NULL is true of a row of nulls.
     same = f"num_nonnulls({there}) = num_nonnulls({read}) and format('%%s', {there}) = format('%%s', {read})"
     if not has_equality:
         return f"case when {same} then {_EQUAL} else {_DIFFERS} end"

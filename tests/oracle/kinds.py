@@ -1,4 +1,4 @@
-"""What a column's type is made of, as the test itself declared it: how to write a literal, and which SQL type it has.
+"""The structure of a column's type, as the test itself declared it: how to write a literal, and its SQL type.
 
 In: names of types.  Out: `Kind` trees.
 Invariant: nothing here is read from cdcd or from its schemas; the judge casts by these names.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Kind:
-    """A type: an array has an `element`, a composite `parts`; a domain has those of what it is over."""
+    """A type: an array has an `element`, a composite `parts`; a domain has those of its base type."""
 
     sql: str
     element: Kind | None = None
@@ -20,17 +20,17 @@ class Kind:
 
 
 def array(element: Kind) -> Kind:
-    """The array of a type."""
+    """Return the array of a type."""
     return Kind(f"{element.sql}[]", element)
 
 
 def domain(name: str, over: Kind) -> Kind:
-    """A domain."""
+    """Return a domain over a type."""
     return Kind(name, over.element, over.parts)
 
 
 def composite(name: str, *parts: Kind) -> Kind:
-    """A composite type."""
+    """Return a composite type."""
     return Kind(name, None, parts)
 
 
@@ -51,16 +51,16 @@ COMPOSITES = {
     ),
     "log": composite("log", Kind("int4"), Kind("timestamptz"), Kind("bytea")),
 }
-"""The composite types that are kept beside those which are made for each type."""
+"""Existing composite types, in addition to those created for each type."""
 
 
 def kind_of(type_name: str) -> Kind:
-    """The kind of a type that is named in a list of types."""
+    """Return the kind of a type with this name."""
     return COMPOSITES.get(type_name, Kind(type_name))
 
 
 def quoted(literal: str | None) -> str:
-    """A literal as a part of an array's, a composite's or a range's."""
+    """Return a literal quoted as a part of an array's, a composite's or a range's literal."""
     if literal is None:
         return "NULL"
     escaped = literal.replace("\\", "\\\\").replace('"', '\\"')
@@ -68,7 +68,7 @@ def quoted(literal: str | None) -> str:
 
 
 def composite_literal(parts: Sequence[str | None]) -> str:
-    """A composite's literal; null is nothing between the commas."""
+    """Return a composite's literal; null is the empty text between two commas."""
     return f"({','.join('' if part is None else quoted(part) for part in parts)})"
 
 
@@ -83,9 +83,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `by_text`: binary has no reading of it. `chunk`: how many rows are compared at once.
+    """One table. `by_text`: there is no binary reader for its type. `chunk`: the number of rows compared at once.
 
-    `filled_by`: a query for the rows where there are no literals.
+    `filled_by`: a query for the rows, instead of literals.
     """
 
     name: str

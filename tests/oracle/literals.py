@@ -1,7 +1,7 @@
-"""Literals of every type that a column can have: by hand, by chance, and by the server where it knows the names.
+"""Literals of every type that a column can have: picked by hand, random, and from the server's catalog.
 
-In: a major, how many values each type shall have, the server.  Out: (declared type, literals).
-Invariant: the same values for the same major and number, except those that the server's catalog names.
+In: a major, the number of values of each type, the server.  Out: (declared type, literals).
+Invariant: the same values for the same major and number, except names from the server's catalog.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ MORE: dict[str, list[str]] = {
     "information_schema.cardinal_number": ["0"],
     "information_schema.time_stamp": ["2024-01-01 00:00:00.126+00", "infinity"],
 }  # fmt: skip
-"""Beside those of `tests.support.values`."""
+"""In addition to those of `tests.support.values`."""
 
 WITHOUT = {
     "cstring": "a pseudo-type",
-    "gtsvector": "an index key's type: its input function takes nothing, and no function makes one",
+    "gtsvector": "an index key's type: its input function accepts nothing, and no function returns one",
     "pg_brin_bloom_summary": "as gtsvector", "pg_brin_minmax_multi_summary": "as gtsvector",
     "ghstore": "as gtsvector", "ltree_gist": "as gtsvector", "intbig_gkey": "as gtsvector",
-    "pg_node_tree": "its input function takes nothing; its text is compared",
+    "pg_node_tree": "its input function accepts nothing; the test compares its text",
     "pg_ndistinct": "as pg_node_tree", "pg_dependencies": "as pg_node_tree", "pg_mcv_list": "as pg_node_tree",
 }  # fmt: skip
-"""Types of columns that no value can be cast to, with the reason."""
+"""Types of columns to which no value can be cast, with the reason."""
 
 UNCASTABLE = {
     "pg_node_tree": "select ev_action from pg_rewrite",
@@ -87,7 +87,7 @@ UNCASTABLE = {
     "pg_dependencies": "select stxddependencies from pg_statistic_ext_data",
     "pg_mcv_list": "select stxdmcv from pg_statistic_ext_data",
 }
-"""Where the server has values of them."""
+"""Types whose values come from the server's catalog."""
 
 BY_SERVER = {
     "regproc": "select oid::regproc from pg_proc p where"
@@ -104,15 +104,15 @@ BY_SERVER = {
     "regrole": "select oid::regrole from pg_roles",
     "regcollation": "select oid::regcollation from pg_collation where collencoding in (-1, 6)",
 }
-"""The names that a type's text can be; a name of two functions alone names none of them."""
+"""The names that a type's text can be; the name of two overloaded functions does not identify one of them."""
 
 ONLY_AS_TEXT = {*AS_TEXT, "aclitem", "pg_ndistinct", "pg_dependencies", "pg_mcv_list"}
 
 
 def every_type(major: int, count: int, execute: Execute) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield each declared type with its literals, no two the same; `count` by chance where there are so many.
+    """Yield each declared type with its distinct literals; `count` random ones if there are so many.
 
-    The third: whether binary has no reading of these values.
+    The third item: whether there is no binary reader for these values.
     """
     by_hand = _by_hand(major)
     for name in dict.fromkeys((*by_hand, *_BY_CHANCE)):
@@ -121,7 +121,7 @@ def every_type(major: int, count: int, execute: Execute) -> Iterator[tuple[str, 
         made = islice(dict.fromkeys(_by_chance(name, count)), count)
         yield name, [*dict.fromkeys((*by_hand.get(name, ()), *made))], name in ONLY_AS_TEXT
     yield "shade", [shade(number) for number in range(min(count, SHADES))], False
-    if major >= 16:  # before, the server wrote what is no UTF-8
+    if major >= 16:  # older servers wrote invalid UTF-8
         yield '"char"', [f"\\{code:03o}" for code in range(128, 256)], True
     for name, query in BY_SERVER.items():
         written = execute(f"select r::text from ({query} order by oid limit {count}) s(r)")
@@ -129,7 +129,7 @@ def every_type(major: int, count: int, execute: Execute) -> Iterator[tuple[str, 
 
 
 def vector_types(count: int) -> Iterator[tuple[str, list[str]]]:
-    """The same for pgvector's types, which servers of their own have."""
+    """Yield the same for pgvector's types, which need a server of their own."""
     dice = random.Random("sparsevec")
     for name, picked in VECTORS.items():
         made = random_literals(name, count) or [_sparse(dice) for _ in range(count)]
@@ -142,12 +142,12 @@ def _sparse(dice: Dice) -> str:
 
 
 def shade(number: int) -> str:
-    """A label of the enum `shade`."""
+    """Return a label of the enum `shade`."""
     return f"{chr(0x2600 + number)} {number}'\""
 
 
 def _by_chance(name: str, count: int) -> list[str]:
-    """Several times as many as are wanted: some are the same."""
+    """Return several times the wanted number, because some are equal."""
     make, dice = _BY_CHANCE.get(name), random.Random(name)
     return [make(dice) for _ in range(6 * count)] if make else random_literals(name, 6 * count)
 
@@ -170,7 +170,7 @@ def _is_there(name: str, major: int) -> bool:
 
 
 def plane_text(dice: Dice, longest: int = 12) -> str:
-    """Text of every plane of Unicode."""
+    """Return text of every plane of Unicode."""
     letters = []
     for _ in range(dice.randrange(longest)):
         code = dice.randrange(17) << 16 | dice.randrange(1, 0x10000)
@@ -209,7 +209,7 @@ def _bits(size: int) -> Callable[[Dice], str]:
 
 
 def _multirange(point: Callable[[int], str]) -> Callable[[Dice], str]:
-    """Ranges between points, which rise with their numbers; some meet, and some have no end."""
+    """Return ranges between points that grow with their numbers; some are adjacent, and some have no end."""
 
     def literal(dice: Dice) -> str:
         places = [dice.randrange(9000) for _ in range(2 * dice.randrange(5))]
@@ -333,4 +333,4 @@ _BY_CHANCE: dict[str, Callable[[Dice], str]] = {
     "information_schema.sql_identifier": lambda dice: _text(dice)[:12],
     "information_schema.time_stamp": lambda dice: random_literals("timestamptz", 1 + dice.randrange(300))[-1],
 }
-"""Types that `tests.support.values` has few values of, or none."""
+"""Types of which `tests.support.values` has few values, or none."""

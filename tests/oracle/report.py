@@ -1,6 +1,6 @@
-"""What the oracle found, as lines.
+"""The oracle's results, as lines.
 
-In: an `Outcome`.  Out: a table, a line for each type; what is wrong, a line each.
+In: an `Outcome`.  Out: a table, a line for each type; the failures, a line each.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MADE = {
 }  # fmt: skip
 FOOTNOTES = (
     "* read as text: binary has no exact reading of the type",
-    "specials: told in source.special (text/binary). own text: to PostgreSQL itself its text is not quite the value",
+    "specials: in source.special (text/binary). own text: PostgreSQL itself does not read the text as the same value",
 )
 HEAD = ("type", "distinct", "columns", "text", "binary", "specials", "own text", "mismatches")
 
 
 def table_of(outcome: Outcome) -> str:
-    """The counts by type: different values, columns made of the type, values compared in each format."""
+    """Return the counts by type: distinct values, columns of the type, values compared in each format."""
     lines = [_line(HEAD), *(_line(_cells(one)) for one in outcome.verdicts)]
     sums = [sum(one.sum(mode, what) for one in outcome.verdicts) for mode, what in _SUMS]
     distinct = sum(one.distinct for one in outcome.verdicts)
@@ -46,13 +46,15 @@ def _of_column(outcome: Outcome, name: str) -> tuple[object, ...]:
 
 
 def failures(outcome: Outcome) -> list[str]:
-    """Values that are not the row's, values told beside that need not be, and types without values."""
+    """Return the mismatches, the values needlessly in `source.special`, and the types without values."""
     found = [one for verdict in outcome.verdicts for one in verdict.mismatches]
     for verdict in outcome.verdicts:
         for mode in verdict.counts:
             needless = verdict.sum(mode, "needless")
             found += [f"{verdict.type_name}: {needless} needlessly special in {mode}"] if needless else []
-    return found + [f"{name}: no column has it, and no reason says why" for name in outcome.uncovered]
+    return found + [
+        f"{name}: no column has this type, and no reason for it is recorded" for name in outcome.uncovered
+    ]
 
 
 _WHATS = ("values", "specials", "as_their_text", "mismatches")

@@ -1,7 +1,7 @@
 """One major: every type through a snapshot and a stream, as text and as binary, and PostgreSQL's judgement of each.
 
-In: running servers, a number of values, optionally some types alone.  Out: a `Verdict` for each type.
-Invariant: half of the rows are there before the daemons start; all of them come again while they stream.
+In: running servers, a number of values, optionally the only types to test.  Out: a `Verdict` for each type.
+Invariant: half of the rows exist before the daemons start; all rows are inserted again while the daemons stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.daemon import Daemon, await_confirmed
 from tests.support.stack import Stack, drop_database, new_database_name
 
 STREAMED = 1_000_000
-"""Rows that come while the daemons stream have ids from here."""
+"""Rows inserted while the daemons stream have ids from here on."""
 
 SPECIAL = {
     "date", "time", "timestamp", "timestamptz", "interval", "time(0)", "time(3)", "timestamp(3)", "timestamptz(0)",
@@ -43,7 +43,7 @@ UNCOVERED = """
 
 @dataclass
 class Verdict:
-    """Of one type: how many different values there are, and the counts by tuple format and column."""
+    """The result of one type: the number of distinct values, and the counts by tuple format and column."""
 
     type_name: str
     distinct: int
@@ -51,13 +51,13 @@ class Verdict:
     counts: dict[str, dict[str, Counts]] = field(default_factory=dict)
 
     def sum(self, mode: str, what: str) -> int:
-        """The number of `values`, `specials`, `needless` or `mismatches` of all columns."""
+        """Return the number of `values`, `specials`, `needless` or `mismatches` of all columns."""
         found = [getattr(one, what) for one in self.counts.get(mode, {}).values()]
         return sum(one if isinstance(one, int) else len(one) for one in found)
 
     @property
     def mismatches(self) -> list[str]:
-        """All of them, with the format."""
+        """Return the mismatches of all columns, with the format."""
         return [
             f"{m}: {one}" for m, found in self.counts.items() for c in found.values() for one in c.mismatches
         ]
@@ -65,14 +65,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one major. `uncovered`: types that a column can have and that no table here has, and no reason says why."""
+    """The result of one major. `uncovered`: types that a column can have, without a table here and without a known
+    reason.
+    """
 
     verdicts: list[Verdict]
     uncovered: list[str]
 
 
 def run(stack: Stack, count: int, only: Collection[str] = (), *, vectors: bool = False) -> Outcome:
-    """Bring every type through the topics and judge it. `vectors`: pgvector's types and no others."""
+    """Send every type through the topics and judge it. `vectors`: only pgvector's types."""
     with _database(stack.postgres) as dbname:
         made = _tables(stack.postgres, dbname, count, only, vectors=vectors)
         verdicts = _judged(stack, dbname, made)

@@ -1,8 +1,8 @@
-"""For each type a table that has it alone and in everything that can be made of it.
+"""For each type a table with a column of the type and columns of all types derived from it.
 
 In: a type, its literals, the server.  Out: a `Table`: DDL, columns with a literal for each row.
-Columns: v the type, a its array of many shapes, d a domain, e its array, o a domain over the array, n its array,
-c a composite, h its array, and where the type has an order r a range, s its array, m a multirange, u its array.
+Columns: v the type, a its array of many shapes, d a domain, e its array, o a domain over the array, n its array, c a
+composite, h its array, and if the type has an order: r a range, s its array, m a multirange, u its array.
 Row 0 is null in every column.
 """
 
@@ -37,7 +37,7 @@ SHAPES = (
 def table_of(
     number: int, type_name: str, literals: Sequence[str], major: int, execute: Execute, *, by_text: bool
 ) -> Table:
-    """The table of one type; what its columns need is created at once."""
+    """Return the table of one type; create the types of its columns at once."""
     v = kind_of(type_name)
     d, n = domain(f"dom{number}", v), domain(f"many{number}", array(v))
     c = composite(f"held{number}", v, array(v), Kind("int4"))
@@ -62,7 +62,7 @@ def table_of(
     if _has_ranges(execute, number, type_name, major):
         columns += _ranges(number, literals, _rising(execute, type_name, literals), major)
     rows = tuple(Column(one.name, one.kind, [None, *one.literals]) for one in columns)
-    # The server itself sends no array or composite of what has no send function.
+    # The server itself sends no array or composite of a type without a send function.
     has_send = bool(execute("select typsend <> 0 from pg_type where oid = %s::regtype", type_name)[0][0])
     return Table(f"t{number}", type_name, rows, by_text or not has_send)
 
@@ -90,13 +90,15 @@ def _has_ranges(execute: Execute, number: int, type_name: str, major: int) -> bo
 
 
 def _rising(execute: Execute, type_name: str, literals: Sequence[str]) -> list[bool]:
-    """Of each value and the one before it, whether they rise. Each is cast by its type's input function."""
+    """Return, for each value and its predecessor, whether they are in ascending order. The type's input function
+    casts each.
+    """
     execute("drop table if exists pairs")
     execute(f"create temporary table pairs (o int, low {type_name}, high {type_name})")
     pairs = [(number, literals[number - 1], one) for number, one in enumerate(literals)]
     rows = ", ".join([f"(%s, %s::{type_name}, %s::{type_name})"] * len(pairs))
     execute(f"insert into pairs values {rows}", *(part for pair in pairs for part in pair))
-    # As records, because that asks the type's order and needs no operator of the name <= (hstore has another).
+    # As records, because their comparison uses the type's order, not an operator named <= (hstore has another one).
     compared = "select row(low)::record <= row(high)::record from pairs order by o"
     return [one for (one,) in execute(compared)]
 
@@ -118,7 +120,7 @@ def _ranges(number: int, literals: Sequence[str], rising: Sequence[bool], major:
 
 
 def uncastable(number: int) -> list[Table]:
-    """The types that no value can be cast to: their text is what is compared."""
+    """Return the types to which no value can be cast: their text is compared."""
     return [
         Table(
             f"t{number + place}",
@@ -149,7 +151,7 @@ SIZES = (127, 128, 2047, 2048, 8191, 8192, 16383, 16384, 65535, 65536, 262144, 5
 
 
 def long_values(number: int) -> Table:
-    """One table whose rows have one long value each."""
+    """Return a table whose rows have one long value each."""
     kinds = [array(Kind(name[:-2])) if name.endswith("[]") else Kind(name) for name in LONG]
     columns = tuple(Column(f"l{place}", kind) for place, kind in enumerate(kinds))
     filled = " union all ".join(
@@ -161,7 +163,7 @@ def long_values(number: int) -> Table:
 
 
 def fill(cursor: Any, table: Table) -> None:
-    """Create `staged.<name>` and `<name>`, and put all rows into the first."""
+    """Create `staged.<name>` and `<name>`, and insert all rows into the first."""
     if table.filled_by:
         names = ", ".join(column.name for column in table.columns)
         cursor.execute(

@@ -1,7 +1,7 @@
-"""What stands in the topics, read by confluent-kafka's consumer and fastavro with the schemas of the registry.
+"""The content of the topics, read by confluent-kafka's consumer and fastavro with the schemas of the registry.
 
-In: a broker, a registry, topics.  Out: for each record the row, what is beside it in `source.special`, how it came.
-Invariant: no code of cdcd; logical types are undressed, because Python's own dates and times hold less than
+In: a broker, a registry, topics.  Out: for each record the row, its texts in `source.special`, and its Avro types.
+Invariant: no code of cdcd; logical types are removed, because Python's own dates and times have smaller ranges than
 PostgreSQL's.
 """
 
@@ -23,7 +23,9 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Row:
-    """The row of one record. `special`: the texts beside it; `avro`: the types of its fields; both by column."""
+    """The row of one record. `special`: the texts of `source.special`; `avro`: the types of its fields; both by
+    column.
+    """
 
     values: dict[str, Any]
     special: dict[str, str]
@@ -46,7 +48,7 @@ class Topics:
         self._schemas: dict[int, _Schema] = {}
 
     def read(self, topics: Iterable[str]) -> dict[str, list[bytes]]:
-        """The values' bytes by topic."""
+        """Return the values' bytes by topic."""
         found: dict[str, list[bytes]] = {topic: [] for topic in topics}
         consumer = Consumer(
             {
@@ -80,7 +82,7 @@ class Topics:
             assert time.monotonic() < end_s, f"no end of {sorted(waiting)[:5]}"
 
     def rows(self, raws: Iterable[bytes]) -> Iterator[Row]:
-        """The records decoded: each is to be an insert or of a snapshot, with nothing unsent."""
+        """Yield the decoded records: each must be an insert or a snapshot row, without unchanged columns."""
         for raw in raws:
             assert raw[0] == 0
             schema = self._schema(int.from_bytes(raw[1:5], "big"))
@@ -98,7 +100,7 @@ class Topics:
         if number not in self._schemas:
             dressed = json.loads(self._registry.get_schema(number).schema_str)
             named: dict[str, Any] = {}
-            full = fastavro.parse_schema(dressed, named)  # with each name in full
+            full = fastavro.parse_schema(dressed, named)  # with the full name in each reference
             row = next(f["type"][1] for f in full["fields"] if f["name"] == "before")
             columns = {field["name"]: resolved(field["type"], named) for field in row["fields"]}
             self._schemas[number] = _Schema(fastavro.parse_schema(undressed(dressed)), columns)
@@ -106,7 +108,7 @@ class Topics:
 
 
 def resolved(avro: Any, named: dict[str, Any]) -> Any:
-    """The type with each name of a record replaced by the record."""
+    """Return the type with each name of a record replaced by the record."""
     if isinstance(avro, list):
         return [resolved(branch, named) for branch in avro]
     if isinstance(avro, str):
@@ -117,7 +119,7 @@ def resolved(avro: Any, named: dict[str, Any]) -> Any:
 
 
 def undressed(avro: Any) -> Any:
-    """The schema without logical types."""
+    """Return the schema without logical types."""
     if isinstance(avro, dict):
         kept = {key: undressed(part) for key, part in avro.items()}
         return {key: part for key, part in kept.items() if key not in ("logicalType", "precision", "scale")}
