@@ -1,4 +1,4 @@
-"""Real Spark, and a writer that plays the daemon on the real broker and registry."""
+"""Real Spark, and a writer that takes the daemon's part on a real broker and registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.topics import TopicsWriter
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session's Spark."""
+    """Return the session's Spark."""
     running = session("cdcd tests", "2", memory="1g", shuffle_partitions=2)
     yield running
     running.stop()
@@ -26,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def topics(kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[TopicsWriter]:
-    """A writer with a prefix of its own."""
+    """Yield a writer with a prefix of its own."""
     writer = TopicsWriter(kafka.bootstrap, registry.url, f"t{uuid.uuid4().hex[:8]}")
     yield writer
     writer.close()
@@ -34,5 +34,5 @@ def topics(kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[TopicsWrite
 
 @pytest.fixture
 def target(tmp_path: Path) -> Any:
-    """The folder of a mirror."""
+    """Return the folder of a mirror."""
     return tmp_path / "mirror"

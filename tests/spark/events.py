@@ -1,8 +1,8 @@
-"""Making events for tests: what the daemon would write, without a daemon.
+"""Create events for tests: the records that the daemon would write, without a daemon.
 
 In: a table's columns as Avro fields and rows as dicts.  Out: framed keys and envelopes of the wire format.
-Invariant: every record goes through fastavro under the schema that a registry holds.
-Must not: be used to write topics that a daemon writes.
+Invariant: every record is encoded by fastavro under the schema in a registry.
+Must not: be used to write to topics of a running daemon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Schema = Any
 
 
 def column(name: str, avro: Any, *, required: bool = False, **properties: Any) -> dict[str, Any]:
-    """Return an Avro field as the daemon makes it: nullable with default null unless it is of the key."""
+    """Return an Avro field as the daemon builds it: nullable with default null unless it belongs to the key."""
     shape = {"type": avro} if required else {"type": ["null", avro], "default": None}
     return {"name": name, **shape, "pg.name": name, **properties}
 
@@ -155,7 +155,7 @@ def progress_value(commit_lsn: int, offsets: Mapping[str, Mapping[int, int]], sl
 
 @dataclass(slots=True)
 class Table:
-    """A table whose events are made. Without `key` the events carry none."""
+    """A table whose events are created. Without `key` the events have no key."""
 
     topic: str
     fields: list[dict[str, Any]]
@@ -208,7 +208,7 @@ class Table:
         return frame(*self._key, {name: row[name] for name in self.key})
 
     def alter(self, fields: list[dict[str, Any]]) -> None:
-        """Change the columns; later events are under a new schema."""
+        """Change the columns; later events have a new schema."""
         self.fields = fields
         self._value = None
 

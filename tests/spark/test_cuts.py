@@ -1,4 +1,4 @@
-"""Cuts: a batch ends at the sum of whole progress records, whatever the limits."""
+"""Cuts: a batch ends at the sum of complete progress records, whatever the limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def part(commit_lsn: str, offsets: dict) -> Commit:
 
 @pytest.mark.parametrize("limits", [{}, {"max_rows": 1}, {"max_commits": 1}])
 def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
-    """Its offsets are added up, and the cut comes with the record that makes the transaction whole."""
+    """The offsets of the parts are added up, and the cut comes with the record that completes the transaction."""
     commits = [part("0/1", {"a": {"0": 5}}), part("0/1", {"a": {"1": 9}}), Commit("0/2", {"a": {"0": 6}})]
     assert cut({}, commits[:1], **limits) == {}
     assert cut({}, commits[:2], **limits) == {}
@@ -56,7 +56,9 @@ def test_a_record_says_that_it_is_of_a_part() -> None:
 
 
 def test_no_batch_ends_before_the_markers_of_a_gap() -> None:
-    """What is written in part before an accepted gap never gets its end: the marker says so in the same batch."""
+    """After an accepted gap the rest of a partly written transaction never comes: the gap's marker ends it in one
+    batch.
+    """
     accepted = json.loads(progress_value(2, {"a": {"0": 5}}))
     accepted["gap"] = {"from_lsn": "0/1", "to_lsn": "0/9", "reason": "CDCD-SLOT-LOST", "decided_us": 1}
     reported = Commit("0/9", {"a": {"0": 7}})

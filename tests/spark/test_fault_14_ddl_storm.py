@@ -1,4 +1,4 @@
-"""The storm: tables change under load, cdcd is killed in the middle, and the mirror follows all the way.
+"""A storm of DDL: tables change under load, cdcd is killed in the middle, and the mirror follows every change.
 
 The judge is PostgreSQL: at the end each table's mirror is loaded back and compared with the table as text.
 """
@@ -43,7 +43,7 @@ DEADLINE_S = 240.0
 
 
 class MirrorProcess:
-    """The mirror as the demo runs it: a process beside cdcd, with a batch each second."""
+    """The mirror as the demo runs it: a separate process, with a batch each second."""
 
     def __init__(self, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
         self.tables = Mirror(folder / "mirror", daemon.name)
@@ -56,13 +56,13 @@ class MirrorProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
 
     def check(self) -> bool:
-        """True while it runs; a mirror that has ended by itself fails the test with its log."""
+        """Return True while the mirror runs; fail the test with the mirror's log when it has ended by itself."""
         if self._process.poll() is None:
             return True
         raise AssertionError(f"the mirror ended:\n{self._log.read_text()[-6000:]}")
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Kill the mirror."""
         self._process.kill()
         self._process.wait()
 
@@ -104,14 +104,14 @@ def test_a_mirror_follows_a_storm_of_ddl(
 
 
 def is_going_on(daemon: Daemon, mirror: MirrorProcess) -> bool:
-    """True; a halt or an end fails the test with its reason."""
+    """Return True; fail the test with the reason when the daemon has halted or the mirror has ended."""
     page = daemon.status()
     assert page.get("state") != "halted", page
     return mirror.check()
 
 
 def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) -> Storm:
-    """Writers and DDL side by side; the mirror keeps up, so that changes lie in many batches; a kill half-way."""
+    """Run writers and DDL in parallel, with a kill half-way; the mirror keeps up, so changes lie in many batches."""
     pace = Pace(WRITES_PER_CHANGE)
     total = ROUNDS * len(KINDS)
     seen: list[int] = []
@@ -143,7 +143,9 @@ def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) 
 def quiesce(
     source: PostgresServer, tables: Tables, daemon: Daemon, mirror: MirrorProcess, kafka: KafkaBroker
 ) -> None:
-    """A last row for each table, as DDL without a row after it is not seen; then wait for cdcd and the mirror."""
+    """Write a last row to each table, because DDL without a later row is not visible; then wait for cdcd and the
+    mirror.
+    """
     with closing(psycopg2.connect(tables.dsn)) as connection, connection, connection.cursor() as cursor:
         for table in tables.leaves():
             tables.insert(random.Random(table), cursor, table)
@@ -158,7 +160,7 @@ def quiesce(
 
 
 def compare(dsn: str, tables: Tables, mirror: MirrorProcess) -> None:
-    """Each table, and each partition, which has a topic of its own."""
+    """Compare each table, and each partition, which has a topic of its own, with its mirror."""
     with closing(psycopg2.connect(dsn)) as connection:
         outcomes = [
             compare_table(connection, "public", table, mirror.tables.read("public", table))

@@ -1,4 +1,4 @@
-"""A marker of a gap: the mirror stops at it, unless a new snapshot makes it whole or somebody has accepted it."""
+"""The marker of a gap: the mirror stops there until a new snapshot closes the gap or an operator accepts it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _row(number: int, name: str) -> dict[str, object]:
     return {"id": number, "name": name}
 
 
-def _marker(table: Table, commit_lsn: int, said: dict[str, str], timeline: int = 1) -> list[Sent]:
-    """As `cdcd.session.gap` writes it: no key, no rows, in every partition."""
-    _, value = table.event("g", commit_lsn, 1, special=said, timeline=timeline)
+def _marker(table: Table, commit_lsn: int, special: dict[str, str], timeline: int = 1) -> list[Sent]:
+    """Return the marker that `cdcd.session.gap` writes: no key, no rows, in every partition."""
+    _, value = table.event("g", commit_lsn, 1, special=special, timeline=timeline)
     return [(table.topic, partition, None, value) for partition in range(PARTITIONS)]
 
 
@@ -59,7 +59,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     timeline: int,
     lsns: tuple[int, int, int],
 ) -> None:
-    """F58: what follows on a new timeline is new, though the mirror has had its LSNs on the one before."""
+    """F58: LSNs on a new timeline are new, though the mirror has had the same LSNs on the previous one."""
     items = topics.table("items", ITEMS, key)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "old")))
     assert rows_of(run_mirror(spark, topics, target), items) == [_row(1, "old")]
@@ -79,7 +79,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
 
 
 def test_the_mirror_stops_at_a_row_that_was_too_large_for_kafka(tmp_path: Path) -> None:
-    """F65: its marker has the row's own key, and stands among the rows of one bucket."""
+    """F65: the marker has the row's own key, and is among the rows of one bucket."""
     topic = "shop.public.items"
     value, key = envelope_schema(topic, ITEMS), key_schema(topic, ITEMS[:1])
     items = Table(topic, ITEMS, ("id",), "", (1, value), (2, key))

@@ -1,4 +1,4 @@
-"""A broker that is away: what the reader's clients log is a record, and the error says what a reader can do."""
+"""An unreachable broker: the client's messages become log records, and the error names an option of the reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdcd.spark.kafka import Cluster, ProgressReader, Range, read_ranges
 
 
 class _Known(Cluster):
-    """A cluster that has answered before."""
+    """A cluster with known partitions and ends."""
 
     def __init__(self, brokers: str, topic: str) -> None:
         super().__init__(brokers, {})
@@ -68,12 +68,12 @@ def test_its_lines_are_records_and_its_error_names_the_readers_option(
     with caplog.at_level(logging.WARNING), pytest.raises(SinkUnavailable) as raised:
         ask(away)
     assert "--brokers" in str(raised.value)
-    assert "tried again" not in str(raised.value), "nobody does"
-    said = [one for one in caplog.records if one.name == "cdcd.spark.kafka" and away in one.getMessage()]
-    refused = [one for one in said if "Connection refused" in one.getMessage()]
+    assert "tried again" not in str(raised.value), "the reader does not retry"
+    logged = [one for one in caplog.records if one.name == "cdcd.spark.kafka" and away in one.getMessage()]
+    refused = [one for one in logged if "Connection refused" in one.getMessage()]
     assert [one.levelno for one in refused] == [logging.WARNING] * len(refused)
     names = {one.getMessage() for one in refused}
-    assert 1 <= len(refused) == len(names), "each once, however often it is tried"
+    assert 1 <= len(refused) == len(names), "each message is logged once, whatever the number of attempts"
     assert capfd.readouterr().err == ""
 
 

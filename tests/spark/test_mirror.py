@@ -1,4 +1,4 @@
-"""The mirror's promises, with real Spark, a real broker and a real registry."""
+"""The mirror's guarantees, with real Spark, a real broker and a real registry."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_later_batches_change_only_what_they_name(
 
 
 def test_unchanged_columns_keep_their_value(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
-    """F46: from the target, and from an earlier change of the same batch."""
+    """F46: the value comes from the target, or from an earlier change of the same batch."""
     items = topics.table("items", ITEMS)
     rows = [_row(1, "one", "long 1"), _row(2, "two", "long 2"), _row(3, "three", "long 3")]
     topics.commit(10, [r for row in rows for r in topics.change(items, "r", 10, row["id"], after=row)])
@@ -86,7 +86,7 @@ def test_unchanged_columns_keep_their_value(spark: SparkSession, topics: TopicsW
 def test_a_row_keeps_its_values_under_a_new_key(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
 ) -> None:
-    """F46, F47: d under the old key, tombstone, c under the new one, with unchanged columns."""
+    """F46, F47: delete under the old key, tombstone, create under the new key with unchanged columns."""
     items = topics.table("items", ITEMS)
     numbers = range(1, 9)
     topics.commit(
@@ -106,7 +106,7 @@ def test_a_row_keeps_its_values_under_a_new_key(
 
 
 def test_truncate_empties_all_buckets(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
-    """F51: the barrier comes once per partition and counts once; what follows it stays."""
+    """F51: the barrier comes once per partition and counts once; the rows after it stay."""
     items = topics.table("items", ITEMS)
     topics.commit(10, [r for n in range(20) for r in topics.change(items, "r", 10, n, after=_row(n))])
     run_mirror(spark, topics, target)
@@ -174,7 +174,7 @@ def test_a_table_without_a_key_is_a_bag(spark: SparkSession, topics: TopicsWrite
 
 
 def test_what_is_not_committed_is_never_seen(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
-    """F64: neither aborted records nor those of an open Kafka transaction."""
+    """F64: neither aborted records nor those of an open Kafka transaction are read."""
     items = topics.table("items", ITEMS)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "s")))
     topics.write(topics.change(items, "u", 20, 1, after=_row(1, "aborted")))
@@ -201,7 +201,9 @@ def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, topics: TopicsWrit
 
 
 def test_a_batch_done_twice_changes_nothing(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
-    """foreachBatch is at least once: the target's own watermark drops what it has, also from the very beginning."""
+    """foreachBatch is at least once: the target's own watermark excludes changes already applied, also the first
+    ones.
+    """
     log = topics.table("log", [column("n", "int")], key=())
     topics.commit(10, topics.change(log, "r", 10, 1, after={"n": 1}))
     run_mirror(spark, topics, target)
@@ -311,7 +313,7 @@ def test_a_compacted_progress_topic_hides_nothing(
     items, others = topics.table("items", ITEMS), topics.table("others", ITEMS)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1)))
     topics.commit(20, topics.change(others, "r", 20, 1, after=_row(2)))
-    # Offsets 0 to 2 are what joins, the first progress record and the marker: gone, as after a compaction.
+    # Offsets 0 to 2 are the joining record, the first progress record and the marker: removed, as by a compaction.
     for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 3)]).values():
         future.result(30)
     opened = run_mirror(spark, topics, target)
@@ -335,7 +337,7 @@ def test_files_left_by_a_crash_are_removed_at_the_next_start(
 def test_a_worker_that_starts_later_than_spark_waits_is_started_again(
     spark: SparkSession, topics: TopicsWriter, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's 10 seconds are fixed; a busy machine may need longer (the fault made: the first start takes 20 s)."""
+    """Spark's limit of 10 seconds is fixed; a busy machine may need longer (here the first start takes 20 s)."""
     started = tmp_path / "started"
     python = tmp_path / "python"
     python.write_text(

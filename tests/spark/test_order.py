@@ -1,4 +1,4 @@
-"""The order that a mirror folds in: a later timeline wins over an earlier one, whatever their LSNs (F58)."""
+"""The order in which a mirror folds changes: a later timeline wins over an earlier one, whatever their LSNs (F58)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F78: an old row of which only a part was logged finds no row of a bag: another one may have the same part."""
+"""F78: an old row with unlogged columns identifies no row of a table without a key: several rows may match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the batches of `format("cdcd")` end, asked as Spark asks, of a real broker."""
+"""The batch ends of `format("cdcd")`, requested in the order in which Spark does, with a real broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMITS = 3
 
 
 def _cuts(topics: TopicsWriter) -> list[int]:
-    """How many records a new query with one commit a batch has read after each of its batches."""
+    """Return the number of records in each batch of a new query with one commit a batch."""
     options = {"brokers": topics.bootstrap, "prefix": topics.prefix, "maxCommits": "1"}
     reader = CdcdStreamReader(parse_options(options))
     try:
@@ -31,7 +31,7 @@ def _cuts(topics: TopicsWriter) -> list[int]:
 
 
 def _commit(topics: TopicsWriter, items: Table) -> None:
-    """Write the commits, and wait until their markers are there as well."""
+    """Write the commits, and wait until their markers are readable."""
     for number in range(1, COMMITS + 1):
         topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
     reader = ProgressReader(topics.bootstrap, {}, topics.progress_topic, Cluster(topics.bootstrap, {}))
@@ -50,7 +50,7 @@ def _commit(topics: TopicsWriter, items: Table) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter, is_known: bool) -> None:
-    """Whatever stands before the first progress record: what joins, what is kept of the topics."""
+    """The limit also holds with records before the first progress record: the joining record and the topics record."""
     items = topics.table("items", COLUMNS)
     if is_known:
         topics.kept = b"{}"
@@ -59,7 +59,7 @@ def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter,
 
 
 def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: TopicsWriter) -> None:
-    """So it is after a compaction: partitions that nobody names any more are read to their end, all in one."""
+    """The hole may be the trace of a compaction: partitions of removed records are read to their end, in one batch."""
     items = topics.table("items", COLUMNS)
     topics.hole()
     _commit(topics, items)
@@ -67,7 +67,7 @@ def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: Topic
 
 
 def test_behind_another_slots_last_record_there_may_have_been_more(topics: TopicsWriter) -> None:
-    """It stays at the beginning for ever, so that no hole is before it, whatever was compacted of the second's."""
+    """The other slot's record stays at the start for ever, so a hole after it may be a compacted record of this slot."""
     items = topics.table("items", COLUMNS)
     topics.slot = b"former"
     topics.commit(5, [])

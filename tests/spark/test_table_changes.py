@@ -1,4 +1,4 @@
-"""What becomes of a mirror's rows when the columns of their table change, with what PostgreSQL does not send."""
+"""A mirror's rows after changes of the table's columns, for which PostgreSQL sends no rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ NUMBER, STATE, STATUS = column("n", "int"), column("state", "string"), column("s
 def test_a_column_that_was_dropped_and_added_again_begins_empty(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
 ) -> None:
-    """Its schema is that of before, to the id; only the change between says that it is another column."""
+    """The new schema equals the former one, even in its id; only the schema in between shows that it is another
+    column.
+    """
     items = topics.table("items", [ID, NAME])
     items_before = [{"id": n, "name": "old"} for n in (1, 2)]
     topics.commit(
@@ -47,7 +49,7 @@ def test_a_column_that_was_dropped_and_added_again_begins_empty(
 def test_rows_without_a_key_are_found_when_postgresql_has_filled_a_column(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
 ) -> None:
-    """ADD COLUMN ... DEFAULT, then RENAME: no row is sent, and the row before the next change has the values."""
+    """ADD COLUMN ... DEFAULT, then RENAME: no row is sent, and the next change's old row has the new values."""
     log = topics.table("log", [NUMBER], key=())
     topics.commit(10, [r for n in range(1, 5) for r in topics.change(log, "r", 10, n, after={"n": n})])
     if not in_one_batch:

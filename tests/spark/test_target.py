@@ -1,4 +1,4 @@
-"""A mirror's target belongs to one prefix of one cluster, and one process at a time writes there (F80)."""
+"""A mirror's target belongs to one prefix of one cluster, and only one process at a time writes to it (F80)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOLD = "import sys; from cdcd.spark.target import take; held = take(sys.argv[1])
 
 @contextmanager
 def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """One that writes to the target."""
+    """Run another process that writes to the target."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -54,7 +54,7 @@ class Running:
 
 def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
     held = take(tmp_path)
-    assert take(tmp_path) is held, "none has begun"
+    assert take(tmp_path) is held, "no query has started"
     held.query = running = Running()
     with pytest.raises(SparkReadError, match="another query of this process"):
         take(tmp_path / ".")
@@ -89,7 +89,7 @@ def test_a_target_goes_on_with_what_it_mirrors(
 def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(
     spark: SparkSession, topics: TopicsWriter, tmp_path: Path
 ) -> None:
-    """F79: a mirror's start removed every Parquet file one folder below, and another query's checkpoint."""
+    """F79: a mirror's start once removed every Parquet file one folder below, and another query's checkpoint."""
     lake = tmp_path / "lake"
     theirs = [lake / "customers" / "part-0000.parquet", lake / "_checkpoint" / "offsets", lake / "notes"]
     for path in theirs:
@@ -134,7 +134,7 @@ def test_what_a_mirror_did_not_make_stays_in_its_target(tmp_path: Path) -> None:
 def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     spark: SparkSession, topics: TopicsWriter, tmp_path: Path
 ) -> None:
-    """Two clusters may have topics of one name."""
+    """Two clusters may have topics of the same name."""
     items = topics.table("items", [column("id", "int", required=True)])
     topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1}))
     target = tmp_path / "mirror"

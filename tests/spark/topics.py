@@ -1,7 +1,7 @@
 """The daemon's part in Spark's tests: Kafka transactions with events and a progress record each.
 
 In: events from `tests.spark.events`.  Out: records on a real broker, committed, aborted or left open.
-Invariant: as wire-format.md says: one progress record per Kafka transaction, next offsets after the last data.
+Invariant: as in wire-format.md: one progress record per Kafka transaction, next offsets after the last record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Sent = tuple[str, int, bytes | None, bytes | None]
 
 
 class TopicsWriter:
-    """Writes as one daemon with one slot."""
+    """Writes like one daemon with one slot."""
 
     def __init__(self, bootstrap: str, registry_url: str, prefix: str) -> None:
         self.bootstrap, self.registry_url, self.prefix = bootstrap, registry_url, prefix
@@ -37,7 +37,7 @@ class TopicsWriter:
         self.producer = self._producer()
         self.slot = b"test"
         self.kept: bytes | None = None
-        """What the next transaction says of the topics, under a key of its own."""
+        """The next transaction's record of the topics, under a key of its own."""
 
     def _producer(self) -> Producer:
         producer = Producer(
@@ -107,21 +107,21 @@ class TopicsWriter:
         self.producer.abort_transaction(60)
 
     def hole(self) -> None:
-        """Leave a hole in the progress topic: no reader sees what is aborted."""
+        """Leave a hole in the progress topic: readers do not see the aborted record."""
         self.producer.begin_transaction()
         self.producer.produce(self.progress_topic, key=self.slot, value=b"{}", partition=0)
         self.producer.flush(60)
         self.abort()
 
     def close(self) -> None:
-        """Leave nothing open."""
+        """Close the producer; no transaction stays open."""
         with suppress(KafkaException):
             self.producer.abort_transaction(10)
-        del self.producer  # its threads would go on looking for a broker that is stopped
+        del self.producer  # otherwise its threads would continue to connect to a stopped broker
 
 
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
-    """Run the mirror until it is up to date, and open it."""
+    """Run the mirror until it has read all records, and open it."""
     start = partial(
         mirror,
         spark,
@@ -137,7 +137,7 @@ def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **option
 
 
 def rows_of(opened: Mirror, table: Table) -> list[dict[str, Any]]:
-    """Return a table's rows in the order of all their values, `__special` only where there is one."""
+    """Return a table's rows ordered by all their values; `__special` only in rows that have it."""
     rows = [
         {name: value for name, value in row.items() if name != "__special" or value}
         for row in opened.table(table.topic).to_pylist()
