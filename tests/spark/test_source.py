@@ -50,7 +50,9 @@ def _commit(topics: TopicsWriter, items: Table) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter, is_known: bool) -> None:
-    """The limit also holds with records before the first progress record: the joining record and the topics record."""
+    """The limit also holds with records before the first progress record: the joining record and the
+    topics record.
+    """
     items = topics.table("items", COLUMNS)
     if is_known:
         topics.kept = b"{}"
@@ -59,7 +61,9 @@ def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter,
 
 
 def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: TopicsWriter) -> None:
-    """The hole may be the trace of a compaction: partitions of removed records are read to their end, in one batch."""
+    """The hole may be the trace of a compaction: partitions of removed records are read to their end, in
+    one batch.
+    """
     items = topics.table("items", COLUMNS)
     topics.hole()
     _commit(topics, items)
@@ -67,7 +71,9 @@ def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: Topic
 
 
 def test_behind_another_slots_last_record_there_may_have_been_more(topics: TopicsWriter) -> None:
-    """The other slot's record stays at the start for ever, so a hole after it may be a compacted record of this slot."""
+    """The other slot's record stays at the start for ever, so a hole after it may be a compacted record of
+    this slot.
+    """
     items = topics.table("items", COLUMNS)
     topics.slot = b"former"
     topics.commit(5, [])
