@@ -1,6 +1,6 @@
 """`make faults`: random faults under load, judged block by block. `python -m tests.faults --rounds 1000 --seed 7`.
 
-Without --rounds: a fixed selection: simulations, every crash point, the oracle's planted bugs, some random rounds.
+Without --rounds, a fixed selection runs: simulations, every failpoint, the oracle's planted bugs, some random rounds.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ALONE = [
     "tests/faults/test_fault_36_late_requests.py",
     "tests/faults/test_oracle.py",
 ]
-"""Of the fault tests, those that put the oracle to work; `.ci/run` has them from here, `make test` runs them too."""
+"""The fault tests that use the oracle. `.ci/run` takes the list from here; `make test` runs these files, too."""
 
 
 def main() -> int:
-    """Do what is asked; 1 when anything was found."""
+    """Run what the arguments select. Return 1 if the oracle found anything."""
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=0, help="so many random faults, and nothing else")
-    parser.add_argument("--seed", type=int, default=FIXED_SEED, help="of faults and load")
-    parser.add_argument("--block", type=int, default=50, help="judge after so many faults")
-    parser.add_argument("--major", type=int, default=18, help="of PostgreSQL")
+    parser.add_argument("--rounds", type=int, default=0, help="run this number of random faults only")
+    parser.add_argument("--seed", type=int, default=FIXED_SEED, help="seed of the faults and the load")
+    parser.add_argument("--block", type=int, default=50, help="number of faults in a block")
+    parser.add_argument("--major", type=int, default=18, help="PostgreSQL's major version")
     parser.add_argument("--delivery", choices=("exactly_once", "at_least_once"), default="exactly_once")
     parser.add_argument("--reports", type=Path, help="a folder for JUnit reports of the fault tests")
     options = parser.parse_args()
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def simulations() -> int:
-    """So many of the core, on a clock of its own."""
+    """Run the simulations of the core, on a virtual clock. Return their exit status."""
     begun_s = time.monotonic()
     code = subprocess.call([sys.executable, "-m", "tests.simulator", "--count", str(SIMULATIONS)])
     print(f"simulations: {time.monotonic() - begun_s:.0f} s", flush=True)
@@ -70,30 +70,30 @@ def simulations() -> int:
 
 
 def fault_tests(reports: Path | None = None) -> int:
-    """The files of `ALONE` beside each other; what they said when all have ended, of one that failed last.
+    """Run the files of `ALONE` in parallel; return the highest exit status.
 
-    `reports`: for JUnit reports.
+    Their output is printed when all have ended, that of failed files last. `reports`: a folder for JUnit reports.
     """
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         running = []
         for file in ALONE:
-            said = stack.enter_context(tempfile.TemporaryFile("w+"))
+            output = stack.enter_context(tempfile.TemporaryFile("w+"))
             command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", file]
             if reports is not None:
                 command.append(f"--junitxml={reports / Path(file).stem}.xml")
-            running.append((subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT), said))
-        ended = [(abs(process.wait()), said) for process, said in running]
-        for _, said in sorted(ended, key=lambda one: one[0]):
-            said.seek(0)
-            print(said.read(), flush=True)
+            running.append((subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT), output))
+        ended = [(abs(process.wait()), output) for process, output in running]
+        for _, output in sorted(ended, key=lambda one: one[0]):
+            output.seek(0)
+            print(output.read(), flush=True)
         code = max(code for code, _ in ended)
     print(f"fault tests: {time.monotonic() - begun_s:.0f} s", flush=True)
     return code
 
 
 def rounds(count: int, seed: int, block: int, major: int, delivery: str = "exactly_once") -> int:
-    """So many faults that strike; 1 at the first block with findings."""
+    """Inject `count` faults, block by block. Return 1 at the first block with findings."""
     struck: Counter[str] = Counter()
     findings: list[Finding] = []
     begun_s = time.monotonic()
@@ -118,13 +118,13 @@ def rounds(count: int, seed: int, block: int, major: int, delivery: str = "exact
     for one in findings[:40]:
         print(one)
     if findings:
-        print(f'again: make faults ROUNDS={count} SEED={seed} ARGS="--delivery {delivery}"')
+        print(f'to repeat: make faults ROUNDS={count} SEED={seed} ARGS="--delivery {delivery}"')
     return 1 if findings else 0
 
 
 @contextlib.contextmanager
 def scene_of(seed: int, major: int, delivery: str = "exactly_once") -> Iterator[Scene]:
-    """Servers of its own, links in front of them, a world behind these."""
+    """Yield a scene: new servers, proxies in front of the servers, and a world that connects through the proxies."""
     cache, account = Cache(), server_account()
     folder = make_run_folder("cdcd-faults-", account)
     settings = {"logical_decoding_work_mem": "64kB", "wal_sender_timeout": f"{WAL_SENDER_TIMEOUT_S}s"}

@@ -1,7 +1,7 @@
-"""A daemon that has to say who it is before Kafka lets it in, with what it needs for that, and its rights there.
+"""A daemon on a Kafka broker that requires authentication: its credentials and its permissions.
 
-In: the broker that asks, a PostgreSQL database.  Out: a daemon, the files it shows, and rows to watch it by.
-Invariant: the broker's owner changes the broker, the daemon's owner changes files: neither does the other's part.
+In: the broker, a PostgreSQL database.  Out: a daemon, its credential files, and rows that show whether it writes.
+Invariant: a change on the broker and a change of the daemon's files are separate steps, as with separate owners.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 
 @dataclass
 class Access:
-    """One daemon on the broker that asks; `secret` is its password's file, where it has one."""
+    """One daemon on the broker; `secret` is the daemon's password file, where there is one."""
 
     secured: SecuredKafka
     registry: SchemaRegistry
@@ -34,24 +34,24 @@ class Access:
 
     @property
     def topic(self) -> str:
-        """The topic of its table."""
+        """The topic of the daemon's table."""
         return f"{self.daemon.name}.public.t"
 
     def hasty(self) -> Access:
-        """The same, looking at its files often."""
+        """Make the daemon check its files often; return the same access."""
         self.daemon.entry = ("-m", "tests.faults.hasty")
         return self
 
     def inserting(self, after: int = 0) -> Inserting:
-        """Rows that come all the time."""
+        """Return a context manager that inserts rows all the time."""
         return Inserting(self.postgres.dsn(self.database), after)
 
     def await_more_rows(self) -> None:
-        """Wait until rows have come that had not come before."""
+        """Wait until the daemon has written more rows."""
         await_more_rows(self.daemon)
 
     def assert_all_there(self, rows: Inserting) -> None:
-        """Every row is there, once, and confirmed, and nothing has made the daemon halt."""
+        """Assert that each row is in the topic once and confirmed, and that the daemon has never halted."""
         await_confirmed(self.postgres, self.daemon)
         assert not self.daemon.events("halted")
         reader = Reader(self.secured.broker.bootstrap, self.registry.url)
@@ -59,11 +59,11 @@ class Access:
 
 
 ByPassword = Callable[..., Access]
-"""`by_password(user, password, written=password)`: a user with all rights, and what stands in its file."""
+"""`by_password(user, password, written=password)`: a user with all permissions; `written` is in its password file."""
 
 
 def sink_by_password(secured: SecuredKafka, user: str, secret: Path) -> dict[str, object]:
-    """A sink whose user's password is in a file."""
+    """Return the configuration of a sink whose password is in a file."""
     return {
         "bootstrap_servers": f"127.0.0.1:{secured.sasl.port}",
         "properties": {
@@ -76,7 +76,7 @@ def sink_by_password(secured: SecuredKafka, user: str, secret: Path) -> dict[str
 
 
 def sink_by_token(secured: SecuredKafka, url: str, secret: Path) -> dict[str, object]:
-    """A sink that fetches its token."""
+    """Return the configuration of a sink that fetches its token."""
     return {
         "bootstrap_servers": f"127.0.0.1:{secured.bearer.port}",
         "properties": {
@@ -91,7 +91,7 @@ def sink_by_token(secured: SecuredKafka, url: str, secret: Path) -> dict[str, ob
 
 
 def sink_by_certificate(secured: SecuredKafka, files: Path) -> dict[str, object]:
-    """A sink that shows a certificate, and looks at the broker's."""
+    """Return the configuration of a sink that has a client certificate and verifies the broker's."""
     return {
         "bootstrap_servers": f"127.0.0.1:{secured.tls.port}",
         "properties": {
@@ -104,7 +104,7 @@ def sink_by_certificate(secured: SecuredKafka, files: Path) -> dict[str, object]
 
 
 class Authorities:
-    """Two authorities; broker and daemon begin with certificates of the first. `ours`: the daemon's files."""
+    """Two authorities. Broker and daemon start with certificates of the first one. `ours`: the daemon's files."""
 
     def __init__(self, secured: SecuredKafka, folder: Path) -> None:
         self.first, self.second, self.ours = secured.folder / "first", folder / "two", folder / "ours"

@@ -1,7 +1,7 @@
-"""cdcd with a wall clock that somebody sets: `python -m tests.faults.clocked --config FILE`.
+"""cdcd with a wall clock that a test can set: `python -m tests.faults.clocked --config FILE`.
 
-In: the file that CDCD_TEST_CLOCK names, which holds how many seconds the clock is ahead.  Out: as cdcd.
-The monotonic clock is left alone, as the system leaves it alone when its clock is set.
+In: the file that CDCD_TEST_CLOCK names, with the number of seconds that the clock is ahead.  Out: as cdcd.
+The monotonic clock does not change, as on a system whose wall clock is set.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ def _ahead_s() -> float:
 time.time = lambda: _time() + _ahead_s()
 time.time_ns = lambda: _time_ns() + int(_ahead_s() * 1e9)
 
-from cdcd.cli import main  # noqa: E402 - whoever takes the clock by its name has to take this one
+from cdcd.cli import main  # noqa: E402 - modules that import time.time by name have to get this one
 
 sys.exit(main())

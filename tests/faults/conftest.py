@@ -1,4 +1,4 @@
-"""The fault tests run daemons as the integration tests do, over links with faults, and where Kafka asks who comes."""
+"""Fixtures: daemons as in the integration tests, links with faults, and a Kafka broker with authentication."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["new_daemon", "reader"]
 
 @pytest.fixture
 def new_linked(new_daemon: NewDaemon) -> NewLinked:
-    """`new_linked(server, database, **configuration)` is a daemon and the link that it reads over."""
+    """`new_linked(server, database, **configuration)`: a daemon and its link to PostgreSQL."""
     return linked_by(new_daemon)
 
 
 @pytest.fixture(scope="session")
 def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka]:
-    """A broker that asks who comes."""
+    """A broker that requires authentication."""
     with SecuredKafka(stack_folder / "secured-kafka", artefacts) as secured:
         yield secured
 
@@ -40,7 +40,7 @@ def entitled(
     new_daemon: NewDaemon,
     tmp_path: Path,
 ) -> Callable[[str, dict[str, object]], Access]:
-    """`entitled(principal, sink)`: a daemon for a table t whose principal has every right on the broker."""
+    """`entitled(principal, sink)`: a daemon for a table t whose principal has all permissions on the broker."""
 
     def make(principal: str, sink: dict[str, object]) -> Access:
         secured_kafka.allow(principal)
@@ -68,7 +68,7 @@ def by_password(
 
 @pytest.fixture
 def authorities(secured_kafka: SecuredKafka, tmp_path: Path) -> Authorities:
-    """The one that the broker's certificates are of, and one that nobody knows yet."""
+    """The authority of the broker's certificates, and one that neither side trusts yet."""
     return Authorities(secured_kafka, tmp_path)
 
 
@@ -78,5 +78,5 @@ def by_certificate(
     authorities: Authorities,
     entitled: Callable[[str, dict[str, object]], Access],
 ) -> Access:
-    """A daemon that shows a certificate of the first authority, and looks at its files often."""
+    """A daemon that has a certificate of the first authority, and checks its files often."""
     return entitled("User:CN=cdcd", sink_by_certificate(secured_kafka, authorities.ours)).hasty()

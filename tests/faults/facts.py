@@ -1,8 +1,8 @@
-"""What the oracle judges: plain data, however it was come by.
+"""The oracle's input: plain data, whatever its source.
 
-Comes from: PostgreSQL's own account of what was committed (`truth`), an independent reader of the topics (`topics`),
-samples of the slot (`safety`), of the metrics (`lagging`).  Goes to: `oracle`.
-Invariant: every value is text or None, as PostgreSQL spells it, so that two accounts can be compared without a type.
+Comes from: PostgreSQL's own history of committed changes (`truth`), an independent reader of the topics (`topics`),
+samples of the slot (`safety`) and of the metrics (`lagging`).  Goes to: `oracle`.
+Invariant: every value is PostgreSQL's text or None, so that values from two sources are compared without their type.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Key = tuple[tuple[str, str | None], ...]
 Place = tuple[str, int]
 """A topic and a partition."""
 Order = tuple[int, int, int]
-"""Timeline, commit LSN and the number in the transaction: what a change is known by, and sorted by."""
+"""Timeline, commit LSN and number in the transaction: they identify a change and define the order."""
 MESSAGE = "message"
-"""The table that logical messages are counted under."""
+"""The table name under which logical messages are counted."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What the oracle has to know of a table: its key's columns (none: no key), and whether old rows come whole."""
+    """A table as the oracle needs it: the key's columns (none: no key), and whether old rows are complete."""
 
     name: str
     key: tuple[str, ...]
@@ -31,7 +31,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Change:
-    """One change that was committed. `op`: c, u, d, t, or m for a logical message, whose content is in `after`."""
+    """One committed change. `op`: c, u, d, t, or m for a logical message, whose content is in `after`."""
 
     op: str
     table: str
@@ -42,7 +42,7 @@ class Change:
 @dataclass(frozen=True)
 class Transaction:
     """One committed transaction, its published changes in order; `end_lsn` and `committed_s` (since the epoch, by the
-    server's clock) are what test_decoding says of its end."""
+    server's clock) are from test_decoding."""
 
     xid: int
     end_lsn: int
@@ -52,9 +52,9 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Event:
-    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd` says why it could not be read.
+    """One record of a topic. `op`: c, u, d, t, r, m, or x for a tombstone. `is_odd`: why it could not be decoded.
 
-    `raw_key`: the key's bytes, which are all that compaction knows of it.
+    `raw_key`: the key's bytes, by which compaction identifies the key.
     """
 
     topic: str
@@ -76,17 +76,17 @@ class Event:
 
     @property
     def sequence(self) -> Order:
-        """Where it stands in the order."""
+        """The event's position in the order."""
         return self.timeline, self.commit_lsn, self.tx_seq
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where it stands by what a progress record has, which is of one timeline."""
+        """The event's position within one timeline, as a progress record has it."""
         return self.commit_lsn, self.tx_seq
 
     @property
     def place(self) -> Place:
-        """Its topic and partition."""
+        """The event's topic and partition."""
         return self.topic, self.partition
 
     def __str__(self) -> str:
@@ -95,9 +95,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Progress:
-    """One committed progress record. `part`: how far a transaction was written of which there is more to come.
+    """One committed progress record. `part`: the last written change of a transaction that is not complete.
 
-    `commit_s`: before when all that was committed is durable, by the record; None where it says nothing.
+    `commit_s`: all transactions committed before this time are durable, by the record; None if the record lacks it.
     """
 
     offset: int
@@ -111,7 +111,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sample:
-    """The slot's confirmed_flush_lsn, and, looked up after it, the offset at which the progress topic ends."""
+    """The slot's confirmed_flush_lsn, and the end offset of the progress topic, which was queried after it."""
 
     confirmed_lsn: int
     end_offset: int
@@ -119,11 +119,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Lag:
-    """What cdcd's metrics said of its lag, and what was true around it, looked up in this order.
+    """cdcd's lag metrics, and the true positions before and after they were read, in the order of the queries.
 
-    PostgreSQL's WAL (what is flushed is committed, what is not inserted is not) and the slot; `said_s`; the status
-    page's state and `received_lsn`, and when that process began; the metrics, None where they are absent; `until_s`;
-    the progress topic's end.
+    PostgreSQL's WAL (flushed commits are certain, commits not inserted do not exist) and the slot; the time
+    `said_s`; the state and `received_lsn` of /status, and the start of that process; the metrics, None where they
+    are absent; the time `until_s`; the progress topic's end.
     """
 
     flushed_lsn: int
@@ -142,11 +142,11 @@ class Lag:
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a run between two moments at which everything stood still and was caught up.
+    """A section of a run between two moments at which no session wrote and the daemon had caught up.
 
-    `rows`: each table by SELECT at its end. `partitions`: by topic. `seen_live`: a digest of each record that a
-    reader has seen while the faults went on; `digests`: of those read at the end. `caught_up_s`: None when it
-    never did. `lag_s`: the metric at the end; `lags`: looked at all the time.
+    `rows`: each table by SELECT at the end of the block. `partitions`: their number by topic. `seen_live`: a digest
+    of each record that a reader saw during the faults; `digests`: of those read at the end. `caught_up_s`: None if
+    the daemon did not catch up. `lag_s`: the metric at the end; `lags`: samples during the whole block.
     """
 
     transactions: tuple[Transaction, ...]
@@ -164,7 +164,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong: the assertion's letter in the design's list, and where."""
+    """One violation: the letter of the broken assertion (`oracle`), and a description."""
 
     assertion: str
     what: str

@@ -1,4 +1,4 @@
-"""cdcd that keeps three lines of its log for who does not read it: `-m tests.faults.forgetful --config FILE`."""
+"""cdcd that buffers three log lines only while nobody reads its log: `-m tests.faults.forgetful --config FILE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cdcd that looks at secrets and certificates five times a second: `python -m tests.faults.hasty --config FILE`."""
+"""cdcd that checks secrets and certificates five times a second: `python -m tests.faults.hasty --config FILE`."""
 
 from __future__ import annotations
 

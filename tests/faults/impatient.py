@@ -1,6 +1,6 @@
 """cdcd that waits three seconds for Kafka, not a minute: `python -m tests.faults.impatient --config FILE`.
 
-It looks twice a second at what has become of topics and schemas.
+It checks topics and schemas twice a second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows that come all the time, one transaction each, so that whatever strikes strikes under load.
+"""Rows that are inserted all the time, one transaction each, so that a fault strikes under load.
 
-In: a database with a table t (id int PRIMARY KEY).  Out: rising ids, from 1 on, each committed before the next.
+In: a database with a table t (id int PRIMARY KEY).  Out: increasing ids from 1, each committed before the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 class Inserting:
-    """Rows with rising ids, one transaction each, until it is ended; `last` is the last id that was committed."""
+    """Inserts rows with increasing ids, one transaction each, until it exits; `last` is the last committed id."""
 
     def __init__(self, dsn: str, after: int = 0) -> None:
         self._dsn = dsn
@@ -41,12 +41,12 @@ class Inserting:
 
 
 def await_more_rows(daemon: Daemon, within_s: float = 60) -> None:
-    """Wait until rows have come that had not come before; the admin port may be away meanwhile."""
+    """Wait until the daemon has written more rows; its admin port may be unreachable meanwhile."""
     before = daemon.status()["rows_written"]
     eventually(lambda: daemon.status().get("rows_written", 0) > before, "rows flow", within_s)
 
 
 def assert_all_there(events: list[Event], rows: Inserting) -> None:
-    """Each row that was committed is there once, and nothing else."""
+    """Assert that the events are those of the committed rows, each once."""
     assert_each_once(events)
     assert sorted(event.value["after"]["id"] for event in events) == list(range(1, rows.last + 1))

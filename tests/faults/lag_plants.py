@@ -1,4 +1,4 @@
-"""Bugs planted in the samples of the lag metrics of a good run: (k) has to name each. Pure."""
+"""Bugs planted in the samples of the lag metrics of a good run: assertion (k) has to find each. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.facts import Block, Lag
 MIB = 1 << 20
 
 
-def nobody_looked_at_the_lag(block: Block) -> Block:
+def no_lag_samples(block: Block) -> Block:
     return replace(block, lags=())
 
 
@@ -20,7 +20,7 @@ def _later(lag: Lag, by_s: float, **other: Any) -> Lag:
 
 
 def lag_stuck_at_zero(block: Block) -> Block:
-    """Kafka has taken nothing for 20 seconds."""
+    """Kafka has accepted nothing for 20 seconds."""
     middle, ends = block.progress[len(block.progress) // 2], block.transactions[-1].end_lsn
     last = replace(block.lags[-1], flushed_lsn=ends, received_lsn=ends)
     behind = _later(last, 20, lag_s=0.0, end_offset=middle.offset + 1)
@@ -28,7 +28,7 @@ def lag_stuck_at_zero(block: Block) -> Block:
 
 
 def lag_zero_while_nothing_is_received(block: Block) -> Block:
-    """PostgreSQL has sent nothing for 20 seconds, and said so at the first of two samples."""
+    """PostgreSQL has sent nothing for 20 seconds; the first of two samples already has the flushed LSN."""
     middle, ends = block.progress[len(block.progress) // 2], block.transactions[-1].end_lsn
     behind = replace(
         block.lags[-1], lag_s=0.0, received_lsn=middle.end_lsn, flushed_lsn=ends, end_offset=middle.offset + 1
@@ -46,7 +46,7 @@ def lag_never_falls(block: Block) -> Block:
 
 
 def lag_of_bytes_stuck_at_zero(block: Block) -> Block:
-    """For a minute nothing of 16 MiB is confirmed."""
+    """16 MiB are written, and nothing is confirmed for a minute."""
     last = block.lags[-1]
     more = replace(
         last,
@@ -59,7 +59,7 @@ def lag_of_bytes_stuck_at_zero(block: Block) -> Block:
 
 
 def lag_of_bytes_from_the_beginning(block: Block) -> Block:
-    """As if nothing had ever been confirmed."""
+    """The metric is what it would be if nothing had ever been confirmed."""
     last = block.lags[-1]
     more = [_later(last, by_s, slot_lsn=None, lag_bytes=last.flushed_lsn) for by_s in (60, 61)]
     return replace(block, lags=(*block.lags, *more))
@@ -72,7 +72,7 @@ def confirmed_metric_ahead(block: Block) -> Block:
 
 
 LAG_PLANTS: tuple[Callable[[Block], Block], ...] = (
-    nobody_looked_at_the_lag,
+    no_lag_samples,
     lag_stuck_at_zero,
     lag_zero_while_nothing_is_received,
     lag_absent_while_it_streams,

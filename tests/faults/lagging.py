@@ -1,9 +1,9 @@
-"""Samples of cdcd's lag metrics beside what was true when they were given.
+"""Samples of cdcd's lag metrics, together with the true positions around them.
 
 In: PostgreSQL and the brokers directly, the daemon's admin port.  Out: samples, about two each second.
-Invariant: what is true is looked up before and after, so that each bound only gets weaker by what happens meanwhile:
-what was flushed before was committed, what is not durable afterwards was not. A process that was replaced between
-two of the questions gives no sample, nor does one that does not answer.
+Invariant: the true positions are queried before and after the metrics, so that events in between only make a bound
+weaker: WAL flushed before was committed, changes not durable afterwards were not durable. There is no sample of a
+process that was replaced between two of the queries or that does not answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POSITIONS = """SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, pg_current_wa
 
 
 class LagSampler(threading.Thread):
-    """Samples until `stop`."""
+    """Takes samples until `stop`."""
 
     def __init__(self, dsn: str, daemon: Daemon, bootstrap: str, progress_topic: str) -> None:
         super().__init__(name="lag sampler", daemon=True)
@@ -43,7 +43,7 @@ class LagSampler(threading.Thread):
         self._samples: list[Lag] = []
 
     def run(self) -> None:
-        """Sample."""
+        """Take samples."""
         reader = consumer(self._brokers, "read_uncommitted")
         try:
             while not self._over.wait(PAUSE_S):
@@ -56,7 +56,7 @@ class LagSampler(threading.Thread):
 
     def _sample(self, reader: Consumer) -> Lag | None:
         positions = self._positions()
-        said_s = time.time()
+        asked_s = time.time()
         before = self._daemon.status(ANSWERS_WITHIN_S)
         code, text = self._daemon.get("/metrics", ANSWERS_WITHIN_S)
         until_s = time.time()
@@ -65,16 +65,16 @@ class LagSampler(threading.Thread):
         end_offset = end_of(reader, self._topic) if positions and code == 200 and is_one else None
         if positions is None or end_offset is None:
             return None
-        said = {name: float(value) for name, value in _METRIC.findall(text)}
+        metrics = {name: float(value) for name, value in _METRIC.findall(text)}
         return Lag(
             *positions,
-            said_s,
+            asked_s,
             before["state"],
             lsn_of(before["received_lsn"] or "0/0"),
-            said_s - before["uptime_s"],
-            said.get("cdcd_replication_lag_seconds"),
-            _whole(said.get("cdcd_replication_lag_bytes")),
-            _whole(said.get("cdcd_slot_confirmed_flush_lsn")),
+            asked_s - before["uptime_s"],
+            metrics.get("cdcd_replication_lag_seconds"),
+            _whole(metrics.get("cdcd_replication_lag_bytes")),
+            _whole(metrics.get("cdcd_slot_confirmed_flush_lsn")),
             until_s,
             end_offset,
         )
@@ -96,13 +96,13 @@ class LagSampler(threading.Thread):
         return flushed_lsn, inserted_lsn, confirmed_lsn
 
     def taken(self) -> tuple[Lag, ...]:
-        """The samples since the last call."""
+        """Return the samples since the last call."""
         with self._lock:
             samples, self._samples = self._samples, []
         return tuple(samples)
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._over.set()
         self.join(60)
 

@@ -1,10 +1,10 @@
-"""Some Kafka transactions by cdcd's own sink, one request of which arrives late, and what readers see meanwhile.
+"""Kafka transactions of cdcd's own sink, one request of which arrives late, and what readers see meanwhile.
 
-In: a broker behind a `LateDoor`, which request is kept back and when it arrives.  Out: what was seen: each value that
-read_committed readers were given, in order, and what went wrong with it.
-Kafka's client, which loses the request's connection, sends it again over a new one by itself, and goes on. What ends
-the sink is taken as the daemon takes it: a new one reads back what is durable and writes the rest.
-The judge knows which transaction each value belongs to, and nothing of how cdcd does it.
+In: a broker behind a `LateDoor`, the request to hold back and when it arrives.  Out: what read_committed readers saw
+wrong: values lost, repeated, torn, early or in another order.
+The request's connection is lost: Kafka's client sends the request again over a new connection and continues. After an
+error the sink is replaced, as in the daemon: a new one reads back the durable position and writes the rest.
+The judge knows the transaction of each value, and nothing about cdcd's implementation.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from tests.support.waiting import eventually
 TRANSACTIONS = 4
 ROWS = 3
 MOMENTS = ("at once", "amid", "before its end", "behind its end", "behind the next")
-"""When it arrives: before the first record of the transaction after its own, behind one of its records, behind all of
-them, behind its commit, behind the commit of the one after that."""
+"""When the request arrives: before the first record of the next transaction, after one of its records, after all of
+its records, after its commit, after the commit of the transaction that follows it."""
 BEFORE_ANY = "before any other"
-"""Of a transaction that is given up: nothing of the next epoch is written yet."""
+"""For an aborted transaction: nothing of the next epoch is written yet."""
 MOST_SESSIONS = 6
 
 
 class Unfenced(KafkaSink):
-    """As cdcd was before F77, and as Kafka's client alone is: it goes on under the same producer epoch."""
+    """A sink without the fix of F77, as Kafka's client alone: it continues under the same producer epoch."""
 
     def commit(self, progress: Progress) -> Progress:
-        """Nobody doubts."""
+        """Commit, and do not renew the epoch."""
         done = super().commit(progress)
         self._opened().renewal_reason = ""
         return done
 
     def abort(self) -> None:
-        """Likewise."""
+        """Abort, and do not renew the epoch."""
         super().abort()
         self._opened().renewal_reason = ""
 
 
 @dataclass
 class Seen:
-    """What came of it. `wrong`: what a reader must never see."""
+    """The result of a run. `wrong`: what a reader must never see."""
 
     sessions: int = 1
     renewed: list[int] = field(default_factory=list)
-    """Behind which transactions there was a new epoch; one that a busy machine has made slow is among them."""
+    """The transactions after which the epoch was renewed; a busy machine may add one by a slow commit."""
     answer: bytes = b""
     wrong: list[str] = field(default_factory=list)
 
 
 class Play:
-    """One run. `aborted`: the transaction whose end is kept back was given up, and nothing is begun again then."""
+    """One run: the sink, the doors that hold back a request, and what readers see."""
 
     def __init__(
         self, bootstrap: str, direct: str, doors: list[LateDoor], sink: type[KafkaSink], *, copies: int = 1
     ) -> None:
-        """`bootstrap` leads through the doors; `direct`, for readers, does not."""
+        """`bootstrap`: the address behind the doors. `direct`: the readers' address."""
         self._settings: SinkSettings = sink_settings(direct, operation_timeout_s=20.0)
         self._topic = make_topics(self._settings, copies)
         self._settings = replace(self._settings, bootstrap_servers=bootstrap)
@@ -82,7 +82,10 @@ class Play:
         once_kept: Callable[[], None] = lambda: None,
         before_delivery: Callable[[], None] = lambda: None,
     ) -> Seen:
-        """Keep the first such request of the first transaction back (of its start, for InitProducerId)."""
+        """Hold back the first such request of the first transaction (of the sink's start, for InitProducerId).
+
+        `is_abort`: that transaction is aborted before the others begin.
+        """
         self._before_delivery = before_delivery
         self._keep(api, Api.INIT_PRODUCER_ID)
         self._open()
@@ -123,14 +126,14 @@ class Play:
             self._look()
 
     def _give_up(self, api: Api) -> None:
-        """Write something that is aborted; its end is what is kept back."""
+        """Write a transaction and abort it; a request of it is held back."""
         self._sink.begin()
         self._sink.produce([Record(self._topic, 0, b"k", b"0.0")], 0)
         self._sink.send_now(10)
         self._keep(api, Api.END_TXN, Api.PRODUCE)
         if api is Api.PRODUCE:
             self._sink.produce([Record(self._topic, 0, b"k", b"0.1")], 0)
-            eventually(self._has_sent, "it is under way")
+            eventually(self._has_sent, "the request has been held back")
         self._sink.abort()
         if self._class is not Unfenced:
             self._open()
@@ -147,7 +150,7 @@ class Play:
         return self._sink.open()
 
     def _write(self, number: int, at: Callable[[str], None]) -> None:
-        """Write a transaction; what fails is begun again from what is durable."""
+        """Write a transaction; after an error, start again from the durable position."""
         at("at once")
         while self._committed < number:
             try:
@@ -174,8 +177,8 @@ class Play:
 
     def _begin_anew(self) -> None:
         self.seen.sessions += 1
-        assert self.seen.sessions <= MOST_SESSIONS, "it comes to no end"
-        stored = eventually(self._opened, "the broker takes a new producer")
+        assert self.seen.sessions <= MOST_SESSIONS, "one session after another fails"
+        stored = eventually(self._opened, "the broker accepts a new producer")
         durable = 0 if stored[0] is None else stored[0].end_lsn // 0x100
         if durable < self._committed:
             self.seen.wrong.append(f"confirmed early: {self._committed}, durable {durable}")
@@ -194,7 +197,7 @@ class Play:
         return [(value or b"").decode() for value in values]
 
     def _look(self) -> None:
-        """Whatever is visible now is whole transactions, none of them unheard of."""
+        """Note transactions that are visible in part, or before they were committed."""
         values = self._values()
         for number in {value.split(".")[0] for value in values}:
             rows = [value for value in values if value.startswith(f"{number}.")]

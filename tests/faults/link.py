@@ -1,6 +1,6 @@
 """A daemon that reaches PostgreSQL over a link with faults.
 
-In: a server, a database.  Out: the daemon and the link, both ended afterwards.
+In: a server, a database.  Out: the daemon and the link, both closed afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NewLinked = Callable[..., AbstractContextManager[tuple[Daemon, Proxy]]]
 
 
 def linked_by(new_daemon: NewDaemon) -> NewLinked:
-    """`new_linked(server, database, **configuration)`, a context manager."""
+    """Return `new_linked(server, database, **configuration)`, a context manager."""
 
     @contextmanager
     def linked(server: PostgresServer, database: str, **over: Any) -> Iterator[tuple[Daemon, Proxy]]:

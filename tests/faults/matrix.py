@@ -1,7 +1,7 @@
-"""The fault matrix: `python -m tests.faults.matrix [NUMBER ...]` runs each fault's tests and prints what came out.
+"""The fault matrix: `python -m tests.faults.matrix [NUMBER ...]` runs each fault's tests and prints the results.
 
 In: docs/reliability.md, whose table has a row for each fault; the files test_fault_NN_*.py.  Out: a table,
-and status 1 where anything failed or nothing ran. `--report FILE...` takes pytest's --junitxml of an earlier run.
+and status 1 if a test failed or a fault had none. `--report FILE...` reads pytest's --junitxml of an earlier run.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _COUNTS = re.compile(r"(\d+) (passed|failed|error)")
 
 
 def rows() -> dict[int, tuple[str, str, list[str]]]:
-    """The page's table: by number, the fault, what cdcd does, and the names of its tests."""
+    """Return the page's table: by number, the fault, what cdcd does, and the names of its tests."""
     found = _ROW.findall(PAGE.read_text())
     return {int(number): (fault, does, names.split(", ")) for number, fault, does, names in found}
 
 
 def files(number: int) -> list[Path]:
-    """The test files of a fault."""
+    """Return the test files of a fault."""
     return sorted(TESTS.rglob(f"{_prefix(number)}*.py"))
 
 
 def names(number: int) -> list[str]:
-    """What is theirs of the files' names."""
+    """Return the names of the fault's test files without their common prefix."""
     return [file.stem.removeprefix(_prefix(number)) for file in files(number)]
 
 
@@ -45,11 +45,11 @@ def _prefix(number: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run them one after another."""
+    """Run the faults' tests one after another, or read reports. Return 1 unless all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description=__doc__)
-    parser.add_argument("numbers", nargs="*", type=int, help="which faults (all)")
+    parser.add_argument("numbers", nargs="*", type=int, help="the faults' numbers (default: all)")
     parser.add_argument(
-        "--report", type=Path, nargs="+", help="of runs that were: what --junitxml has written"
+        "--report", type=Path, nargs="+", help="read these files of pytest's --junitxml, and run nothing"
     )
     options = parser.parse_args(arguments)
     wanted = options.numbers or list(NUMBERS)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(slots=True)
 class Reported:
-    """What a report says of one fault's tests."""
+    """The results of one fault's tests in the reports."""
 
     passed: int = 0
     failed: int = 0
@@ -73,7 +73,7 @@ class Reported:
 
 
 def read_reports(paths: Sequence[Path]) -> dict[int, Reported]:
-    """What JUnit reports of pytest's say, by the fault's number. A skipped test has not passed."""
+    """Return the results in pytest's JUnit reports by the fault's number. A skipped test counts as failed."""
     found = {number: Reported() for number in NUMBERS}
     for case in (case for path in paths for case in ElementTree.parse(path).iter("testcase")):
         if match := _FILE.search(case.get("classname", "")):

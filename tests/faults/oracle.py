@@ -1,11 +1,11 @@
-"""The oracle: what stands in the topics, held against PostgreSQL's own account. Pure.
+"""The oracle compares the topics with PostgreSQL's own history of the changes. Pure.
 
 In: blocks of a run, one after another (`facts`).  Out: findings, each with the letter of the broken assertion:
-(a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the fold is the table, and what
-compaction leaves is, (g) images, (h) schemas, (i) nothing confirmed that is not durable, (j) snapshot and stream
-join, (k) liveness, and what the lag metrics say.
-Invariant: each assertion is a function on plain data (`assertions`); what lasts over blocks is in `Memory` alone.
-With `at_least_once` what a start writes again is no finding, and all the rest holds for what came first.
+(a) no loss, (b) nothing invented, (c) each once, (d) order, (e) atomicity, (f) the folded and the compacted topic
+are equal to the table, (g) values before and after, (h) schemas, (i) nothing confirmed that is not durable, (j) the
+stream continues the snapshot, (k) liveness, and true lag metrics.
+Invariant: each assertion is a function on plain data (`assertions`); only `Memory` lasts from block to block.
+With `at_least_once` the repetitions after a start are no finding; all assertions hold for the first occurrences.
 Must not: know how anything was read, nor share code with cdcd.
 """
 
@@ -27,7 +27,7 @@ from tests.faults.facts import Block, Finding, Key, Order, Place, Progress, Tabl
 
 @dataclass
 class Memory:
-    """What is known of the blocks before."""
+    """The state after the blocks before."""
 
     last_sequence: dict[Place, Order] = field(default_factory=dict)
     partition_of: dict[tuple[str, Key], int] = field(default_factory=dict)
@@ -43,23 +43,23 @@ class Memory:
 
 
 class Oracle:
-    """Judges one block after another."""
+    """Judges the blocks of a run, one after another."""
 
     def __init__(self, tables: Sequence[Table], delivery: str = "exactly_once") -> None:
         self.tables = {table.name: table for table in tables}
         self.delivery = delivery
         self.memory = Memory()
         self.repetitions = 0
-        """Records that were there before, as `at_least_once` allows."""
+        """The number of repeated records, which `at_least_once` allows."""
         for table in tables:
             self.memory.truth[table.name] = Fold(table)
             self.memory.topic[table.name] = Fold(table)
 
     def judge(self, block: Block) -> list[Finding]:
-        """Everything that is wrong with this block, and go on behind it."""
+        """Return all findings in this block, and remember its end."""
         memory, tables = self.memory, self.tables
         findings: list[Finding] = []
-        compact(memory.left, block.events)  # with what at_least_once repeats: the last of a key is the same
+        compact(memory.left, block.events)  # including repetitions: the last record of a key is the same
         if self.delivery == "at_least_once":
             events, findings = first_ones(block.events, memory.last_sequence, tables)
             findings += replayed(block.events, block.progress, memory.progress)

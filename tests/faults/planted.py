@@ -1,7 +1,7 @@
-"""cdcd with a bug in it, to see that the oracle finds it in a real process: `python -m tests.faults.planted BUG ...`.
+"""cdcd with a planted bug that the oracle has to find in a real process: `python -m tests.faults.planted BUG ...`.
 
-In: the bug's name, then cdcd's own arguments.  Out: cdcd, with one function exchanged.
-Must not: be needed by the product, which knows nothing of this.
+In: the bug's name, then cdcd's own arguments.  Out: cdcd, with one function replaced.
+Must not: need any support in cdcd itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdcd.pipeline.writer import Writer
 
 
 def confirmed_early() -> None:
-    """What was received is confirmed before Kafka has it."""
+    """Received transactions are confirmed before Kafka has them."""
     add = Writer.add
 
     async def add_and_confirm(self: Writer, chunk: Chunk) -> None:
@@ -35,20 +35,20 @@ def truncate_lost() -> None:
 
 
 def row_lost() -> None:
-    """The last record of a run of rows is lost now and then."""
+    """The last record of every tenth row batch is lost."""
     encode = pump.encode_batch  # type: ignore[attr-defined]
-    runs = [0]
+    batches = [0]
 
     def encode_all_but_one(*args: Any) -> list[Any]:
         records = encode(*args)
-        runs[0] += 1
-        return records[:-1] if runs[0] % 10 == 0 else records
+        batches[0] += 1
+        return records[:-1] if batches[0] % 10 == 0 else records
 
     pump.encode_batch = encode_all_but_one  # type: ignore[attr-defined]
 
 
 def lag_never_reported() -> None:
-    """What was received and is not durable does not count in the lag."""
+    """Received changes that are not durable do not count in the lag."""
     LagTracker.began = lambda *args: None  # type: ignore[assignment,method-assign]
 
 
@@ -58,7 +58,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "row_lost": (row_lost, "a"),
     "lag_never_reported": (lag_never_reported, "k"),
 }
-"""Each bug with the assertion that has to name it."""
+"""Each bug with the letter of the assertion that has to find it."""
 
 if __name__ == "__main__":
     BUGS[sys.argv.pop(1)][0]()

@@ -1,6 +1,6 @@
-"""Bugs planted in the account of a good run, each with the assertion that has to name it. Pure.
+"""Bugs planted in the block of a good run, each with the letter of the assertion that has to find it. Pure.
 
-`killed_in_between` is none where repetitions are allowed; REPEATING are those that only such a run can have.
+`killed_in_between` is no bug where repetitions are allowed; REPEATING are bugs that only such a run can have.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def row_dropped(block: Block) -> Block:
 
 
 def _without(block: Block, lost: Event) -> Block:
-    """One change is gone, however often it was there."""
+    """Remove one change with all its repetitions."""
     here = lost.place, lost.sequence
     return _with(block, (one for one in block.events if one.is_snapshot or (one.place, one.sequence) != here))
 
 
 def _within(block: Block, op: str) -> Event:
-    """A change that has one of the same transaction before it in its partition: no start begins there."""
+    """Return a change that follows one of the same transaction in its partition: no start begins there."""
     before: dict[Place, int] = {}
     for event in _streamed(block, "c", "u", "d"):
         if event.op == op and before.get(event.place) == event.commit_lsn:
@@ -57,7 +57,7 @@ def row_repeated(block: Block) -> Block:
 
 
 def row_repeated_later(block: Block) -> Block:
-    """As a replay without a check of the position does: behind everything else of its partition."""
+    """As after a replay without a check of the position: the repetition is last in its partition."""
     again = _within(block, "u")
     last = max(event.offset for event in block.events if event.place == again.place)
     return _with(block, [*block.events, replace(again, offset=last + 1)])
@@ -83,7 +83,7 @@ def transaction_torn(block: Block) -> Block:
 
 
 def kafka_transaction_torn(block: Block) -> Block:
-    """A transaction's last record in the Kafka transaction after its own."""
+    """The last record of a transaction is in the next Kafka transaction."""
     places = _streamed(block, "c", "u")
     for at, record in enumerate(block.progress):
         for event in places:
@@ -102,7 +102,7 @@ def value_altered(block: Block) -> Block:
 
 
 def null_for_unchanged(block: Block) -> Block:
-    """F46: a TOASTed value that was not sent, told as a null."""
+    """F46: a TOASTed value that was not sent is written as null."""
     event = next(one for one in _streamed(block, "u") if one.unchanged)
     return _with(
         block, (replace(one, unchanged=frozenset()) if one is event else one for one in block.events)
@@ -114,7 +114,7 @@ def aborted_let_through(block: Block) -> Block:
     committed = {one.xid for one in block.transactions}
     xid = next(xid for xid in range(min(committed), max(committed)) if xid not in committed)
     last = max(one.offset for one in block.events if one.place == event.place)
-    # A number that the transaction has not: else it is another change told once more, and otherwise.
+    # A number that the transaction does not have; otherwise the event would be a repetition with other values.
     tx_seq = max(one.tx_seq for one in block.events if one.commit_lsn == event.commit_lsn) + 1
     invented = replace(event, xid=xid, offset=last + 1, tx_seq=tx_seq)
     return _with(block, [*block.events, invented])
@@ -146,7 +146,9 @@ def truncate_in_one_partition(block: Block) -> Block:
 def snapshot_row_lost(block: Block) -> Block:
     emptied = {change.table for one in block.transactions for change in one.changes if change.op == "t"}
     rows = (one for one in block.events if one.op == "r" and one.table not in emptied)
-    lost = max(rows, key=lambda one: one.commit_lsn)  # of a snapshot that was begun again nobody misses it
+    lost = max(
+        rows, key=lambda one: one.commit_lsn
+    )  # not a row of an abandoned snapshot, where it is no loss
     return _with(block, (one for one in block.events if one is not lost))
 
 
@@ -156,7 +158,7 @@ def tombstone_lost(block: Block) -> Block:
 
 
 def tombstone_of_a_moved_row_lost(block: Block) -> Block:
-    """F47: an update of the key leaves its old one for good in a compacted topic."""
+    """F47: after an update of the key, a compacted topic retains the old key for ever."""
     moved = {(one.xid, one.tx_seq - 1) for one in _streamed(block, "c")}
     deletes = [one for one in _streamed(block, "d") if (one.xid, one.tx_seq) in moved]
     behind = {(one.place, one.offset + 1) for one in deletes if one.key}
@@ -165,26 +167,26 @@ def tombstone_of_a_moved_row_lost(block: Block) -> Block:
 
 
 def _in_other_bytes(block: Block, event: Event) -> Block:
-    """The same key under another schema's id: the same to whoever decodes it, another one to compaction."""
+    """Return the block with the event's key under another schema id: equal when decoded, different for compaction."""
     assert event.raw_key is not None
     other = replace(event, raw_key=b"\0\0\0\xff\xff" + event.raw_key[5:])
     return _with(block, (other if one is event else one for one in block.events))
 
 
 def _standing(block: Block, op: str) -> Event:
-    """The last record of a row that is there."""
+    """Return the last record of an existing row."""
     left: Left = {}
     compact(left, block.events)
     return next(one for of_place in left.values() for one in of_place.values() if one.op == op)
 
 
 def key_in_other_bytes(block: Block) -> Block:
-    """The row as it was stays beside the row as it is."""
+    """Compaction retains an old version of the row in addition to the current one."""
     return _in_other_bytes(block, _standing(block, "u"))
 
 
 def tombstone_in_other_bytes(block: Block) -> Block:
-    """The deleted row's delete stays, in a table that is not emptied later."""
+    """Compaction retains the delete event of a deleted row, in a table that is not truncated later."""
     return _in_other_bytes(block, next(one for one in block.events if one.op == "x" and one.table == "whole"))
 
 
@@ -216,13 +218,13 @@ def seen_and_undone(block: Block) -> Block:
 
 
 def not_seen_live(block: Block) -> Block:
-    """The reader during the faults has fallen silent."""
-    (place, *_) = block.seen_live
-    return replace(block, seen_live={one: digest for one, digest in block.seen_live.items() if one != place})
+    """The reader that runs during the faults has missed one record."""
+    (missed, *_) = block.seen_live
+    return replace(block, seen_live={one: digest for one, digest in block.seen_live.items() if one != missed})
 
 
-def nobody_looked(block: Block) -> Block:
-    """Nor has who samples the slot seen anything."""
+def no_slot_samples(block: Block) -> Block:
+    """The sampler of the slot has no samples."""
     return replace(block, samples=())
 
 
@@ -257,7 +259,7 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     not_decodable: "h",
     seen_and_undone: "e",
     not_seen_live: "e",
-    nobody_looked: "i",
+    no_slot_samples: "i",
     never_caught_up: "k",
     lag_stays: "k",
     **dict.fromkeys(LAG_PLANTS, "k"),
@@ -265,13 +267,13 @@ PLANTS: dict[Callable[[Block], Block], str] = {
 
 
 FOUND_BY_COMPACTION = (key_in_other_bytes, tombstone_in_other_bytes)
-"""Who decodes the keys sees nothing."""
+"""Invisible to a reader that decodes the keys."""
 
 
 def killed_in_between(block: Block) -> Block:
-    """What at_least_once may leave: a kill in the middle, and what no progress record covered once more behind it.
+    """As at_least_once allows: a kill in the middle, then repetitions of the changes that no progress record covered.
 
-    Where it can be, the kill comes between a delete and its tombstone.
+    Where possible, the kill is between a delete and its tombstone.
     """
     durable = block.progress[len(block.progress) // 2]
     places: dict[Place, list[Event]] = defaultdict(list)
@@ -298,7 +300,7 @@ def _is_behind(event: Event, record: Progress) -> bool:
 
 
 def _with_offsets_behind(record: Progress, shifts: dict[Place, tuple[int, int]]) -> Progress:
-    """A record as it is when all that it covers behind the kill was written later."""
+    """Return the progress record with the offsets of changes that were written after the kill."""
     offsets = dict(record.offsets)
     for place, (begin, shift) in shifts.items():
         if offsets.get(place, 0) > begin:
@@ -307,7 +309,7 @@ def _with_offsets_behind(record: Progress, shifts: dict[Place, tuple[int, int]])
 
 
 def _twice(block: Block, *ops: str) -> list[tuple[Event, Event]]:
-    """What is there a second time: the first and the last occurrence."""
+    """Return the changes that occur more than once: the first occurrence and a later one."""
     first: dict[tuple[Place, Order], Event] = {}
     return [
         (first[one.place, one.sequence], one)
@@ -317,7 +319,7 @@ def _twice(block: Block, *ops: str) -> list[tuple[Event, Event]]:
 
 
 def lost_by_the_kill(block: Block) -> Block:
-    """What was received and not written is not asked for again."""
+    """A change that was received but not written before the kill is not requested again."""
     ends = {again.place: again for _, again in _twice(block, "c", "u", "d")}
     lost = next(
         one
@@ -330,12 +332,12 @@ def lost_by_the_kill(block: Block) -> Block:
 
 
 def repeated_row_dropped(block: Block) -> Block:
-    """Every copy of it: with one less it would only not be repeated."""
+    """All occurrences are dropped: with only one dropped, the change would still be there."""
     return _without(block, _twice(block, "c")[0][0])
 
 
 def first_in_its_repetition(block: Block) -> Block:
-    """Written only behind later ones: who drops what does not rise never sees it."""
+    """A change is written only after later ones: a reader that drops positions that do not increase misses it."""
     (late, _), (other, _) = next(
         (one, other)
         for one, other in pairwise(_twice(block, "c", "u"))
@@ -352,7 +354,7 @@ def repeated_otherwise(block: Block) -> Block:
 
 
 def repeated_though_durable(block: Block) -> Block:
-    """All of it from where a start began, once more, though progress records cover it by now."""
+    """All changes from a start's position are repeated once more, although progress records cover them by now."""
     _, start = _twice(block, "c", "u", "d")[0]
     reported = [event for event in block.events if event.place == start.place]
     shift = reported[-1].offset + 1 - start.offset
@@ -371,7 +373,7 @@ HIDDEN_BY_REPETITIONS = (
     truncate_in_one_partition,
     tombstone_lost,
 )
-"""Those that who allows too many repetitions would no longer see; what the others break does not depend on them."""
+"""Bugs that an oracle that allows too many repetitions would miss; the other bugs do not depend on repetitions."""
 
 REPEATING: dict[Callable[[Block], Block], str] = {
     lost_by_the_kill: "a",

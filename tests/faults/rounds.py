@@ -1,7 +1,7 @@
-"""Random faults in blocks, each judged: what `make faults`, its test and its last line have in common.
+"""Random faults in blocks, each of which is judged: shared by `make faults` and its test.
 
-In: a scene.  Out: findings; what struck is counted by name.
-Invariant: a round is a fault that has struck; a daemon that halts or ends by itself is a finding.
+In: a scene.  Out: findings; the faults that struck, counted by name.
+Invariant: a round is a fault that has struck; a daemon that halts or exits by itself is a finding.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.faults.world import World
 
 KINDS_OF_LOAD = EVERYTHING | {"small": 80, "big": 1, "copied": 1}
 BIG_ROWS = 200
-"""Still more than logical_decoding_work_mem, so that it is streamed."""
+"""Larger than logical_decoding_work_mem, so that the transaction is streamed."""
 PAUSE_S = 0.03
 KINDS = {
     "lost": "a", "invented": "b", "repeated": "c", "reordered": "d", "torn": "e", "fold": "f", "altered": "g",
     "schema": "h", "confirmed early": "i", "snapshot": "j", "not caught up": "k",
 }  # fmt: skip
-"""What the last line calls the oracle's assertions."""
+"""Names of the oracle's assertions in the last line."""
 
 
 def begin(scene: Scene, seed: int) -> None:
-    """A snapshot, and then load without an end."""
+    """Take a snapshot, then start load that does not end."""
     world = scene.world
     world.fill(str(seed))
     world.daemon.start().wait_state("streaming")
@@ -34,7 +34,7 @@ def begin(scene: Scene, seed: int) -> None:
 
 
 def one_block(scene: Scene, struck: Counter[str], count: int) -> list[Finding]:
-    """So many faults, counted in `struck`, and the judgement; what ends in an error is a finding as well."""
+    """Inject `count` faults, counted in `struck`, and judge the block; a failed assertion is a finding as well."""
     world = scene.world
     try:
         for _ in range(count):
@@ -50,12 +50,12 @@ def one_block(scene: Scene, struck: Counter[str], count: int) -> list[Finding]:
 
 
 def summary(world: World, struck: Counter[str], findings: Sequence[Finding], took_s: float, seed: int) -> str:
-    """The last lines: what struck, what was written, what was found."""
+    """Return the last lines: the faults, the transactions and records, the findings."""
     letters = Counter(one.assertion for one in findings)
-    again = f" ({world.oracle.repetitions} of them again)" if world.oracle.repetitions else ""
+    repeated = f" ({world.oracle.repetitions} of them repeated)" if world.oracle.repetitions else ""
     return (
         f"struck: {', '.join(f'{name} {times}' for name, times in struck.most_common())}\n"
         f"{struck.total()} rounds in {took_s:.0f} s, {world.transactions} transactions, {world.changes} changes,"
-        f" {world.records} records{again}, {world.sampler.count} samples:"
+        f" {world.records} records{repeated}, {world.sampler.count} samples:"
         f" {', '.join(f'{name} {letters[letter]}' for name, letter in KINDS.items())}; seed {seed}"
     )

@@ -1,9 +1,9 @@
-"""Samples of the one invariant that must hold at every moment: the slot is never beyond what Kafka holds.
+"""Samples of the invariant that must hold at every moment: the slot's confirmed position is durable in Kafka.
 
-In: PostgreSQL directly, the brokers directly.  Out: samples, some each second, all the time.
-Invariant: the slot is read first and the end of the progress topic after it, so that what becomes durable between
-the two can only make a sample better. The end is that of all that is written, because a commit is known to its
-producer before its marker is there; the oracle asks afterwards which records before that end were committed.
+In: PostgreSQL directly, the brokers directly.  Out: samples, several each second.
+Invariant: the slot is queried first and the end of the progress topic second, so that a commit between the two
+queries can only hide a violation, never invent one. The end counts uncommitted records, because a producer knows its
+commit before the commit marker is written; the oracle determines later which records before that end were committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSE_S = 0.1
 
 
 class Sampler(threading.Thread):
-    """Samples until `stop`; what cannot be asked just now is no sample."""
+    """Takes samples until `stop`; a failed query gives no sample."""
 
     def __init__(self, dsn: str, slot: str, bootstrap: str, progress_topic: str) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -36,7 +36,7 @@ class Sampler(threading.Thread):
         self.count = 0
 
     def run(self) -> None:
-        """Sample."""
+        """Take samples."""
         reader = consumer(self._brokers, "read_uncommitted")
         try:
             while not self._over.wait(PAUSE_S):
@@ -64,19 +64,19 @@ class Sampler(threading.Thread):
         return None if row is None or row[0] is None else int(row[0])
 
     def taken(self) -> tuple[Sample, ...]:
-        """The samples since the last call."""
+        """Return the samples since the last call."""
         with self._lock:
             samples, self._samples = self._samples, []
         return tuple(samples)
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._over.set()
         self.join(60)
 
 
 def end_of(reader: Consumer, topic: str) -> int | None:
-    """Where the only partition of a topic ends now; None when that cannot be asked."""
+    """Return the end offset of the topic's only partition; None if the query fails."""
     try:
         if topic not in reader.list_topics(timeout=5).topics:
             return None

@@ -1,6 +1,6 @@
-"""cdcd that is refused memory in a thread of its own at SIGUSR1: `python -m tests.faults.short --config FILE`.
+"""cdcd in which a separate thread runs out of memory at SIGUSR1: `python -m tests.faults.short --config FILE`.
 
-The refusal is the system's: the process may map no more than it has, and asks for more.
+The operating system refuses the memory: the thread limits the address space to its present size and allocates more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`make soak`: faults all the time, and what the daemon holds while it lives through them (fault 35).
+"""`make soak`: continuous faults, and the resources of the daemon meanwhile (fault 35).
 
-`python -m tests.faults.soak --minutes 60 --seed 7`: each minute is a block that the oracle judges. It fails when the
-oracle finds anything, when the process ended, or when memory, descriptors, threads or spill files grow.
-The process is never killed here: a new one would begin with nothing and hide what the old one had leaked.
+`python -m tests.faults.soak --minutes 60 --seed 7`: each minute is a block that the oracle judges. The run fails if
+the oracle finds anything, if the process ends, or if memory, descriptors, threads or spill files grow.
+The process is never killed here: a new process would start without the leaks of the old one.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ BLOCK_S = 60.0
 
 
 def main() -> int:
-    """Do what is asked; 1 when anything was found or grew."""
+    """Run as the arguments say. Return 1 if the oracle found anything or a resource grew."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10, help="how long")
-    parser.add_argument("--seed", type=int, default=1, help="of faults and load")
-    parser.add_argument("--major", type=int, default=18, help="of PostgreSQL")
+    parser.add_argument("--minutes", type=float, default=10, help="duration of the run")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and the load")
+    parser.add_argument("--major", type=int, default=18, help="PostgreSQL's major version")
     options = parser.parse_args()
     return soak(options.minutes, options.seed, options.major)
 
 
 def broker_frozen(scene: Scene) -> bool:
-    """SIGSTOP one of the three for a while."""
+    """SIGSTOP one of the three brokers for a while."""
     pid = scene.dice.choice(scene.kafka.brokers).pid
     if pid is None:
         return False
@@ -60,7 +60,7 @@ def broker_frozen(scene: Scene) -> bool:
 
 
 def asked_to_look(scene: Scene) -> bool:
-    """SIGHUP, which only a halted or waiting daemon heeds."""
+    """SIGHUP, which has an effect in a halted or waiting daemon only."""
     if scene.pid is None:
         return False
     scene.world.daemon.reload()
@@ -80,11 +80,11 @@ STRIKES: dict[Callable[[Scene], bool], int] = {
     postgres_restarted: 1,
     broker_killed: 1,
 }
-"""How often each is chosen."""
+"""The relative frequency of each fault."""
 
 
 def soak(minutes: float, seed: int, major: int = 18) -> int:
-    """Faults for so long; 1 when anything was found or grew, with a table of what was held in any case."""
+    """Inject faults for some minutes and print a table of the resources. Return 1 for findings or growth."""
     struck: Counter[str] = Counter()
     findings: list[Finding] = []
     with scene_of(seed, major) as scene:
@@ -98,10 +98,10 @@ def soak(minutes: float, seed: int, major: int = 18) -> int:
             end_s = time.monotonic() + minutes * 60
             while time.monotonic() < end_s and not findings:
                 findings = _block(scene, min(end_s, time.monotonic() + BLOCK_S), struck)
-                _say(scene, watch, findings)
+                _print_line(scene, watch, findings)
                 world.go_on()
         if scene.pid != pid:
-            findings.append(Finding("k", "the process that was watched has ended"))
+            findings.append(Finding("k", "the watched process has ended"))
         if findings:
             print(world.daemon.log()[-6000:], file=sys.stderr)
     print(f"struck: {', '.join(f'{name} {times}' for name, times in struck.most_common())}")
@@ -123,13 +123,13 @@ def _block(scene: Scene, end_s: float, struck: Counter[str]) -> list[Finding]:
         try:
             struck[chosen.__name__] += chosen(scene)
         except psycopg2.OperationalError:
-            continue  # the server is not up again from the fault before
+            continue  # the server has not restarted yet after the fault before
     for link in scene.links():
         link.heal()
     return scene.world.judge()
 
 
-def _say(scene: Scene, watch: Watch, findings: list[Finding]) -> None:
+def _print_line(scene: Scene, watch: Watch, findings: list[Finding]) -> None:
     now, block = watch.samples[-1], scene.world.last_block
     print(
         f"{(now.at_s - watch.samples[0].at_s) / 60:6.1f} min: {now.memory_bytes >> 20} MiB,"

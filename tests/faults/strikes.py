@@ -1,8 +1,8 @@
-"""The random faults: each strikes once and is over when it returns, apart from what cdcd has to do about it.
+"""The random faults: each strikes once and is over when its function returns, apart from cdcd's recovery.
 
-In: a world whose daemon goes through proxies, a seeded generator.  Out: whether it really struck.
-Invariant: what has met nobody (a link that nobody used, a process that was not there, a pause in which nothing came)
-has not struck.
+In: a world whose daemon connects through proxies, a seeded generator.  Out: whether the fault had an effect.
+Invariant: a fault without an effect (an unused link, a process that does not run, a pause without traffic) does not
+count.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Scene:
 
     world: World
     kafka: Any
-    """What has `brokers`."""
+    """A cluster: an object with `brokers`."""
     registry: SchemaRegistry
     doors: KafkaDoors
     to_postgres: Proxy
     to_registry: Proxy
     dice: random.Random
     wal_sender_timeout_s: float | None = None
-    """The server's, when it is short enough for faults that last longer."""
+    """The server's setting, if it is short enough for faults that last longer."""
 
     @property
     def pid(self) -> int | None:
-        """The daemon's process, when it runs."""
+        """The pid of the daemon, while it runs."""
         process = self.world.daemon.process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -54,16 +54,16 @@ class Scene:
         return [self.to_postgres, self.to_registry, *self.doors.proxies]
 
     def link(self) -> Proxy | None:
-        """One that is used just now."""
+        """Return a random link that has open connections."""
         used = [link for link in self.links() if link.open_connections]
         return self.dice.choice(used) if used else None
 
     def a_while(self, longest_s: float = 0.6) -> None:
-        """For so long a fault lasts."""
+        """Sleep for the random duration of a fault."""
         time.sleep(self.dice.uniform(0.02, longest_s))
 
     def heal(self) -> None:
-        """Every server is there, and every link open."""
+        """Open every link and start every server that is down."""
         for door in self.doors.late:
             door.let_through()
         for link in self.links():
@@ -87,7 +87,7 @@ def killed(scene: Scene) -> bool:
 
 
 def frozen(scene: Scene) -> bool:
-    """SIGSTOP for a while, in which there is more to confirm and nothing is confirmed."""
+    """SIGSTOP for a while, during which WAL is written and nothing is confirmed."""
     if (pid := scene.pid) is None:
         return False
     with stopped_for_a_while(pid):
@@ -98,13 +98,13 @@ def frozen(scene: Scene) -> bool:
 
 
 def positions(scene: Scene) -> tuple[int, int | None]:
-    """How far the server has written, and what is confirmed."""
+    """Return the server's WAL position and the slot's confirmed position."""
     server = scene.world.server
     return wal_position(server), confirmed_position(server, scene.world.daemon.slot)
 
 
 def frozen_for_long(scene: Scene) -> bool:
-    """SIGSTOP until the server has given the stream up (F74)."""
+    """SIGSTOP until the server has ended the walsender (F74)."""
     if (pid := scene.pid) is None:
         return False
     with stopped_for_a_while(pid):
@@ -112,7 +112,7 @@ def frozen_for_long(scene: Scene) -> bool:
 
 
 def held_for_long(scene: Scene) -> bool:
-    """A link to PostgreSQL that lets nothing through until the server has given the stream up (F16, F74)."""
+    """A link to PostgreSQL that forwards nothing until the server has ended the walsender (F16, F74)."""
     scene.to_postgres.hold()
     try:
         return walsender_gives_up(scene)
@@ -121,7 +121,7 @@ def held_for_long(scene: Scene) -> bool:
 
 
 def walsender_gives_up(scene: Scene) -> bool:
-    """Wait for it, where its timeout is short; False when nothing was streamed."""
+    """Wait until the server ends the walsender, if its timeout is short; False if there is no walsender."""
     if scene.wal_sender_timeout_s is None or not (pid := walsender(scene)):
         return False
     end_s = time.monotonic() + 2 * scene.wal_sender_timeout_s
@@ -133,7 +133,7 @@ def walsender_gives_up(scene: Scene) -> bool:
 
 
 def walsender(scene: Scene) -> int | None:
-    """Who sends to the daemon."""
+    """Return the pid of the daemon's walsender."""
     rows = scene.world.server.execute(SLOT_OWNER, scene.world.daemon.slot)
     return int(rows[0][0]) if rows else None
 
@@ -169,21 +169,21 @@ def cut(scene: Scene) -> bool:
 
 
 def cut_in_the_middle(scene: Scene) -> bool:
-    """A connection is reset after some more bytes, in the middle of whatever they are."""
+    """Reset a connection after some more bytes, in the middle of a message."""
     if (link := scene.link()) is None:
         return False
-    way = scene.dice.choice(("up", "down"))
-    link.cut_after(way, scene.dice.randrange(1, 3000))
+    direction = scene.dice.choice(("up", "down"))
+    link.cut_after(direction, scene.dice.randrange(1, 3000))
     end_s = time.monotonic() + WITHIN_S
-    while not link.has_cut(way) and time.monotonic() < end_s:
+    while not link.has_cut(direction) and time.monotonic() < end_s:
         time.sleep(0.01)
-    has_cut = link.has_cut(way)
+    has_cut = link.has_cut(direction)
     link.heal()
     return has_cut
 
 
 def held(scene: Scene) -> bool:
-    """A link that lets nothing through for a while, one way or both."""
+    """A link that delays all bytes for a while, in one direction or both."""
     if (link := scene.link()) is None:
         return False
     met = link.met
@@ -194,7 +194,7 @@ def held(scene: Scene) -> bool:
 
 
 def lost(scene: Scene) -> bool:
-    """A black hole for a while, one way or both, and then a reset."""
+    """A black hole for a while, in one direction or both, and then a reset."""
     if (link := scene.link()) is None:
         return False
     met = link.met
@@ -205,7 +205,7 @@ def lost(scene: Scene) -> bool:
 
 
 def refused(scene: Scene) -> bool:
-    """A server that is away for a moment."""
+    """A link that refuses connections for a moment."""
     if (link := scene.link()) is None:
         return False
     link.refuse()
@@ -215,23 +215,23 @@ def refused(scene: Scene) -> bool:
 
 
 def late_request(scene: Scene) -> bool:
-    """A request of a Kafka transaction that the client sends again, and that comes when it has gone on (F77)."""
+    """A request of a Kafka transaction that the client sends again, and that arrives after later requests (F77)."""
     api = scene.dice.choices((Api.END_TXN, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE), (8, 1, 1))[0]
     doors = scene.doors.late
     for door in doors:
         door.keep(api)
     end_s = time.monotonic() + WITHIN_S
-    while not (kept := [one for door in doors if (one := door.kept_now()) is not None]):
+    while not (held_requests := [one for door in doors if (one := door.kept_now()) is not None]):
         if time.monotonic() > end_s:
             break
         time.sleep(0.002)
     for door in doors:
         door.let_through()
-    if not kept:
+    if not held_requests:
         return False
     time.sleep(scene.dice.choice((0.0, 0.1, 0.3, 1.0, 2.0)))
     try:
-        kept[0].deliver()
+        held_requests[0].deliver()
     except (OSError, queue.Empty):
         return False  # its connection was ended by another fault
     return True
@@ -241,7 +241,7 @@ def late_request(scene: Scene) -> bool:
 
 
 def walsender_ended(scene: Scene) -> bool:
-    """pg_terminate_backend of who holds the slot."""
+    """pg_terminate_backend of the walsender that holds the slot."""
     rows = scene.world.server.execute(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active",
         scene.world.daemon.slot,
@@ -250,7 +250,7 @@ def walsender_ended(scene: Scene) -> bool:
 
 
 def postgres_crashed(scene: Scene) -> bool:
-    """An immediate stop, recovery at the start."""
+    """An immediate stop, and crash recovery at the start."""
     scene.world.server.restart("immediate")
     return True
 
@@ -262,9 +262,9 @@ def postgres_restarted(scene: Scene) -> bool:
 
 
 def broker_killed(scene: Scene) -> bool:
-    """SIGKILL one of the three, while the others are well; it is back while other faults strike.
+    """SIGKILL one of the three brokers while all of them run; it restarts while other faults strike.
 
-    Never a single broker: after a SIGKILL that one may forget the markers of the last transactions.
+    Never a single broker: after a SIGKILL a single broker may lose the markers of the last transactions.
     """
     if len(scene.kafka.brokers) < 3 or not all(broker._serves() for broker in scene.kafka.brokers):
         return False
@@ -275,7 +275,7 @@ def broker_killed(scene: Scene) -> bool:
 
 
 def broker_frozen(scene: Scene) -> bool:
-    """SIGSTOP one of the three for a while, in which it is asked and does not answer."""
+    """SIGSTOP one of the three brokers for a while, during which it gets requests and does not answer."""
     number = scene.dice.randrange(len(scene.kafka.brokers))
     door = scene.doors.proxies[number]
     if (pid := scene.kafka.brokers[number].pid) is None:
@@ -288,7 +288,7 @@ def broker_frozen(scene: Scene) -> bool:
 
 
 def registry_away(scene: Scene) -> bool:
-    """The registry answers nobody while cdcd starts."""
+    """The registry does not answer while cdcd starts."""
     if scene.pid is None or scene.registry.pid is None:
         return False
     accepted = scene.to_registry.accepted
@@ -321,11 +321,11 @@ STRIKES: dict[Callable[[Scene], bool], int] = {
     broker_frozen: 2,
     registry_away: 2,
 }
-"""How often each is chosen."""
+"""The relative frequency of each fault."""
 
 
 def strike(scene: Scene) -> str:
-    """One fault of the seed's choice, in the middle of things: the name of the one that struck."""
+    """Inject one random fault at a random moment; return the name of the fault that struck."""
     moment(scene)
     while True:
         chosen = scene.dice.choices(list(STRIKES), list(STRIKES.values()))[0]
@@ -333,11 +333,11 @@ def strike(scene: Scene) -> str:
             if chosen(scene):
                 return chosen.__name__
         except psycopg2.OperationalError:
-            continue  # the server is not up again from the fault before
+            continue  # the server has not restarted yet after the fault before
 
 
 def moment(scene: Scene) -> None:
-    """Wait for a moment of the seed's choice: while it starts, once it streams, or once it has written something."""
+    """Wait for a random moment: while the daemon starts, once it streams, or once it has written transactions."""
     kind = scene.dice.choices(("any", "streams", "writes"), (3, 7, 10))[0]
     if kind == "any":
         time.sleep(scene.dice.uniform(0, 0.5))
@@ -349,7 +349,7 @@ def moment(scene: Scene) -> None:
 
 
 def streams(scene: Scene, *, writes: bool = False) -> bool:
-    """Whether it reads the stream, and has written; what waits for its next try is told to make it now."""
+    """Whether the daemon streams, and has written; a waiting daemon is sent SIGHUP to retry now."""
     page = scene.world.daemon.status()
     if page.get("state") in ("backoff", "waiting_slot"):
         scene.world.daemon.reload()

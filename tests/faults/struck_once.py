@@ -1,6 +1,6 @@
-"""Rows before a fault of the link to PostgreSQL, rows that it strikes, rows behind it.
+"""Rows before, during and after one fault of PostgreSQL or of the link to it.
 
-In: a database, a daemon that has not begun, the fault.  Out: nothing; the daemon has ended in order.
+In: a database, a daemon that is not started, the fault.  Out: nothing; the daemon has stopped with status 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Fault = Callable[[PostgresServer, Daemon], None]
 def assert_it_goes_on(
     fault: Fault, server: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
-    """By itself, and each row is there once."""
+    """Assert that the daemon continues by itself after the fault, and that each row is there once."""
     server.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     daemon.start().wait_state("streaming")
     server.execute(ROWS, 1, BATCH, dbname=database)

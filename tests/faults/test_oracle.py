@@ -1,4 +1,4 @@
-"""The oracle finds nothing in a good run, and names each bug that is planted in its account or in the daemon."""
+"""The oracle finds nothing in a good run, and finds each bug planted in a block or in the daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.stack import drop_database, new_database_name
 pytestmark = pytest.mark.own_broker
 
 WITHOUT_DDL = {name: weight for name, weight in EVERYTHING.items() if name != "altered"}
-"""Much DDL makes a snapshot begin again each time."""
+"""Frequent DDL would make each snapshot start again."""
 _numbers = itertools.count(1)
 NewWorld = Callable[..., World]
 
@@ -44,7 +44,7 @@ def new_world(
     own_registry: SchemaRegistry,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[NewWorld]:
-    """`new_world(**configuration)`: a database with its daemon, which was not started yet."""
+    """`new_world(**configuration)`: a database with its daemon, not started."""
     postgres.start()
     kafka, registry = own_kafka_and_doors[0], own_registry
     made: list[World] = []
@@ -74,7 +74,7 @@ def new_world(
 
 @pytest.fixture(scope="module")
 def good_run(new_world: NewWorld) -> Block:
-    """A run without a fault: a snapshot, and everything the load does."""
+    """A run without a fault: a snapshot, and all kinds of transactions of the load."""
     world = new_world()
     world.fill("good")
     world.daemon.start().wait_state("snapshot", "streaming")
@@ -90,7 +90,7 @@ def good_run(new_world: NewWorld) -> Block:
 def test_a_good_run_is_good(good_run: Block) -> None:
     assert [str(one) for one in Oracle(TABLES).judge(good_run)] == []
     operations = {event.op for event in good_run.events}
-    assert operations == set("cudtrmx"), "the load does everything"
+    assert operations == set("cudtrmx"), "the load has all operations"
     assert len(good_run.samples) > 5
     assert len(good_run.lags) > 3
     assert good_run.seen_live.keys() <= good_run.digests.keys()
@@ -126,7 +126,7 @@ def test_a_repetition_is_none_where_they_are_allowed(good_run: Block) -> None:
 def test_a_bug_in_the_account_is_named_beside_repetitions(
     plant: Callable[[Block], Block], good_run: Block
 ) -> None:
-    """`at_least_once` allows what a start writes again, and nothing else."""
+    """`at_least_once` allows only the repetitions after a start."""
     bad = plant(killed_in_between(good_run)) if plant in REPEATING else killed_in_between(plant(good_run))
     findings = Oracle(TABLES, "at_least_once").judge(bad)
     letters = {one.assertion for one in findings}
@@ -145,7 +145,7 @@ def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
     world.daemon.start().wait_state("streaming")
     world.write(bug, 1, kinds={"small": 4, "savepoints": 1, "emptied": 1})
     world.wait_for_writes(30)
-    world.catch_up_within_s = 8  # with a bug in it, it may never
+    world.catch_up_within_s = 8  # with a planted bug the daemon may never catch up
     findings = world.judge()
     letters = {one.assertion for one in findings}
     assert BUGS[bug][1] in letters, [str(one) for one in findings]

@@ -1,4 +1,4 @@
-"""Proxies in front of real servers, and what they do to bytes besides holding and losing them."""
+"""Proxies in front of real servers, and their effects on bytes in addition to delay and loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends everything back; its port."""
+    """The port of a server that echoes all bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer(connection: socket.socket) -> None:
@@ -73,7 +73,7 @@ def test_a_connection_is_cut_after_so_many_bytes_once(proxy: Proxy) -> None:
     with connect(proxy) as connection:
         connection.sendall(b"abcdefgh")
         with pytest.raises(ConnectionResetError):
-            receive(connection, 8)  # what had come may be read first, or is lost with the reset
+            receive(connection, 8)  # bytes received before the reset may be read first, or are lost
     assert proxy.passed_bytes["down"] == 5
     with connect(proxy) as connection:
         connection.sendall(b"abcdefgh")
@@ -83,9 +83,9 @@ def test_a_connection_is_cut_after_so_many_bytes_once(proxy: Proxy) -> None:
 def test_a_given_function_sees_and_changes_bytes(proxy: Proxy) -> None:
     seen: list[tuple[Way, bytes]] = []
 
-    def change(way: Way, data: bytes) -> bytes:
-        seen.append((way, data))
-        if way == "up":
+    def change(direction: Way, data: bytes) -> bytes:
+        seen.append((direction, data))
+        if direction == "up":
             return data
         return data.replace(b"c", b"X") if b"a" in data else b""
 
@@ -93,12 +93,12 @@ def test_a_given_function_sees_and_changes_bytes(proxy: Proxy) -> None:
     with connect(proxy) as connection:
         connection.sendall(b"abcd")
         assert receive(connection, 4) == b"abXd"
-        connection.sendall(b"efgh")  # swallowed on its way back
-        eventually(lambda: ("down", b"efgh") in seen, "it was on its way back")
+        connection.sendall(b"efgh")  # the proxy drops the echo
+        eventually(lambda: ("down", b"efgh") in seen, "the proxy has seen the echo")
         proxy.heal()
         connection.sendall(b"ijkl")
         assert receive(connection, 4) == b"ijkl"
-    assert b"".join(data for way, data in seen if way == "up") == b"abcdefgh"
+    assert b"".join(data for direction, data in seen if direction == "up") == b"abcdefgh"
 
 
 def test_flapping_cuts_and_comes_back_and_ends(proxy: Proxy) -> None:
@@ -113,7 +113,7 @@ def test_flapping_cuts_and_comes_back_and_ends(proxy: Proxy) -> None:
                 refused.append(True)
             return bool(taken and refused)
 
-        eventually(both_were_seen, "both were seen")
+        eventually(both_were_seen, "open and refused connections were seen")
     with connect(proxy) as connection:
         connection.sendall(b"a")
         assert receive(connection, 1) == b"a"
@@ -139,7 +139,7 @@ def test_who_comes_to_a_broker_through_its_proxy_stays_there(artefacts: Cache, s
         (door,) = doors.proxies
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", 1)])["t"].result(30)
-        assert door.accepted == 0  # who goes directly stays direct
+        assert door.accepted == 0  # a client of the direct address does not use the proxy
         producer = Producer({"bootstrap.servers": doors.bootstrap})
         producer.produce("t", b"through")
         assert producer.flush(30) == 0

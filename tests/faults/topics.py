@@ -1,8 +1,8 @@
-"""The topics, read by confluent-kafka's consumer and fastavro with the schemas that the registry's HTTP API gives.
+"""The topics, read by confluent-kafka's consumer and fastavro with the schemas of the registry's HTTP API.
 
 In: a bootstrap address, a registry, the daemon's name.  Out: events and progress records since the last call.
-Invariant: read_committed, from the first offset on, each offset once; no code of cdcd. What cannot be decoded becomes
-an event that says so. `Live` reads on while the faults go on and keeps a digest of each record that it was given.
+Invariant: read_committed, from the first offset on, each offset once; no code of cdcd. A record that cannot be
+decoded becomes an event with the reason. `Live` reads during the faults and stores a digest of each record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_FOR_TOPICS_S = 0.5
 
 
 def consumer(bootstrap: str, isolation: str = "read_committed") -> Consumer:
-    """An independent consumer that is told its partitions."""
+    """Return an independent consumer whose partitions are assigned by the caller."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -54,20 +54,20 @@ class Topics:
         self._name = name
         self._next: dict[Place, int] = {}
         self.digests: dict[tuple[str, int, int], int] = {}
-        """Of every record of a table's topic that was ever read."""
+        """The digest of every record read so far from the tables' topics."""
 
     @property
     def progress_topic(self) -> str:
-        """Where the progress records are."""
+        """The topic of the progress records."""
         return f"{self._name}.__progress"
 
     @property
     def ends(self) -> dict[Place, int]:
-        """Of each partition that holds rows, the offset behind the last record that was read."""
+        """For each partition of the tables' topics, the offset after the last record read."""
         return {place: end for place, end in self._next.items() if place[0] != self.progress_topic}
 
     def partitions(self, reader: Consumer) -> dict[str, int]:
-        """The daemon's topics that hold rows, and how many partitions each has."""
+        """Return the daemon's topics that contain rows, with their number of partitions."""
         topics = reader.list_topics(timeout=30).topics
         return {
             name: len(one.partitions)
@@ -76,7 +76,7 @@ class Topics:
         }
 
     def taken(self) -> tuple[tuple[Event, ...], tuple[Progress, ...], dict[str, int]]:
-        """What was committed since the last call: events by partition and offset, progress records; partitions."""
+        """Return what was committed since the last call: events by partition and offset, progress; partitions."""
         reader = consumer(self._brokers)
         try:
             partitions = self.partitions(reader)
@@ -89,7 +89,7 @@ class Topics:
         for one in of_tables:
             self.digests[one.topic(), one.partition(), one.offset()] = digest(one)
         events = [self._decoder.event(one) for one in of_tables]
-        key = self._slot.encode()  # what else is kept there has other keys
+        key = self._slot.encode()  # other records of that topic have other keys
         records = [
             progress_of(one) for one in messages if one.topic() == self.progress_topic and one.key() == key
         ]
@@ -125,18 +125,18 @@ TRANSIENT = {
 
 
 def digest(message: Message) -> int:
-    """A number for a record's bytes."""
+    """Return a hash of a record's bytes."""
     return zlib.crc32((message.key() or b"\0") + b"\1" + (message.value() or b"\0"))
 
 
 def lsn_of(text: str) -> int:
-    """`16/B374D848` as a number."""
+    """Return the LSN `16/B374D848` as a number."""
     high, low = text.split("/")
     return (int(high, 16) << 32) + int(low, 16)
 
 
 def progress_of(message: Message) -> Progress:
-    """A progress record, read as the JSON it is."""
+    """Decode a progress record from its JSON."""
     document = json.loads(message.value())
     part = document.get("part")
     return Progress(
@@ -163,7 +163,7 @@ class Decoder:
         self._schemas: dict[int, Any] = {}
 
     def event(self, message: Message) -> Event:
-        """One record; what cannot be read becomes an event that says why."""
+        """Decode one record; one that cannot be decoded becomes an event with the reason."""
         topic = message.topic()
         table = topic.removeprefix(f"{self._name}.").removeprefix("public.")
         at = (topic, message.partition(), message.offset(), table)
@@ -175,7 +175,7 @@ class Decoder:
             return (
                 self._message(at, value) if table == MESSAGE else self._change(at, message.key(), key, value)
             )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the oracle is to say so
+        except Exception as error:  # noqa: BLE001 - the oracle reports every error
             return Event(*at, "?", is_odd=f"{type(error).__name__}: {error}")
 
     @staticmethod
@@ -213,7 +213,7 @@ class Decoder:
                 self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
         stream = io.BytesIO(raw[5:])
         value = fastavro.schemaless_reader(stream, self._schemas[number], None)
-        assert not stream.read(1), "bytes behind the value"
+        assert not stream.read(1), "extra bytes after the value"
         return value
 
 
@@ -239,7 +239,7 @@ def _text(value: Any) -> str | None:
 
 
 class Live(threading.Thread):
-    """A read_committed reader during the faults, of the tables' topics; `taken` is what it was given."""
+    """A read_committed reader of the tables' topics during the faults; `taken` returns what it read."""
 
     def __init__(self, topics: Topics, bootstrap: str) -> None:
         super().__init__(name="live reader", daemon=True)
@@ -251,7 +251,7 @@ class Live(threading.Thread):
         self._next: dict[Place, int] = {}
 
     def run(self) -> None:
-        """Read until `stop`; a broker that is away is waited for."""
+        """Read until `stop`; wait for a broker that is down."""
         reader = consumer(self._brokers)
         assigned: set[Place] = set()
         looked_s = 0.0
@@ -276,14 +276,14 @@ class Live(threading.Thread):
         try:
             partitions = self._topics.partitions(reader)
         except KafkaException:
-            return  # nobody is there to ask
+            return  # no broker answers
         new = {(name, number) for name, count in partitions.items() for number in range(count)} - assigned
         if new:
             reader.incremental_assign([TopicPartition(*place, 0) for place in sorted(new)])
             assigned |= new
 
     def taken(self, ends: Mapping[Place, int], within_s: float) -> dict[tuple[str, int, int], int]:
-        """What was seen since the last call, once it is as far as `ends`, or after so long."""
+        """Return the digests since the last call, once the reader has reached `ends`, or after `within_s`."""
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and not self._is_at(ends):
             time.sleep(0.02)
@@ -296,6 +296,6 @@ class Live(threading.Thread):
             return all(self._next.get(place, 0) >= end for place, end in ends.items())
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._over.set()
         self.join(60)

@@ -1,9 +1,9 @@
-"""PostgreSQL's own account: a history that triggers write in the same transactions, and test_decoding's order.
+"""PostgreSQL's own history of the changes: triggers write it in the same transactions, test_decoding gives the order.
 
 In: a DSN of a database where `SCRIPT` was run.  Out: committed transactions in order, with the rows before and after.
-Invariant: what was rolled back leaves nothing in the history, because it was written in the same (sub)transaction;
-the order in it is the order of the changes, because row triggers run in it. No code of cdcd, no client-side record:
-a client that lost its connection at COMMIT does not know what became of it, and need not.
+Invariant: a rolled back change leaves nothing in the history, because the trigger wrote in the same (sub)transaction;
+the history has the order of the changes, because row triggers run in that order. No code of cdcd, no client-side
+record: a client that lost its connection at COMMIT does not know the result of its transaction.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ TABLES = (
     Table("wide", ("id",)),
     Table("shape", ("id",)),
 )
-"""One for each identity: DEFAULT, FULL with a key, an index, FULL without a key, none; TOAST; one that changes."""
+"""One table for each replica identity: DEFAULT, FULL with a key, an index, FULL without a key, none; one with TOASTed
+values; one that DDL changes."""
 INSERT_ONLY = "journal"
 
 SAY = f"""CREATE OR REPLACE FUNCTION truth.say(content text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_logical_emit_message(true, 'faults', content);
     INSERT INTO truth.history (op, tbl, after) VALUES ('m', '{MESSAGE}', json_build_object('content', content)) $$"""
 SAY_NOTHING = "CREATE OR REPLACE FUNCTION truth.say(content text) RETURNS void LANGUAGE sql AS 'SELECT'"
-"""No logical messages: a streamed one has cdcd read the rest of its session without streaming."""
+"""Without logical messages: after a streamed one, cdcd reads the rest of the session without streaming."""
 
 SCRIPT = f"""
 CREATE TABLE plain (id int PRIMARY KEY, n int, amount numeric(12,2), flag boolean, note text);
@@ -72,12 +73,12 @@ END LOOP; END $$;
 
 
 def publication_sql(name: str) -> str:
-    """The publication of the tables, without the history."""
+    """Return the statement that creates the publication of the tables, without the history."""
     return f"CREATE PUBLICATION {name} FOR TABLE {', '.join(table.name for table in TABLES)}"
 
 
 class Truth:
-    """The account of one database. Made before the first change; `taken` gives what was committed since."""
+    """The history of one database. Create it before the first change; `taken` returns the committed transactions."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -87,7 +88,7 @@ class Truth:
         self._rows("SELECT FROM pg_create_logical_replication_slot(%s, 'test_decoding')", self.slot)
 
     def taken(self) -> tuple[Transaction, ...]:
-        """What was committed since the last call, in commit order. No transaction may be open meanwhile."""
+        """Return the transactions since the last call, in commit order. No transaction may be open meanwhile."""
         changes = self._history()
         committed = self._rows(
             "SELECT lsn - '0/0'::pg_lsn, split_part(data, ' ', 2)::bigint,"
@@ -98,14 +99,14 @@ class Truth:
         )
         found = []
         for end_lsn, xid, committed_s in committed:
-            if end_lsn > self._last_end_lsn and xid in changes:  # a crash of the server takes the slot back
+            if end_lsn > self._last_end_lsn and xid in changes:  # a server crash moves the slot back
                 found.append(Transaction(int(xid), int(end_lsn), tuple(changes.pop(xid)), committed_s))
                 self._last_end_lsn = int(end_lsn)
-        assert not changes, f"in the history, and test_decoding has not seen their commits: {sorted(changes)}"
+        assert not changes, f"in the history, but test_decoding has no commit of them: {sorted(changes)}"
         return tuple(found)
 
     def rows(self) -> dict[str, tuple[Row, ...]]:
-        """Every table as it is."""
+        """Return the rows of every table."""
         return {
             table.name: tuple(
                 _texts(row) for (row,) in self._rows(f"SELECT row_to_json(t)::text FROM {table.name} t")
@@ -129,8 +130,8 @@ class Truth:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SET row_security = off; SET statement_timeout = '120s'")
-                # Short of memory, 18.4's test_decoding has ended with a segmentation fault in its stream_abort
-                # callback, and the whole server with it. 12 has no such setting.
+                # With less, 18.4's test_decoding has crashed with a segmentation fault in its stream_abort callback,
+                # and the whole server with it. PostgreSQL 12 has no such setting.
                 cursor.execute(
                     "SELECT set_config(name, '1GB', false) FROM pg_settings WHERE name = 'logical_decoding_work_mem'"
                 )
@@ -139,6 +140,6 @@ class Truth:
 
 
 def _texts(document: str) -> Row:
-    """A row of JSON with each value as PostgreSQL's text; no column of these tables holds JSON itself."""
+    """Return a JSON row with each value as PostgreSQL's text; no column of these tables contains JSON itself."""
     row = json.loads(document, parse_int=str, parse_float=str)
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()}

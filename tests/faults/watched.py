@@ -1,9 +1,9 @@
-"""What a process holds, sampled, and whether it grew: memory, descriptors, threads, files of its spill folder.
+"""Samples of a process's resources, and whether they grew: memory, descriptors, threads, files of its spill folder.
 
-In: a pid and a folder.  Out: samples, a table, what grew.
-Invariant: growth is judged by medians, the last quarter of the run against the second: the first quarter warms up,
-and a session that is just being made again is no leak. Memory is judged by its pace as well, from each sixth of the
-second half to the next: a leak that is small beside what a large transaction leaves behind goes on in most of them.
+In: a pid and a folder.  Out: samples, a table, the resources that grew.
+Invariant: growth is judged by medians, the last quarter of the run against the second: the first quarter is a
+warm-up, and a session that is just being opened is no leak. Memory is also judged by its growth from each sixth of
+the second half to the next: one large transaction may hide a small leak, but the leak continues in most sixths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTERVAL_S = 0.5
 MIB = 1 << 20
 PARTS = 6
 PART_S = 30.0
-"""Of parts that are shorter the pace says nothing."""
+"""The growth between shorter parts is not significant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One thing that may not grow, and by how much it may differ all the same."""
+    """One resource that may not grow, and its tolerance."""
 
     name: str
     of: Callable[[Held], float]
@@ -46,14 +46,14 @@ class Watched:
     may_grow_a_minute: float | None = None
 
     def allowed(self, before: float) -> float:
-        """The most that it may be, having been `before`."""
+        """Return the largest value that is no growth from `before`."""
         return before * (1 + self.may_grow_share) + self.may_grow
 
 
 WATCHED = (
-    # The allocator keeps what the largest transaction so far needed; a leak is beyond that.
+    # The allocator retains the memory of the largest transaction so far; a leak is beyond that.
     Watched("RSS MiB", lambda held: held.memory_bytes / MIB, 12, 0.05, 1.0),
-    # A session that is being made has a handful of connections and threads more, or fewer, than one that streams.
+    # A session that is being opened has a few connections and threads more, or fewer, than one that streams.
     Watched("descriptors", lambda held: held.descriptors, 8),
     Watched("threads", lambda held: held.threads, 6),
     Watched("spill files", lambda held: held.spill_files, 8),
@@ -61,7 +61,7 @@ WATCHED = (
 
 
 def held_by(pid: int, spill_folder: Path) -> Held | None:
-    """What the process holds now; None when it has ended."""
+    """Return the resources of the process now; None if it has ended."""
     process = Path(f"/proc/{pid}")
     try:
         pages = int((process / "statm").read_text().split()[1])
@@ -73,7 +73,7 @@ def held_by(pid: int, spill_folder: Path) -> Held | None:
 
 
 class Watch:
-    """Samples one process until the block is left."""
+    """Samples one process until the context manager exits."""
 
     def __init__(self, pid: int, spill_folder: Path) -> None:
         self.samples: list[Held] = []
@@ -98,21 +98,21 @@ class Watch:
 
 
 def median(samples: Sequence[Held], of: Callable[[Held], float], begin: float, end: float) -> float:
-    """The median between two shares of the time."""
+    """Return the median between two fractions of the time."""
     first_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
     begin_s, end_s = first_s + length_s * begin, first_s + length_s * end
     return statistics.median(of(held) for held in samples if begin_s <= held.at_s <= end_s)
 
 
 def medians(samples: Sequence[Held], of: Callable[[Held], float]) -> tuple[float, float]:
-    """The medians of the second and of the last quarter of the time."""
+    """Return the medians of the second and of the last quarter of the time."""
     return median(samples, of, 0.25, 0.5), median(samples, of, 0.75, 1)
 
 
 def a_minute(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
-    """By how much it grows, as a rule, from one sixth of the second half to the next, per minute; 0 in a short run.
+    """Return the median growth per minute from one sixth of the second half to the next; 0 in a short run.
 
-    The rule is the median: a transaction larger than all before it makes one step, a leak one after another.
+    The median, because a transaction larger than all before it makes one step, a leak one after another.
     """
     part_s = (samples[-1].at_s - samples[0].at_s) / 2 / PARTS
     if part_s < PART_S:
@@ -123,7 +123,7 @@ def a_minute(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
 
 
 def grown(samples: Sequence[Held]) -> list[str]:
-    """A sentence for each thing that grew beyond what it may."""
+    """Return a sentence for each resource that grew beyond its tolerance."""
     found = []
     for one in WATCHED:
         before, after = medians(samples, one.of)
@@ -134,13 +134,13 @@ def grown(samples: Sequence[Held]) -> list[str]:
         pace = a_minute(samples, one.of)
         if one.may_grow_a_minute is not None and pace > one.may_grow_a_minute:
             found.append(
-                f"{one.name} grew by {pace:.2f} a minute to the end, allowed {one.may_grow_a_minute:.2f}"
+                f"{one.name} grew by {pace:.2f} a minute until the end, allowed {one.may_grow_a_minute:.2f}"
             )
     return found
 
 
 def per_hour(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
-    """The slope of the straight line through the second half of the time, per hour."""
+    """Return the slope of the regression line through the second half of the time, per hour."""
     middle_s = (samples[0].at_s + samples[-1].at_s) / 2
     later = [held for held in samples if held.at_s >= middle_s]
     times = [held.at_s for held in later]
@@ -150,7 +150,7 @@ def per_hour(samples: Sequence[Held], of: Callable[[Held], float]) -> float:
 
 
 def table(samples: Sequence[Held]) -> str:
-    """First, last, most, the two medians, the slope and the pace of each."""
+    """Return a table: first, last and largest value, the two medians, the slope and the growth per minute."""
     lines = [
         f"{'':12}{'first':>9}{'last':>9}{'max':>9}{'2nd qtr':>9}{'4th qtr':>9}{'allowed':>9}{'per hour':>10}"
         f"{'a minute':>10}"

@@ -1,8 +1,8 @@
-"""Load for the faults: sessions of their own that do everything that commits, and everything that does not.
+"""Load for the faults: sessions with all kinds of committed, rolled back and prepared transactions.
 
-In: a DSN, a seed.  Out: threads that write until told to stop, over real connections.
-Invariant: what a transaction does is decided by the seed; what became of it is not recorded here, because a client
-that loses its connection does not know. The triggers' history does (`truth`).
+In: a DSN, a seed.  Out: threads that write until `stop`, over real connections.
+Invariant: the seed decides the statements of a transaction; its result is not recorded here, because a client that
+loses its connection does not know the result. The triggers' history has it (`truth`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPECTED = (
     psycopg2.errors.LockNotAvailable,
     psycopg2.errors.UniqueViolation,
     psycopg2.errors.ObjectInUse,
-    psycopg2.errors.ConfigurationLimitExceeded,  # as many prepared transactions as there may be
+    psycopg2.errors.ConfigurationLimitExceeded,  # max_prepared_transactions is reached
     psycopg2.errors.OutOfMemory,
     psycopg2.errors.UndefinedColumn,  # another session dropped it a moment ago
     psycopg2.errors.FeatureNotSupported,  # "cached plan must not change result type"
@@ -37,7 +37,7 @@ NOTES = ("", " ", "it's", "a\tb\nc", "NULL", "\\N", "Zürich 東京🛒", 'quo"t
 
 
 class Writer(threading.Thread):
-    """One session. `kinds`: weights of what it does; `big_rows`: rows of a large transaction."""
+    """One session. `kinds`: weights of the kinds of transactions; `big_rows`: rows of a large transaction."""
 
     def __init__(
         self, dsn: str, seed: str, kinds: dict[str, int], big_rows: int = 600, pause_s: float = 0.01
@@ -59,7 +59,7 @@ class Writer(threading.Thread):
         self.done: Counter[str] = Counter()
         self.failure: BaseException | None = None
 
-    # --- from outside ---
+    # --- called by other threads ---
 
     def run(self) -> None:
         """Write until `stop`."""
@@ -71,25 +71,25 @@ class Writer(threading.Thread):
                     continue
                 self._idle.clear()
                 self.once()
-        except BaseException as error:  # noqa: BLE001 - who waits for it raises it again
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that joins
             self.failure = error
         finally:
             self._idle.set()
 
     def rest(self) -> None:
-        """Stop writing after the transaction that is open now, and wait for that."""
+        """Pause after the transaction that is open now, and wait for its end."""
         self._idle.clear()
         self._may_go.clear()
-        eventually(lambda: self._idle.is_set() or not self.is_alive(), "a writer comes to rest", 60)
+        eventually(lambda: self._idle.is_set() or not self.is_alive(), "the writer has paused", 60)
         if self.failure is not None:
             raise self.failure
 
     def go_on(self) -> None:
-        """Write again."""
+        """Continue to write."""
         self._may_go.set()
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._over.set()
         self._may_go.set()
         self.join(60)
@@ -97,7 +97,7 @@ class Writer(threading.Thread):
     # --- one transaction ---
 
     def once(self, kind: Callable[..., None] | None = None) -> None:
-        """One transaction; whatever the server says of it."""
+        """Run one transaction; errors of the server are counted."""
         if kind is None:
             kind = self._dice.choices(self._kinds, self._weights)[0]
         self.number += 1
@@ -134,11 +134,11 @@ class Writer(threading.Thread):
         return self._big_rows
 
     def gid(self) -> str:
-        """A name for a prepared transaction."""
+        """Return an identifier for a prepared transaction."""
         return f"{self._seed} {self.number}"
 
     def prepare(self, cursor: Cursor) -> str:
-        """End the open transaction by PREPARE."""
+        """End the open transaction with PREPARE TRANSACTION."""
         gid = self.gid()
         cursor.execute("PREPARE TRANSACTION %s", (gid,))
         self._connection.commit()
@@ -163,7 +163,7 @@ class Writer(threading.Thread):
 
 
 def one_change(cursor: Cursor, dice: random.Random) -> None:
-    """Any change of one row."""
+    """Make a random change of one row."""
     dice.choices((insert, update, move, delete, say), (5, 5, 1, 3, 1))[0](cursor, dice)
 
 
@@ -192,7 +192,7 @@ def toasted(dice: random.Random) -> tuple[str]:
 
 
 def some_row(cursor: Cursor, dice: random.Random, tables: tuple[str, ...]) -> tuple[str, str] | None:
-    """A table and the ctid of a row of it that nobody holds."""
+    """Return a table and the ctid of a row in it that no other transaction has locked."""
     table = dice.choice(tables)
     cursor.execute(
         f"SELECT ctid FROM {table} ORDER BY n, hashtext(ctid::text || %s) LIMIT 1 FOR UPDATE SKIP LOCKED",
@@ -210,7 +210,7 @@ def update(cursor: Cursor, dice: random.Random) -> None:
 
 
 def move(cursor: Cursor, dice: random.Random) -> None:
-    """Update the key."""
+    """Update the key of a row."""
     if found := some_row(cursor, dice, ("plain", "whole", "coded", "wide", "shape")):
         what = "code = code || '+'" if found[0] == "coded" else "id = nextval('ids')"
         cursor.execute(f"UPDATE {found[0]} SET {what}, n = 0 WHERE ctid = %s", (found[1],))
@@ -235,7 +235,7 @@ def small(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
 
 
 def savepoints(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """Savepoints, released and rolled back, one in another."""
+    """Nested savepoints, released and rolled back."""
     one_change(cursor, dice)
     for name in ("a", "b", "c")[: dice.randrange(1, 4)]:
         cursor.execute(f"SAVEPOINT {name}")
@@ -245,13 +245,13 @@ def savepoints(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
 
 
 def aborted(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """Changes that nobody ever sees."""
+    """Changes that are rolled back."""
     small(writer, cursor, dice)
     writer.abandon()
 
 
 def prepared(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """Prepared, and then decided, at once or with others between."""
+    """A prepared transaction, decided at once or after other transactions."""
     small(writer, cursor, dice)
     gid = writer.prepare(cursor)
     if dice.random() < 0.3:
@@ -261,7 +261,7 @@ def prepared(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
 
 
 def big(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """More than the server decodes in memory: it is streamed. Often with a part that is rolled back."""
+    """A transaction larger than logical_decoding_work_mem, so that it is streamed; often a part is rolled back."""
     rows, mark = writer.big_rows, dice.randrange(1000, 1 << 30)
     cursor.execute(
         "INSERT INTO plain SELECT nextval('ids'), %s, i, i %% 2 = 0, repeat('big', 20) FROM generate_series(1, %s) i",
@@ -281,13 +281,13 @@ def big(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
 
 
 def copied(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """COPY: rows that share one WAL record and so one LSN (F75)."""
+    """COPY: rows that share one WAL record and therefore one LSN (F75)."""
     rows = "".join(f"{dice.randrange(100)}\tcopied {number}\n" for number in range(dice.randrange(1, 120)))
     cursor.copy_from(io.StringIO(rows), INSERT_ONLY, columns=("n", "note"))
 
 
 def emptied(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """TRUNCATE, with rows before and after it; one table is left alone, so that a snapshot of it is whole."""
+    """TRUNCATE, with rows before and after it; one table is never truncated, so that its snapshot is complete."""
     one_change(cursor, dice)
     tables = dice.sample(("plain", "coded", "keyless", "journal", "wide", "shape"), dice.randrange(1, 3))
     cursor.execute(f"TRUNCATE {', '.join(tables)}")
@@ -295,7 +295,7 @@ def emptied(_writer: Writer, cursor: Cursor, dice: random.Random) -> None:
 
 
 def altered(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
-    """A column more, or one less, with rows before and after it."""
+    """ADD or DROP COLUMN, with rows before and after it."""
     cursor.execute("LOCK TABLE shape IN ACCESS EXCLUSIVE MODE")
     cursor.execute("INSERT INTO shape (id, n) VALUES (nextval('ids'), 1)")
     cursor.execute(
@@ -305,7 +305,7 @@ def altered(writer: Writer, cursor: Cursor, dice: random.Random) -> None:
     if len(columns) > 3 or (columns and dice.random() < 0.4):
         cursor.execute(f'ALTER TABLE shape DROP COLUMN "{dice.choice(columns)}"')
     else:
-        name = re.sub(r"\W", "_", f"c_{writer.gid()}")  # never one that there was before
+        name = re.sub(r"\W", "_", f"c_{writer.gid()}")  # a new name each time
         cursor.execute(f"ALTER TABLE shape ADD COLUMN {name} text DEFAULT 'of old'")
     cursor.execute("INSERT INTO shape (id, n) VALUES (nextval('ids'), 2)")
 
@@ -316,11 +316,11 @@ KINDS: dict[str, Callable[[Writer, Cursor, random.Random], None]] = {
 EVERYTHING = {
     "small": 50, "savepoints": 10, "aborted": 6, "prepared": 5, "big": 4, "copied": 4, "emptied": 1, "altered": 1,
 }  # fmt: skip
-"""How often each is done."""
+"""The relative frequency of each kind of transaction."""
 
 
 def first(_writer: Writer, cursor: Cursor, _dice: random.Random) -> None:
-    """Some rows in every table."""
+    """Insert some rows into every table."""
     cursor.execute(
         "INSERT INTO plain SELECT nextval('ids'), i, i, true, 'first' FROM generate_series(1, 20) i"
     )
@@ -335,9 +335,9 @@ def first(_writer: Writer, cursor: Cursor, _dice: random.Random) -> None:
 
 
 def fill(dsn: str, seed: str) -> None:
-    """Some rows in every table, before anybody reads."""
+    """Insert some rows into every table before the daemon's first start."""
     writer = Writer(dsn, seed, EVERYTHING)
     for kind in (first, savepoints, copied, small, small, altered, small, aborted, small, big):
         writer.once(kind)
-    assert writer.done["away"] == 0, "the server went away"
+    assert writer.done["away"] == 0, "the connection to the server was lost"
     writer._connection.close()

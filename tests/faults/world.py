@@ -1,8 +1,8 @@
-"""Servers, a daemon, load, readers, and the oracle, put together: a run that is judged block by block.
+"""Servers, a daemon, load, readers, and the oracle: a run that is judged block by block.
 
-In: running servers (and, where the daemon shall not go directly, proxies).  Out: findings.
-Invariant: the oracle's own ways to the servers are direct, so that a fault between cdcd and a server is none between
-the oracle and it. A block ends when all that was committed is durable in Kafka and confirmed, and nobody writes.
+In: running servers, and proxies where the daemon does not connect directly.  Out: findings.
+Invariant: the oracle connects to the servers directly, so that faults between cdcd and a server do not affect it.
+A block ends when no session writes, and all committed transactions are durable in Kafka and confirmed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
 SEEN_WITHIN_S = 60.0
-"""So long the reader that reads during the faults may need for the rest, once they are over."""
+"""The time within which the live reader has to reach the end once the faults are over."""
 
 
 class World:
-    """One database with its daemon. `daemon_dsn` and the like: what cdcd is told, when it is not the servers."""
+    """One database with its daemon. `daemon_dsn` etc.: the daemon's addresses, if not those of the servers."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class World:
         self.catch_up_within_s = CATCH_UP_WITHIN_S
         self.transactions = self.changes = self.records = 0
         self.last_block: Block | None = None
-        """The last block that was judged."""
+        """The last judged block."""
 
     def _run(self, script: str) -> None:
         connection = psycopg2.connect(self.dsn)
@@ -99,20 +99,20 @@ class World:
     # --- load ---
 
     def fill(self, seed: str) -> None:
-        """Rows before the daemon's first start."""
+        """Insert rows before the daemon's first start."""
         fill(self.dsn, seed)
 
     def write(self, seed: str, count: int = 2, kinds: Mapping[str, int] = EVERYTHING, **options: Any) -> None:
-        """Let so many sessions write from now on."""
+        """Start `count` sessions that write."""
         for number in range(count):
             writer = Writer(self.dsn, f"{seed}.{number}", dict(kinds), **options)
             self.writers.append(writer)
             writer.start()
 
     def wait_for_writes(self, count: int) -> None:
-        """Until so many transactions more have ended, one way or the other."""
+        """Wait until `count` more transactions have been committed or rolled back."""
         target = self._writes() + count
-        eventually(lambda: self._writes() >= target, "the writers write", 120)
+        eventually(lambda: self._writes() >= target, "the writers have ended enough transactions", 120)
 
     def _writes(self) -> int:
         for writer in self.writers:
@@ -121,7 +121,7 @@ class World:
         return sum(sum(writer.done.values()) for writer in self.writers)
 
     def rest(self) -> None:
-        """Nobody writes, and nothing is prepared that nobody will decide."""
+        """Pause the writers, and decide all prepared transactions."""
         for writer in self.writers:
             writer.rest()
         undecided = self.server.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", self.dbname)
@@ -130,14 +130,14 @@ class World:
             self.server.execute(f"{how} PREPARED %s", gid, dbname=self.dbname)
 
     def go_on(self) -> None:
-        """They write again."""
+        """Let the writers continue."""
         for writer in self.writers:
             writer.go_on()
 
     # --- judging ---
 
     def caught_up(self) -> float | None:
-        """Wait until all that is committed is confirmed; how long it took, None when it halts or is not in time."""
+        """Wait until all commits are confirmed; return the seconds it took, None if the daemon halts or is late."""
         began_s = time.monotonic()
         last_lsn = self._committed_until()
         while time.monotonic() < began_s + self.catch_up_within_s:
@@ -150,7 +150,7 @@ class World:
         return None
 
     def _committed_until(self) -> int:
-        """Where one commit more ends: right behind it, for nobody else writes."""
+        """Commit one more transaction; return the LSN after it, where no other session has written."""
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT truth.say('the end of a block')")
             connection.commit()
@@ -165,12 +165,12 @@ class World:
             raise AssertionError(f"cdcd ended with {process.returncode}:\n{self.daemon.log()[-4000:]}")
 
     def halted(self) -> str:
-        """Why it has halted, "" when it has not."""
+        """Return the reason of the daemon's halt, "" if it has not halted."""
         page = self.daemon.status()
         return str(page["reason"]) if page.get("state") == "halted" else ""
 
     def lag_s(self) -> float | None:
-        """The metric, once it is what it stays at."""
+        """Return the lag metric, once it no longer changes."""
         found = None
         for _ in range(50):
             match = re.search(
@@ -183,7 +183,7 @@ class World:
         return found
 
     def block(self) -> Block:
-        """Come to rest, wait, and take everything that happened since the last block."""
+        """Pause the writers, wait for the daemon, and return everything that happened since the last block."""
         self.rest()
         caught_up_s = self.caught_up()
         transactions, rows = self.truth.taken(), self.truth.rows()
@@ -205,7 +205,7 @@ class World:
         )
 
     def judge(self) -> list[Finding]:
-        """One block more; what is wrong with it."""
+        """Judge one more block; return the findings."""
         block = self.block()
         self.last_block = block
         self.transactions += len(block.transactions)

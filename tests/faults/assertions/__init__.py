@@ -1,1 +1,1 @@
-"""The oracle's assertions, one subject a file; each is a function on plain data."""
+"""The oracle's assertions, one file for each subject; each assertion is a function on plain data."""

@@ -1,9 +1,9 @@
-"""(f) What compaction leaves of a topic is the table as well. Pure.
+"""(f) A compacted topic is equal to the table, too. Pure.
 
-In: events by partition and offset, block after block; what stood before.  Out: what stands now; findings.
-Invariant: compaction knows a partition and a key's bytes, nothing else: of each the last record stays, and none
-where that is a tombstone. A record without a key is out of its reach, and a TRUNCATE is one: it empties what stands
-before it in its partition. Must not: take a value from a record that compaction has removed, as a fold does.
+In: events by partition and offset, block after block; the records left before.  Out: the records left now; findings.
+Invariant: compaction uses the partition and the key's bytes only. It leaves the last record of each key, and no
+record where the last one is a tombstone. It never removes a record without a key, such as a TRUNCATE, which empties
+its partition up to there. Must not: take a value from a record that compaction has removed, as a fold does.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ Left = dict[Place, dict[bytes, Event]]
 
 
 def compact(left: Left, events: Sequence[Event]) -> None:
-    """Go on with these."""
+    """Add these events to the records left."""
     for event in events:
         if event.op == "t":
             left.pop(event.place, None)
         elif event.raw_key is not None:
-            standing = left.setdefault(event.place, {})
-            standing.pop(event.raw_key, None)
+            records = left.setdefault(event.place, {})
+            records.pop(event.raw_key, None)
             if event.op != "x":
-                standing[event.raw_key] = event
+                records[event.raw_key] = event
 
 
 def compacted(
     rows: Mapping[str, Sequence[Row]], left: Left, tables: Mapping[str, Table]
 ) -> Iterator[Finding]:
-    """(f) For each row of a table with a key there is one record, which has it as it is, and for no other key any."""
-    standing: dict[str, list[Event]] = defaultdict(list)
+    """(f) Each row of a table with a key has one record, with the row's values; no other key has a record."""
+    records: dict[str, list[Event]] = defaultdict(list)
     for of_place in left.values():
         for event in of_place.values():
-            standing[event.table].append(event)
+            records[event.table].append(event)
     for name, selected in rows.items():
         if tables[name].key:
-            yield from _as_selected(tables[name], selected, standing[name])
+            yield from _as_selected(tables[name], selected, records[name])
 
 
 def _as_selected(table: Table, selected: Sequence[Row], events: Sequence[Event]) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def _as_selected(table: Table, selected: Sequence[Row], events: Sequence[Event])
     alive = [event for event in events if event.after is not None]
     for event in events:
         if event.after is None:
-            yield Finding("f", f"{name}: {event}: stands there for good")
+            yield Finding("f", f"{name}: {event}: compaction would never remove it")
     there = Counter(key_of(table, event.after or {}) for event in alive)
     if missing := wanted.keys() - there.keys():
         yield Finding("f", f"{name}: {len(missing)} rows missing")
@@ -58,12 +58,12 @@ def _as_selected(table: Table, selected: Sequence[Row], events: Sequence[Event])
     for event in alive:
         key = key_of(table, event.after or {})
         if there[key] > 1:
-            yield Finding("f", f"{name}: {event}: {there[key]} records of its row")
+            yield Finding("f", f"{name}: {event}: its row has {there[key]} records")
         elif key in wanted and not _is(event, wanted[key]):
-            yield Finding("f", f"{name}: {event}: not the row as it is")
+            yield Finding("f", f"{name}: {event}: differs from the row")
 
 
 def _is(event: Event, row: Row) -> bool:
-    """Whether an event has the row: without what it lists as not sent, and what DDL added or dropped after it."""
+    """Whether an event has the row, apart from values not sent and columns that DDL added or dropped later."""
     after = event.after or {}
     return all(after[name] == row[name] for name in (after.keys() & row.keys()) - event.unchanged)

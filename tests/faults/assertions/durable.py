@@ -1,7 +1,7 @@
-"""(e) what becomes visible at once, and stays; (i) what the slot has confirmed is durable; (k) it goes on. Pure.
+"""(e) atomic visibility; (i) the confirmed position is durable; (k) liveness. Pure.
 
 In: progress records, events, samples of the slot.  Out: findings.
-Invariant: a Kafka transaction is what becomes visible at once, and each has one progress record.
+Invariant: the records of a Kafka transaction become visible together, and each transaction has one progress record.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def cut_at_commits(
     before: Progress | None,
     offsets: dict[Place, int],
 ) -> Iterator[Finding]:
-    """(e) At each progress record all topics are cut at one commit: nothing behind it is before the cut, nor the
-    other way round. A Kafka transaction is what becomes visible at once, and each has one such record.
+    """(e) Each progress record cuts all topics at the same commit: earlier changes are before the cut in each
+    partition, later ones behind it. A Kafka transaction becomes visible as a whole and has one progress record.
     """
     waiting: dict[Place, list[Event]] = defaultdict(list)
     for event in reversed(events):
@@ -39,10 +39,10 @@ def cut_at_commits(
                 if event.op == "x" or event.is_snapshot or event.is_odd or record.phase == "snapshot":
                     continue
                 if not low < event.position <= until(record):
-                    yield Finding("e", f"{event}: not of the Kafka transaction that holds it")
+                    yield Finding("e", f"{event}: its position is outside its Kafka transaction")
         for place in waiting:
             if waiting[place] and waiting[place][-1].offset < offsets.get(place, 0):
-                yield Finding("e", f"{waiting[place][-1]}: before the cut of an earlier record")
+                yield Finding("e", f"{waiting[place][-1]}: its offset is below an earlier record's")
         offsets.update(record.offsets)
         last = record
     for queue in waiting.values():
@@ -51,12 +51,12 @@ def cut_at_commits(
 
 
 def is_back(record: Progress, last: Progress | None) -> bool:
-    """Whether a record of the stream ends before the last one of the stream."""
+    """Whether a streaming progress record ends before the previous streaming one."""
     return last is not None and record.phase == last.phase == "streaming" and record.end_lsn < last.end_lsn
 
 
 def until(record: Progress) -> tuple[int, int]:
-    """The last position that a record covers."""
+    """Return the last position that a record covers."""
     whole_until = (record.commit_lsn, 1 << 62)
     return whole_until if record.part is None else max(whole_until, record.part)
 
@@ -64,13 +64,13 @@ def until(record: Progress) -> tuple[int, int]:
 def safe(
     samples: Sequence[Sample], records: Sequence[Progress], committed: list[Progress]
 ) -> Iterator[Finding]:
-    """(i) What the slot had confirmed was durable: a committed record before the end of that moment covers it.
+    """(i) The slot's confirmed position was durable: a progress record committed by then covers it.
 
-    While a snapshot is taken nothing is confirmed: the slot stands where it was made. Who has not looked has seen
-    nothing, and that is a finding as well.
+    During a snapshot nothing is confirmed: the slot remains at the position of its creation. A block without samples
+    is a finding as well.
     """
     if not samples:
-        yield Finding("i", "nobody has looked at the slot")
+        yield Finding("i", "there are no samples of the slot")
     committed.extend(records)
     offsets = [record.offset for record in committed]
     reported: set[int] = set()
@@ -86,12 +86,12 @@ def safe(
 
 
 def stable(block: Block, seen_before: set[tuple[str, int, int]]) -> list[Finding]:
-    """(e) What a reader saw during the faults is there afterwards, with the same bytes; and it has seen all of it."""
+    """(e) Records that a reader saw during the faults are unchanged afterwards, and the reader saw all records."""
     findings = []
     for place, digest in block.seen_live.items():
         if block.digests.get(place) != digest:
             findings.append(
-                Finding("e", f"a reader saw {place} during the faults, and it is not there any more")
+                Finding("e", f"a reader saw {place} during the faults, and the record is missing now")
             )
     seen_before.update(block.seen_live)
     if unseen := block.digests.keys() - seen_before:
@@ -102,10 +102,10 @@ def stable(block: Block, seen_before: set[tuple[str, int, int]]) -> list[Finding
 
 
 def live(block: Block) -> list[Finding]:
-    """(k) It has caught up in time after the last fault, and says so."""
+    """(k) The daemon has caught up in time after the last fault, and its lag metric shows this."""
     findings = []
     if block.caught_up_s is None or block.caught_up_s > CATCH_UP_WITHIN_S:
         findings.append(Finding("k", f"not caught up within {CATCH_UP_WITHIN_S:g} s"))
     elif block.lag_s != 0:
-        findings.append(Finding("k", f"caught up, and the lag metric says {block.lag_s}"))
+        findings.append(Finding("k", f"caught up, but the lag metric is {block.lag_s}"))
     return findings

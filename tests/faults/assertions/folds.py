@@ -1,7 +1,7 @@
-"""Changes folded into the table that they leave, and (f) whether that is the table. Pure.
+"""(f) Changes folded into rows, compared with the table. Pure.
 
-In: changes as PostgreSQL accounts for them, or events of the topics.  Out: rows by key; findings.
-Invariant: a table without a key is a bag of rows. Must not: take a column for lost that came or went by DDL.
+In: changes from PostgreSQL's history, or events of the topics.  Out: rows by key; findings.
+Invariant: a table without a key is a multiset of rows. Must not: report a column that DDL added or dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.faults.facts import MESSAGE, Change, Event, Finding, Key, Row, Table
 
 @dataclass
 class Fold:
-    """A table as its changes leave it: rows by key, or a bag of rows where there is no key."""
+    """A table after its changes: rows by key, or a multiset of rows where there is no key."""
 
     table: Table
     rows: dict[Key, Row] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Fold:
             self.bag[whole(row)] += 1
 
     def drop(self, row: Row) -> Row:
-        """Take a row out; what it was, as far as that is known."""
+        """Remove a row; return the old row as far as it is known."""
         if self.table.key:
             return self.rows.pop(key_of(self.table, row), {})
         self.bag[whole(row)] -= 1
@@ -43,17 +43,17 @@ class Fold:
 
 
 def key_of(table: Table, row: Row) -> Key:
-    """The key of a row."""
+    """Return the key of a row."""
     return tuple((name, row[name]) for name in table.key)
 
 
 def whole(row: Row) -> Key:
-    """A whole row, comparable."""
+    """Return a complete row in a form that can be compared."""
     return tuple(sorted(row.items()))
 
 
 def fold_changes(folds: Mapping[str, Fold], changes: Sequence[Change]) -> None:
-    """PostgreSQL's account."""
+    """Fold the changes of PostgreSQL's history."""
     for change in changes:
         if change.table == MESSAGE:
             continue
@@ -67,7 +67,7 @@ def fold_changes(folds: Mapping[str, Fold], changes: Sequence[Change]) -> None:
 
 
 def fold_events(folds: Mapping[str, Fold], events: Sequence[Event]) -> None:
-    """The topics' account: what was not sent is taken from the row as it was."""
+    """Fold the events of the topics; values that were not sent are taken from the row before."""
     deleted: dict[str, Row] = {}
     for event in sorted(events, key=lambda event: event.sequence):
         if event.op in "xm" or event.is_odd:
@@ -89,7 +89,7 @@ def fold_events(folds: Mapping[str, Fold], events: Sequence[Event]) -> None:
 def folded(
     rows: Mapping[str, Sequence[Row]], truth: Mapping[str, Fold], topic: Mapping[str, Fold]
 ) -> list[Finding]:
-    """(f) Both accounts, folded, are the table. A row keeps the columns of its last change, DDL or not."""
+    """(f) Both folds are equal to the table. A row has the columns of its last change, despite later DDL."""
     findings = []
     for name, selected in rows.items():
         for whose, fold in (("history", truth[name]), ("topic", topic[name])):
@@ -103,7 +103,7 @@ def folded(
 
 
 def alike(rows: Sequence[Row], others: Sequence[Row]) -> tuple[Counter[Key], Counter[Key]]:
-    """Both with the columns that all of them have: a row does not know what was added or dropped after it."""
+    """Count the rows of both sides by their common columns: a row lacks columns that were added after its change."""
     both = (*rows, *others)
     columns = set.intersection(*map(set, both)) if both else set()
     one, other = (

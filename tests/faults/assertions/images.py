@@ -1,7 +1,7 @@
-"""What the events of one change have to look like, and whether they do. Pure.
+"""The expected events of one change, and their comparison with an event. Pure.
 
-In: a change as PostgreSQL accounts for it, its table.  Out: the events that it makes; what is wrong with one.
-Invariant: nothing is expected of an old row but what the table's identity has PostgreSQL write (F45, F46).
+In: a change from PostgreSQL's history, its table.  Out: the expected events; the letter of the broken assertion.
+Invariant: of an old row, only the values that PostgreSQL logs for the replica identity are expected (F45, F46).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.faults.facts import Change, Event, Key, Row, Table
 
 @dataclass(frozen=True)
 class Expected:
-    """What a change has to look like. `old`: the row before, which an unchanged value is compared with."""
+    """The expected event of a change. `old`: the row before, with which an unchanged value is compared."""
 
     op: str
     table: str
@@ -26,7 +26,7 @@ class Expected:
 
 
 def expected_of(change: Change, tables: Mapping[str, Table]) -> list[Expected]:
-    """The events of one change: an update of the key is a delete and a create (F47)."""
+    """Return the expected events of one change: an update of the key is a delete and a create (F47)."""
     if change.op in ("t", "m"):
         return [Expected(change.op, change.table, None, None, change.after)]
     table = tables[change.table]
@@ -50,7 +50,7 @@ def expected_of(change: Change, tables: Mapping[str, Table]) -> list[Expected]:
 
 
 def wrong_images(wanted: Expected, event: Event) -> str:
-    """The letter of what is wrong with the rows before and after; "" when nothing is."""
+    """Return the letter of the assertion that the rows before and after break; "" if both are right."""
     for row, image in ((wanted.before, event.before), (wanted.after, event.after)):
         if (row is None) != (image is None):
             return "g"

@@ -1,9 +1,9 @@
-"""(k) What the lag metrics said during the run was so. Pure.
+"""(k) The lag metrics were true during the run. Pure.
 
 In: samples, the transactions, the progress records.  Out: findings.
-Invariant: each bound is what is certain, whatever happened between the questions of one sample, so that a finding is
-never a race. Both are worked out when they are asked for, from a look at the server that is a moment old at most;
-without one bytes are absent, and seconds grow, but where nothing was ever known.
+Invariant: each bound is certain, whatever happened between the queries of one sample, so that a race is never a
+finding. cdcd computes both metrics when they are read, from a query of the server that is recent. Without such a
+query the bytes are absent, and the seconds grow, except where cdcd has never had a value.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S
 from tests.faults.facts import Finding, Lag, Progress, Transaction
 
 SLACK_S = 0.1
-"""All clocks are the machine's one."""
+"""All processes use the same machine's clock."""
 LOOKED_WITHIN_S = 1.0
-"""How old a look may be that is shown."""
+"""How old the query behind a metric may be."""
 SAME_PROCESS_S = 1.0
-"""What /status says of its age is rounded."""
+"""The uptime on /status is rounded."""
 
 
 def truthful(
     lags: Sequence[Lag], transactions: Sequence[Transaction], committed: Sequence[Progress], point: int | None
 ) -> Iterator[Finding]:
-    """(k) Neither less than what is certainly behind, nor more than what may be. `point`: the snapshot's."""
+    """(k) Each lag is between its lower and its upper bound. `point`: the snapshot's consistent point."""
     if not lags:
-        yield Finding("k", "nobody has looked at the lag metrics")
+        yield Finding("k", "there are no samples of the lag metrics")
     truth = _Truth(lags, transactions, committed, point or 0)
     for at, lag in enumerate(lags):
         if lag.lag_s is None:
             if lag.state in ("streaming", "backpressure"):
-                yield Finding("k", "the lag metric is absent while it streams")
+                yield Finding("k", "the lag metric is absent while cdcd streams")
             continue
         least_s, most_s = truth.least_s(lag), truth.most_s(at)
         if lag.lag_s < least_s - SLACK_S:
-            yield Finding("k", f"the lag metric says {lag.lag_s:.1f} s, it is {least_s:.1f} s at least")
+            yield Finding("k", f"the lag metric is {lag.lag_s:.1f} s, the lag is at least {least_s:.1f} s")
         if lag.lag_s > most_s + SLACK_S:
             where = f"{lag.state} since {lag.said_s - lag.began_s:.1f} s"
             yield Finding(
-                "k", f"the lag metric says {lag.lag_s:.1f} s, it is {most_s:.1f} s at most ({where})"
+                "k", f"the lag metric is {lag.lag_s:.1f} s, the lag is at most {most_s:.1f} s ({where})"
             )
     for at in range(len(lags) - 1):
         yield from _bytes(lags, at, truth)
@@ -51,7 +51,7 @@ def truthful(
 
 @dataclass
 class _Truth:
-    """What is certain of the moments of the samples."""
+    """What is certain at the time of each sample."""
 
     lags: Sequence[Lag]
     transactions: Sequence[Transaction]
@@ -61,7 +61,7 @@ class _Truth:
     def __post_init__(self) -> None:
         self._ends = [one.end_lsn for one in self.transactions]
         self._offsets = [one.offset for one in self.committed]
-        # A commit has its time before its place: on a busy machine seconds before, and another one may come between.
+        # A commit gets its time before its LSN: on a busy machine seconds before, with other commits in between.
         committed_s = [one.committed_s for one in self.transactions]
         self._latest_s = list(accumulate(committed_s, max))
         self._earliest_s = list(accumulate(reversed(committed_s), min))[::-1]
@@ -72,12 +72,12 @@ class _Truth:
         ]
 
     def durable(self, lag: Lag) -> Progress | None:
-        """The last record that can have been durable when the metrics were asked."""
+        """Return the last record that can have been durable when the metrics were read."""
         end = bisect_left(self._offsets, lag.end_offset)
         return self.committed[end - 1] if end else None
 
     def least_s(self, lag: Lag) -> float:
-        """The age of the oldest transaction that was committed and is not durable, whether it was received or not."""
+        """Return the age of the oldest committed transaction that is not durable, whether or not it was received."""
         record = self.durable(lag)
         if record is None or record.phase == "snapshot" or record.part is not None:
             return 0.0
@@ -87,16 +87,16 @@ class _Truth:
             return 0.0
         age_s = lag.said_s - self._latest_s[first]
         if self._ends[first] > lag.received_lsn:
-            # A commit may take its time long before its place: it was there at the first sample that has its place.
+            # A commit may get its time long before its LSN: it was certain at the first sample beyond its LSN.
             seen = next(one for one in self.lags if one.flushed_lsn >= self._ends[first])
             age_s = min(age_s, lag.said_s - seen.said_s)
         return max(0.0, age_s)
 
     def most_s(self, at: int) -> float:
-        """The age of the earliest moment that cdcd can count from.
+        """Return the age of the earliest time from which cdcd can compute the lag.
 
-        With nothing behind the last confirmed transaction there is no lag, but what cdcd cannot know: that grows from
-        what it said before.
+        With nothing behind the last confirmed transaction the lag is 0, unless cdcd cannot know that: then the lag
+        grows from the value before.
         """
         lag = self.lags[at]
         if not lag.received_lsn:
@@ -111,10 +111,11 @@ class _Truth:
         return grown_s if last == len(self._ends) - 1 else max(age_s, grown_s)
 
     def _durable_s(self, lag: Lag, last: int) -> float:
-        """The commit time of the last confirmed transaction, or of one behind it: everything before is durable.
+        """Return the commit time of the last confirmed transaction, or of a later one: all before it are durable.
 
-        A transaction that is only in the copy has no commit time in cdcd. cdcd counts from before it asked for the
-        slot, which may be much earlier than the slot's point; the record of the complete copy says when.
+        A transaction that is only in the snapshot has no commit time in cdcd. cdcd counts from before it requested
+        the slot, which may be much earlier than the slot's consistent point; the record of the complete copy has
+        that time.
         """
         copied = bisect_right(self._copies, lag.received_lsn, key=lambda one: one.end_lsn) - 1
         copy = self._copies[copied] if copied >= 0 else None
@@ -123,11 +124,11 @@ class _Truth:
         return -inf if copy is None or copy.commit_s is None else copy.commit_s
 
     def _stored_s(self, at: int) -> float:
-        """The earliest time in a progress record that the process may have read, or written last.
+        """Return the earliest time in a progress record that the process may have read, or written last.
 
-        It has received nothing, so the copy is not complete, or the record is being read. Of the records before the
-        previous sample the last one may have been uncommitted then, so the one before it counts too. Without a record
-        cdcd counts from the begin of the copy, which is within the process.
+        The process has received nothing: the copy is not complete, or the process is reading the record. The last
+        record before the previous sample may have been uncommitted then, so the one before it counts, too. Without a
+        record cdcd counts from the start of the copy, which is within the process.
         """
         lag = self.lags[at]
         first = bisect_left(self._offsets, self.lags[at - 1].end_offset) - 2 if at else -1
@@ -137,7 +138,7 @@ class _Truth:
 
 
 def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
-    """What a look said that was made within the time that it may take."""
+    """Judge the metrics in bytes: the server was queried at most `LOOKED_WITHIN_S` before."""
     lag, following = lags[at], lags[at + 1]
     since = bisect_left(lags, lag.said_s - LOOKED_WITHIN_S, key=lambda one: one.until_s) - 1
     if since < 0:
@@ -146,7 +147,7 @@ def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
     confirmed = [one.confirmed_lsn for one in around]
     if lag.slot_lsn is not None and not min(confirmed) <= lag.slot_lsn <= max(confirmed):
         yield Finding(
-            "k", f"the slot's metric says {lag.slot_lsn}, it was from {min(confirmed)} to {max(confirmed)}"
+            "k", f"the slot's metric is {lag.slot_lsn}, the slot was at {min(confirmed)} to {max(confirmed)}"
         )
     record = truth.durable(lag)
     if lag.lag_bytes is None or record is None:
@@ -154,6 +155,4 @@ def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:
     least = lags[since].flushed_lsn - max(record.end_lsn, *confirmed)
     most = following.inserted_lsn - min(confirmed)
     if not least <= lag.lag_bytes <= most:
-        yield Finding(
-            "k", f"the lag metric says {lag.lag_bytes} bytes, it was from {max(0, least)} to {most}"
-        )
+        yield Finding("k", f"the lag metric is {lag.lag_bytes} bytes, the lag was {max(0, least)} to {most}")

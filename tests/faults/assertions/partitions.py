@@ -1,6 +1,6 @@
-"""What partitions say by themselves: (h) readable, (c), (d) in order, (f) a tombstone behind each delete. Pure.
+"""Assertions on single partitions: (h) readable, (c), (d) in order, (f) a tombstone after each delete. Pure.
 
-In: events by partition and offset, and what the blocks before left.  Out: findings.
+In: events by partition and offset, and the state after the blocks before.  Out: findings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def readable(events: Sequence[Event]) -> list[Finding]:
 
 
 def in_order(events: Sequence[Event], last: dict[Place, Order]) -> list[Finding]:
-    """(c), (d) In each partition the sequence rises: what stands there twice is named so."""
+    """(c), (d) In each partition the sequence increases; an equal one is reported as a repetition."""
     findings = []
     seen: set[tuple[Place, Order]] = set()
     for event in events:
@@ -25,7 +25,7 @@ def in_order(events: Sequence[Event], last: dict[Place, Order]) -> list[Finding]
         at = (event.place, event.sequence)
         before = last.get(event.place)
         if at in seen or event.sequence == before:
-            findings.append(Finding("c", f"{event}: a second time"))
+            findings.append(Finding("c", f"{event}: repeated"))
         elif before is not None and event.sequence < before:
             findings.append(Finding("d", f"{event}: after {before}"))
         seen.add(at)
@@ -34,7 +34,7 @@ def in_order(events: Sequence[Event], last: dict[Place, Order]) -> list[Finding]
 
 
 def one_partition_per_key(events: Sequence[Event], partition_of: dict[tuple[str, Key], int]) -> list[Finding]:
-    """(d) A key's changes stand in one partition, so that their order is one."""
+    """(d) All changes of a key are in one partition, so that they have one order."""
     findings = []
     for event in events:
         if event.key is not None and event.op != "t":
@@ -45,14 +45,14 @@ def one_partition_per_key(events: Sequence[Event], partition_of: dict[tuple[str,
 
 
 def tombstones(events: Sequence[Event], tables: Mapping[str, Table]) -> list[Finding]:
-    """(f) The record behind a delete is its key's tombstone, and there is no other one."""
+    """(f) The record after a delete is the tombstone of its key, and there are no other tombstones."""
     findings, open_deletes = [], {}
     for event in events:
         due: Event | None = open_deletes.pop(event.place, None)
         if due is not None and (event.op, event.key) != ("x", due.key):
-            findings.append(Finding("f", f"{due}: no tombstone behind it"))
+            findings.append(Finding("f", f"{due}: no tombstone follows"))
         if due is None and event.op == "x":
-            findings.append(Finding("f", f"{event}: a tombstone behind no delete"))
+            findings.append(Finding("f", f"{event}: a tombstone without a delete before it"))
         if event.op == "d" and event.table in tables and tables[event.table].key:
             open_deletes[event.place] = event
-    return findings + [Finding("f", f"{due}: no tombstone behind it") for due in open_deletes.values()]
+    return findings + [Finding("f", f"{due}: no tombstone follows") for due in open_deletes.values()]

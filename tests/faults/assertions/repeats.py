@@ -1,10 +1,9 @@
-"""What `delivery: at_least_once` allows: what a restart wrote again is dropped, and the rest is judged as ever. Pure.
+"""`delivery: at_least_once`: repetitions after a restart are dropped, all other events are judged as always. Pure.
 
-In: events by partition and offset, up to where each partition stood before.  Out: what was there for the first time;
-findings.
-Invariant: a reader that drops what does not rise in (timeline, commit_lsn, tx_seq) loses nothing by it, so that what
-comes for the first time has to come in order: this drops only what was there before, and the order of the rest is
-judged. What is there again begins where a start may begin, and is whole (`replayed`).
+In: events by partition and offset, the last sequence of each partition before.  Out: first occurrences; findings.
+Invariant: a reader that drops records whose (timeline, commit_lsn, tx_seq) does not increase loses nothing. So the
+first occurrences have to be in order: only repetitions are dropped here, and the order of all others is judged.
+Repetitions begin where a start may begin, and have no gaps (`replayed`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.faults.facts import Event, Finding, Order, Place, Progress, Table
 def first_ones(
     events: Sequence[Event], last: Mapping[Place, Order], tables: Mapping[str, Table]
 ) -> tuple[list[Event], list[Finding]]:
-    """The events without their repetitions, and (g) the repetitions that say something else than the first one."""
+    """Return the events without repetitions, and (g) the repetitions that differ from the first occurrence."""
     kept, findings = [], []
     first: dict[tuple[Place, Order], Event] = {}
     dropped: dict[Place, Event | None] = {}
@@ -39,7 +38,7 @@ def first_ones(
         left[at] -= 1
         is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0, 0))
         if at in first and _reported(event) != _reported(first[at]):
-            findings.append(Finding("g", f"{event}: again, and otherwise than at {first[at].offset}"))
+            findings.append(Finding("g", f"{event}: differs from its first occurrence at {first[at].offset}"))
         if is_repeated or (left[at] and _is_cut_off(event, following, tables)):
             dropped[event.place] = event
             continue
@@ -54,7 +53,7 @@ def _reported(event: Event) -> tuple[object, ...]:
 
 
 def _is_cut_off(event: Event, following: Event | None, tables: Mapping[str, Table]) -> bool:
-    """A delete that was the last thing written before a kill: its tombstone comes with its repetition."""
+    """Whether a delete was the last record before a kill: its tombstone follows its repetition."""
     if event.op != "d" or not tables[event.table].key:
         return False
     return following is None or (following.place, following.op) != (event.place, "x")
@@ -63,10 +62,9 @@ def _is_cut_off(event: Event, following: Event | None, tables: Mapping[str, Tabl
 def replayed(
     events: Sequence[Event], records: Sequence[Progress], before: Progress | None
 ) -> Iterator[Finding]:
-    """(c) What is there again is what a start writes again: from behind a progress record on, one after another.
+    """(c) Repetitions are those of a start: all changes behind a progress record, in order.
 
-    A start that a record covers is none: what is durable with its record never comes again, so that each kill costs
-    one group.
+    Changes that a progress record covers are never repeated, so that each kill repeats one group at most.
     """
     places: dict[Place, list[Event]] = defaultdict(list)
     for event in events:
@@ -90,18 +88,18 @@ def _replayed_in(
         while cuts and cuts[0][0] <= event.offset:
             durable = max(durable, cuts.popleft()[1])
         if event.position <= durable:
-            yield Finding("c", f"{event}: behind a progress record that covers it")
+            yield Finding("c", f"{event}: repeated after a progress record that covers it")
         elif last is not None and event.position <= last and event.position not in starts:
-            yield Finding("c", f"{event}: again, and no start begins there")
+            yield Finding("c", f"{event}: repeated, and no start begins there")
         elif last is not None and event.position > last and following[last] != event.position:
-            yield Finding("c", f"{event}: behind {last}, and {following[last]} is passed over")
+            yield Finding("c", f"{event}: follows {last}, but {following[last]} is skipped")
         last = event.position
 
 
 def covered(
     records: Sequence[Progress], events: Sequence[Event], before: Progress | None, offsets: dict[Place, int]
 ) -> Iterator[Finding]:
-    """(e) without Kafka transactions: what a progress record covers was written before it, wherever it is."""
+    """(e) without Kafka transactions: all changes that a progress record covers were written before it."""
     waiting: dict[Place, list[Event]] = defaultdict(list)
     for event in reversed(events):
         if event.op != "x" and not event.is_odd:
@@ -116,7 +114,7 @@ def covered(
                 queue.pop()
             if queue and record.phase == "streaming" and queue[-1].position <= until(record):
                 yield Finding(
-                    "e", f"{queue[-1]}: behind the progress record at {record.offset} that covers it"
+                    "e", f"{queue[-1]}: written after the progress record at {record.offset} that covers it"
                 )
     for queue in waiting.values():
         if queue:

@@ -1,6 +1,6 @@
-"""(j) The snapshot and the stream meet at one point, with nothing between them and nothing twice. Pure.
+"""(j) The stream begins where the snapshot ends: no gap between them, and no change in both. Pure.
 
-In: a block, the tables as they were before it.  Out: the snapshot's point; findings.
+In: a block, the tables before it.  Out: the snapshot's consistent point; findings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.faults.facts import Block, Finding, Progress, Table
 
 
 def snapshot_point(records: Sequence[Progress], before: Progress | None) -> int | None:
-    """The consistent point of the last snapshot that was completed here: where the first record behind it ends."""
+    """Return the consistent point of the last snapshot completed here: the end of the first record after it."""
     point = None
     for record in records:
         if record.phase == "streaming" and (before is None or before.phase == "snapshot"):
@@ -28,9 +28,9 @@ def joined(
     point: int | None,
     before: int | None,
 ) -> Iterator[Finding]:
-    """(j) The last snapshot holds each row of its point, once, and none else, and the stream is behind it.
+    """(j) The last snapshot has each row of its consistent point once, and no other row; the stream is behind it.
 
-    A TRUNCATE behind the point hides rows from it (PostgreSQL's is not MVCC-safe), and then stands in the stream.
+    A TRUNCATE behind that point hides rows from the snapshot (TRUNCATE is not MVCC-safe), and is in the stream.
     """
     if point is None or point == before:
         return
@@ -55,4 +55,4 @@ def joined(
         one for one in block.events if not one.is_snapshot and one.op not in "xm" and one.commit_lsn < point
     ]
     if early:
-        yield Finding("j", f"{early[0]}: in the stream, though it is before the snapshot's point {point}")
+        yield Finding("j", f"{early[0]}: in the stream, although before the snapshot's point {point}")

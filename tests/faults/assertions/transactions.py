@@ -1,7 +1,7 @@
-"""(a), (b), (c), (d), (e), (g): each transaction is there whole, once, in commit order, as it was. Pure.
+"""(a), (b), (c), (d), (e), (g): each transaction is complete, there once, in commit order, with its values. Pure.
 
 In: a block, its streamed events.  Out: findings.
-Invariant: a transaction's events are found by its xid alone, wherever they stand.
+Invariant: a transaction's events are found by its xid alone, whatever their partition and offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def as_committed(
     last_end_lsn: int,
     point: int | None,
 ) -> Iterator[Finding]:
-    """(a), (b), (c), (d), (e), (g): each transaction is there whole, once, in commit order, as it was."""
+    """(a), (b), (c), (d), (e), (g): each transaction is complete, there once, in commit order, with its values."""
     by_xid: dict[int | None, list[Event]] = defaultdict(list)
     for event in streamed:
         by_xid[event.xid].append(event)
@@ -39,7 +39,7 @@ def as_committed(
                 )
         last_end_lsn = transaction.end_lsn
     for xid, found in by_xid.items():
-        yield Finding("b", f"xid {xid} was never committed, and has {len(found)} records: {found[0]}")
+        yield Finding("b", f"xid {xid} was never committed, but has {len(found)} records: {found[0]}")
 
 
 def _whole(
@@ -48,7 +48,7 @@ def _whole(
     tables: Mapping[str, Table],
     partitions: Mapping[str, int],
 ) -> Iterator[Finding]:
-    """One transaction."""
+    """Judge the events of one transaction."""
     expected = [one for change in transaction.changes for one in expected_of(change, tables)]
     name = f"xid {transaction.xid}"
     actual = _each_once(found)
@@ -57,7 +57,7 @@ def _whole(
     for (op, table, _), count in missing.items():
         yield Finding("a", f"{name}: {count} {op} of {table} missing")
     for (op, table, _), count in extra.items():
-        yield Finding("b", f"{name}: {count} {op} of {table} that nobody did")
+        yield Finding("b", f"{name}: {count} {op} of {table} too many")
     if missing and actual:
         yield Finding("e", f"{name}: {len(actual)} of {len(expected)} changes are there")
     if not missing and not extra:
@@ -77,7 +77,7 @@ def _same(name: str, expected: Sequence[Expected], actual: Sequence[Event]) -> I
     for wanted, event in zip(expected, actual, strict=True):
         letter = wrong_images(wanted, event)
         if letter:
-            yield Finding(letter, f"{name}: {event}: its images are not those of the row")
+            yield Finding(letter, f"{name}: {event}: its values differ from the row")
 
 
 def _signature(one: Expected) -> tuple[str, str, Key | None]:
@@ -89,7 +89,7 @@ def _signature_of_event(event: Event) -> tuple[str, str, Key | None]:
 
 
 def _each_once(found: Sequence[Event]) -> list[Event]:
-    """The events in sequence; a truncate, which stands in every partition, once; what is repeated, once."""
+    """Return the events in sequence without repetitions; a truncate, which is in every partition, counts once."""
     by_sequence: dict[Order, Event] = {}
     for event in found:
         by_sequence.setdefault(event.sequence, event)
