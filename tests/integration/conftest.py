@@ -1,4 +1,4 @@
-"""What the daemon's own tests share: a source with a publication, a daemon for it, a reader."""
+"""Fixtures of the daemon's tests: a source with a publication, a daemon for it, a reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STREAMED = "options=-c%20debug_logical_replication_streaming%3Dimmediate"
 
 @pytest.fixture
 def reader(kafka: KafkaBroker, registry: SchemaRegistry) -> Reader:
-    """The independent consumer."""
+    """Return the independent consumer."""
     return Reader(kafka.bootstrap, registry.url)
 
 
@@ -36,7 +36,7 @@ def reader(kafka: KafkaBroker, registry: SchemaRegistry) -> Reader:
 def new_daemon(
     tmp_path: Path, kafka: KafkaBroker, registry: SchemaRegistry, forks: Forks
 ) -> Iterator[NewDaemon]:
-    """`new_daemon(server, dbname, **configuration)`; whatever still runs at the end is killed."""
+    """Return `new_daemon(server, dbname, **configuration)`; at the end a daemon that still runs is killed."""
     made: list[Daemon] = []
 
     def make(server: PostgresServer, dbname: str, **over: Any) -> Daemon:
@@ -61,8 +61,8 @@ def new_daemon(
 
 @pytest.fixture
 def both_ways(new_daemon: NewDaemon, postgres: PostgresServer, database: str) -> BothWays:
-    """`both_ways(**configuration)`: one that receives transactions whole, one that receives each change before its
-    commit. Both stream.
+    """Return `both_ways(**configuration)`: one daemon that receives complete transactions, and one that receives each
+    change before its commit. Both stream.
     """
 
     def make(**over: Any) -> tuple[Daemon, Daemon]:
@@ -80,6 +80,6 @@ def both_ways(new_daemon: NewDaemon, postgres: PostgresServer, database: str) ->
 
 @pytest.fixture
 def topics_of(kafka: KafkaBroker, registry: SchemaRegistry) -> TopicsOf:
-    """`topics_of(daemon)` reads its topics with the schemas that the registry has."""
+    """Return `topics_of(daemon)`, which reads the daemon's topics with the registry's schemas."""
     client = SchemaRegistryClient({"url": registry.url})
     return lambda daemon: Topics(kafka.bootstrap, client, daemon.name)

@@ -1,4 +1,4 @@
-"""The benchmark runs and its figures are of all rows. How fast it is, no test says."""
+"""The benchmark runs, and its figures include all rows. No test asserts its speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.bench.report import document
 from tests.bench.servers import Servers
 
 pytestmark = pytest.mark.own_broker
-"""The CPU of the servers' processes is measured."""
+"""These tests measure the CPU of the servers' processes."""
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_a_name_that_is_none_is_refused_before_anything_starts(capsys: pytest.Ca
     assert main(["--cases", "insert-7"]) == 1
     assert main(["--runners", "nobody"]) == 1
     assert main(["--runners", "before"]) == 1
-    assert "insert-7" in (said := capsys.readouterr().err)
-    assert "--before FOLDER makes before" in said
+    assert "insert-7" in (output := capsys.readouterr().err)
+    assert "--before FOLDER makes before" in output
 
 
 def test_another_checkout_has_its_extensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

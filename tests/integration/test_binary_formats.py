@@ -1,6 +1,6 @@
-"""PostgreSQL judges the send formats: what a send function sent, read, is what the output function wrote.
+"""PostgreSQL judges the send formats: a send function's bytes, decoded, equal the output function's text.
 
-Every base type of the catalog, alone and in arrays, composites and ranges; and text and binary give one Avro form.
+Every base type of the catalog, alone and in arrays, composites and ranges; text and binary give one Avro form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAJORS = (14, 18)
 
 @dataclass(frozen=True)
 class Column:
-    """One column's rows: what the server sent and what it wrote."""
+    """One column's rows: bytes of the send function and text of the output function."""
 
     oid: int
     typmod: int
@@ -55,17 +55,17 @@ class Judge:
         return self.cursor.fetchall() if self.cursor.description else []
 
     def keep(self, type_name: str, values: list[str]) -> None:
-        """Make the table `kept` with these values."""
+        """Create the table `kept` with these values."""
         self.execute("drop table if exists kept cascade")
         self.execute(f"create table kept (id serial, x {type_name})")
-        # as text first: a query's parameter would be typed before it is cast
+        # cast from text: a query's parameter would have a type before its cast
         self.execute(
             f"insert into kept (x) select v::{type_name} from unnest(%s::text[]) with ordinality u(v, o) order by o",
             values,
         )
 
     def column(self, expression: str = "x", where: str = "true") -> Column:
-        """What an expression over `kept` is, sent and written."""
+        """Return the bytes and the text of an expression over `kept`."""
         self.execute("drop table if exists judged")
         self.execute(f"create table judged as select id, {expression} as x from kept where {where}")
         ((oid, typmod),) = self.execute(
@@ -79,7 +79,7 @@ class Judge:
 
 
 def cut_copy(data: bytes) -> Iterator[bytes]:
-    """The values of a binary COPY of one column without nulls (protocol: 19 bytes of header, then rows)."""
+    """Return the values of a binary COPY of one column without nulls (protocol: 19 bytes of header, then rows)."""
     position = 19
     while True:
         (fields,) = struct.unpack_from(">h", data, position)
@@ -111,7 +111,7 @@ def avro_of(encode: Encoder, raw: bytes) -> tuple[str, bytes]:
 
 
 def assert_one_form(column: Column, what: str) -> int:
-    """Sent and written are the same text and the same Avro."""
+    """Check that bytes and text give the same text and the same Avro."""
     text_of = text_of_binary(column.oid, column.types)
     assert text_of is not None, what
     codec = resolve(column.oid, column.typmod, column.types).codec
@@ -123,7 +123,7 @@ def assert_one_form(column: Column, what: str) -> int:
 
 
 def assert_every_shape(judge: Judge, type_name: str, values: list[str]) -> int:
-    """The values alone, in arrays of each shape, in composites, and in ranges where the type can be a range's."""
+    """Check the values alone, in arrays of each shape, in composites, and in ranges if the type can be a range's."""
     judge.keep(type_name, values)
     seen = assert_one_form(judge.column(), type_name)
     for shape in (
@@ -191,7 +191,7 @@ def test_types_of_extensions_too(judge: Judge) -> None:
 
 @pytest.mark.parametrize("major", [16, 18])
 def test_pgvector_too(major: int, stack_folder: Path) -> None:
-    """Its programs are in the wheel that the demo's servers come from."""
+    """pgvector's programs are in the wheel that provides the demo's servers."""
     with PostgresServer(major, programs_from_wheel(major), stack_folder / f"vectors-{major}") as server:
         judge = Judge(server, "postgres")
         judge.execute("create extension vector")
@@ -212,7 +212,7 @@ def test_enums_and_domains_too(judge: Judge) -> None:
 
 
 def test_a_composite_is_read_as_it_was_sent(judge: Judge) -> None:
-    """F44: the catalog may say another shape by the time that a row is read."""
+    """F44: the catalog may have another shape by the time a row is read."""
     judge.execute("create type held as (a int, b text)")
     judge.keep("held", ['(1,"x y")', "(,)"])
     before = judge.column()
@@ -225,7 +225,7 @@ def test_a_composite_is_read_as_it_was_sent(judge: Judge) -> None:
 
 
 def test_every_base_type_has_an_answer(judge: Judge) -> None:
-    """Read exactly, known to come as text, or not one that a column keeps values of."""
+    """Each type is read exactly, known to be sent as text, or no column stores its values."""
     names = {name.partition("(")[0].strip('"') for name, _ in literals(judge.major)}
     rows = judge.execute("""
         select oid, typname::text, typsend <> 0 from pg_type

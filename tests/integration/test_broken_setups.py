@@ -1,4 +1,4 @@
-"""`cdcd check` and the daemon say the same of each setup, and a start that is refused leaves no trace (F79).
+"""`cdcd check` and the daemon report the same for each setup, and a refused start leaves no trace (F79).
 
 Run with -s for the table: setup, check, daemon.
 """
@@ -39,7 +39,7 @@ def world(
     kafka: KafkaBroker,
     tmp_path: Path,
 ) -> Iterator[World]:
-    """Ready for a first start."""
+    """Yield servers and a daemon ready for a first start."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", dbname=database)
     daemon = new_daemon(postgres, database)
     spill = tmp_path / "spilling"
@@ -53,7 +53,7 @@ def world(
 
 
 def lasting_producer(bootstrap: str, transactional_id: str) -> Producer:
-    """Its transactions may be open for as long as a daemon waits for a broker that does not answer."""
+    """Return a producer whose transactions may stay open while a daemon waits for a broker that does not answer."""
     settings = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
     producer.init_transactions(60)
@@ -61,16 +61,16 @@ def lasting_producer(bootstrap: str, transactional_id: str) -> Producer:
 
 
 def verdict_of_check(world: World) -> str:
-    """The code of the first failure, "unknown" where something could not be looked at, "" where all is well."""
+    """Return the code of the first failure, "unknown" if something could not be checked, "" if nothing failed."""
     findings = check(world.config)
     codes = [finding.code for finding in findings if finding.level == "fail"]
-    said = codes[0] if codes else "unknown" if has_failed(findings) else ""
+    verdict = codes[0] if codes else "unknown" if has_failed(findings) else ""
     assert all(finding.hint for finding in findings if finding.level != "ok")
-    return said
+    return verdict
 
 
 def verdict_of_daemon(daemon: Daemon) -> str:
-    """The code that it halts or waits with, "" where it streams."""
+    """Return the code of the daemon's halt or wait, "" when it streams."""
     assert daemon.process is not None
     deadline_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline_s:
@@ -87,7 +87,7 @@ def verdict_of_daemon(daemon: Daemon) -> str:
 
 
 def trace(world: World, registry: SchemaRegistry) -> dict[str, Any]:
-    """All that a start could have changed."""
+    """Return everything that a start could have changed."""
     name = world.daemon.name
     topics = world.admin().list_topics(timeout=30).topics
     found: dict[str, Any] = {
@@ -106,14 +106,14 @@ def trace(world: World, registry: SchemaRegistry) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def scratch(shared_kafka_and_door: tuple[KafkaBroker, object]) -> str:
-    """A topic for whoever must not be fenced to write to."""
+    """Return a topic for the producer that must not be fenced."""
     name = new_name("scratch")
     create_topic(shared_kafka_and_door[0].bootstrap, name)
     return name
 
 
 def working_producer(world: World, scratch: str) -> Producer:
-    """What a daemon that works has: a producer of the slot's id, in the middle of a transaction."""
+    """Return a producer of the slot's id in the middle of a transaction, as a working daemon has it."""
     producer: Producer = world.extra["producer"](world.daemon.slot)
     producer.begin_transaction()
     producer.produce(scratch, b"a row of the right daemon")
@@ -129,7 +129,7 @@ def test_check_and_the_daemon_agree_and_a_refused_start_leaves_no_trace(
     producer = working_producer(world, scratch)
     before = trace(world, registry)
     checked = verdict_of_check(world)
-    assert trace(world, registry) == before, "a check has changed something"
+    assert trace(world, registry) == before, "a check changed something"
     world.daemon.start()
     started = verdict_of_daemon(world.daemon)
     print(f"| {setup.name} | {checked or 'ok'} | {started or 'streams'} |")
@@ -138,7 +138,7 @@ def test_check_and_the_daemon_agree_and_a_refused_start_leaves_no_trace(
         if started != "exit 78":
             assert world.daemon.stop() == 0
         assert trace(world, registry) == before
-        producer.commit_transaction(30)  # it was not fenced
+        producer.commit_transaction(30)  # the producer was not fenced
 
 
 def test_there_are_at_least_forty_broken_ones() -> None:

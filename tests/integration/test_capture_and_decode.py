@@ -1,4 +1,4 @@
-"""`cdcd capture` and `cdcd decode` as their users run them, against test_decoding's account of the same work."""
+"""`cdcd capture` and `cdcd decode` as users run them, compared with test_decoding's account of the same work."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Capturing:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
     def begun(self) -> str:
-        """Wait until it captures; what it says then."""
+        """Wait until the capture has started, and return its first line."""
         assert self.process.stderr is not None
         return self.process.stderr.readline()
 
     def end(self) -> tuple[int, str]:
-        """Exit status and the rest of standard error."""
+        """Return the exit status and the rest of standard error."""
         _, said = self.process.communicate(timeout=60)
         return self.process.returncode, said
 
@@ -76,7 +76,7 @@ def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
 
 
 def witnessed(server: PostgresServer, name: str) -> list[tuple[str, dict[str, str | None]]]:
-    """Each change as test_decoding tells it: the verb, and the new row's values by column."""
+    """Return each change in test_decoding's account: the verb, and the new row's values by column."""
     lines = server.execute("SELECT data FROM pg_logical_slot_get_changes('witness', NULL, NULL)", dbname=name)
     reported = []
     for (line,) in lines:
@@ -91,7 +91,7 @@ def _unquoted(value: str) -> str | None:
 
 
 def changes(lines: list[dict[str, Any]]) -> list[tuple[str, dict[str, str | None]]]:
-    """The same from what was decoded; a DELETE has its key only."""
+    """Return the same from the decoded capture; a DELETE has only its key."""
     columns: list[str] = []
     reported = []
     for line in lines:
@@ -152,7 +152,7 @@ def test_what_was_captured_is_what_test_decoding_saw(
 def test_a_streamed_transaction_is_read_with_its_xids_and_nothing_is_confirmed(
     pg_server: PostgresServers, tmp_path: Path
 ) -> None:
-    """F26; the daemon's slot stays where it is, though its publication is captured."""
+    """F26; the daemon's slot does not advance, though its publication is captured."""
     server, name = pg_server(18), new_database_name()
     server.create_database(name)
     try:

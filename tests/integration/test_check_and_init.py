@@ -1,4 +1,4 @@
-"""`cdcd check` names everything that would fail, at once; `cdcd init` makes what is missing. On real servers."""
+"""`cdcd check` reports every failure at once; `cdcd init` creates the missing objects. On real servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.topics import new_name
 
 
 class Command:
-    """One configuration file, and the commands that take it."""
+    """One configuration file, and the commands that use it."""
 
     def __init__(self, path: Path, tree: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
         self.path, self.tree, self._capsys = path, tree, capsys
@@ -49,7 +49,7 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """A valid configuration for the session's servers and a database of the test's own with one table."""
+    """Return a valid configuration for the session's servers and a database of the test's own with one table."""
     for name in [name for name in os.environ if name.startswith("CDCD_") and "__" in name]:
         monkeypatch.delenv(name)
     run_script(postgres.dsn(database), "CREATE TABLE public.orders (id int PRIMARY KEY)")
@@ -138,7 +138,7 @@ def test_the_commands_of_a_dry_run_are_sql_that_works(
 def test_a_slot_for_prepared_transactions_is_made_as_one_and_checked(
     by: str, command: Command, postgres: PostgresServer, database: str
 ) -> None:
-    """F35: with the option on it is what is wanted, with the option off it is refused."""
+    """F35: such a slot is accepted with the option on, and refused with the option off."""
     command.tree["snapshot"] = {"mode": "never"}
     command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
     command.tree["source"]["protocol"] = {"two_phase": True}
@@ -163,7 +163,7 @@ def test_a_slot_for_prepared_transactions_is_made_as_one_and_checked(
 def test_init_leaves_the_slot_to_the_daemon_when_a_snapshot_is_wanted(
     command: Command, postgres: PostgresServer, database: str
 ) -> None:
-    """F36: slot and snapshot are made together."""
+    """F36: slot and snapshot are created together."""
     slot = slot_of(command)
     publish_orders(command, postgres, database)
     status, said = command.run("init")

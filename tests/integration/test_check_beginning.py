@@ -1,4 +1,4 @@
-"""`cdcd check` fails where the daemon halts, and only there: both are asked about the same servers.
+"""`cdcd check` fails exactly where the daemon halts: both use the same servers.
 
 In: situations of slot, stored position, role and server.  The daemon is the judge: its state and its code.
 """
@@ -29,12 +29,12 @@ Findings = dict[str, list[tuple[str, str, str]]]
 
 
 def cdcd(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of cdcd with the daemon's own configuration."""
+    """Run a command of cdcd with the daemon's own configuration."""
     return daemon.run(*words)
 
 
 def check(daemon: Daemon) -> tuple[int, Findings]:
-    """Exit status and, by subject, (level, message, mend); nothing else is printed."""
+    """Return the exit status and, by subject, (level, message, hint); check that nothing else is printed."""
     ended = cdcd(daemon, "check", "--json")
     assert ended.stderr == ""
     found: Findings = {}
@@ -44,12 +44,12 @@ def check(daemon: Daemon) -> tuple[int, Findings]:
 
 
 def failed(found: Findings) -> list[str]:
-    """The subjects that fail."""
+    """Return the subjects that fail."""
     return [subject for subject, all_of in found.items() if any(level == "fail" for level, _, _ in all_of)]
 
 
 def halted_with(daemon: Daemon) -> str:
-    """The code of the error that the daemon halts with."""
+    """Return the code of the error with which the daemon halts."""
     daemon.start().wait_state("halted")
     code = str(daemon.events("halted")[-1]["code"])
     daemon.stop()
@@ -57,7 +57,7 @@ def halted_with(daemon: Daemon) -> str:
 
 
 def run_once(daemon: Daemon) -> None:
-    """Start, stream, stop: a position is stored and the slot is free."""
+    """Start, stream, stop: afterwards a position is stored and the slot is free."""
     daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
 
@@ -149,10 +149,8 @@ def test_check_fails_where_the_daemon_halts(
         assert code in message
     assert hint
     assert halted_with(daemon) == code
-    # "topics" tells of those that are there: the start may have made the one for its progress.
-    assert check(daemon)[1].keys() - {"topics"} == found.keys() - {"topics"}, (
-        "the halt has changed nothing of it"
-    )
+    # "topics" is about existing topics: the start may have created the progress topic.
+    assert check(daemon)[1].keys() - {"topics"} == found.keys() - {"topics"}, "the halt changed nothing"
     if situation is publication_dropped:
         assert "cdcd init" in hint
         assert cdcd(daemon, "init").returncode == 0
@@ -186,7 +184,7 @@ def test_check_fails_on_a_standby_and_the_daemon_waits_until_it_is_promoted(
 def test_check_fails_on_another_server_than_the_position_is_of(
     postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    """F58, F62: the same slot name and publication, but not the server that was read."""
+    """F58, F62: the same slot name and publication, but not the server of the stored position."""
     daemon = new_daemon(postgres, database)
     run_once(daemon)
     with pg_server.fresh(18) as server:
@@ -204,7 +202,7 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
     new_daemon: NewDaemon,
     kafka: KafkaBroker,
 ) -> None:
-    """F79: staging and production with one Kafka. The wrong one halts before it fences, and makes nothing."""
+    """F79: staging and production with one Kafka. The wrong daemon halts before it fences, and creates nothing."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")
@@ -258,7 +256,7 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
 def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
-    """A daemon that was killed in a commit leaves one; the next start aborts it, so a start would not fail."""
+    """A daemon that was killed in a commit leaves such a transaction; the next start aborts it and would not fail."""
     daemon = new_daemon(postgres, database)
     progress = f"{daemon.name}.__progress"
     create_topic(kafka.bootstrap, progress, config={"cleanup.policy": "compact"})
@@ -276,7 +274,7 @@ def test_a_position_behind_somebodys_open_transaction_is_unknown_not_wrong(
 
 @contextlib.contextmanager
 def locked_by_a_session(dsn: str) -> Iterator[str]:
-    """Hold t; what names the holder."""
+    """Lock t in a session; yield the holder's description."""
     with contextlib.closing(psycopg2.connect(dsn, application_name="migration")) as holder:
         with holder.cursor() as cursor:
             cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
@@ -285,7 +283,7 @@ def locked_by_a_session(dsn: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def locked_by_a_prepared_transaction(dsn: str) -> Iterator[str]:
-    """The same without a process."""
+    """Lock t by a prepared transaction, which has no process."""
     prepare(dsn, "migrating", "LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
     yield "prepared transaction 'migrating'"
     run_script(dsn, "ROLLBACK PREPARED 'migrating'")
@@ -293,7 +291,9 @@ def locked_by_a_prepared_transaction(dsn: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def locked_by_a_queue(dsn: str) -> Iterator[str]:
-    """A reader alone is in nobody's way, but who reads now stands behind the one that waits for it."""
+    """Lock t by a queue: a reader alone blocks nobody, but later readers wait behind the session that
+    waits for it.
+    """
     with (
         contextlib.closing(psycopg2.connect(dsn, application_name="report")) as reader,
         contextlib.closing(psycopg2.connect(dsn, application_name="migration")) as waiting,
@@ -312,7 +312,7 @@ def locked_by_a_queue(dsn: str) -> Iterator[str]:
 
 
 def waits(connection: Any, pid: int) -> bool:
-    """Whether that session waits for a lock."""
+    """Return whether that session waits for a lock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT FROM pg_locks WHERE pid = %s AND NOT granted", (pid,))
         return bool(cursor.rowcount)
@@ -325,7 +325,7 @@ def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_i
     database: str,
     new_daemon: NewDaemon,
 ) -> None:
-    """What could not be looked at is a failure, and neither check nor init waits until the holder ends."""
+    """A query that could not be run is a failure, and neither check nor init waits until the holder ends."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     before = check(daemon)[1].keys()
@@ -364,7 +364,7 @@ def test_what_init_leaves_is_what_the_daemon_starts_from(
 def test_init_makes_no_slot_in_the_place_of_one_that_was_read_from(
     mode: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F10: the new slot would lack what came in between."""
+    """F10: the new slot would lack the changes in between."""
     daemon = new_daemon(postgres, database, snapshot={"mode": mode})
     run_once(daemon)
     drop_slot(postgres, daemon)
@@ -426,7 +426,7 @@ def test_check_and_log_name_the_same_keyless_tables(
 
 @pytest.fixture
 def stopped_broker(kafka: KafkaBroker) -> Iterator[str]:
-    """The address of the broker, which is stopped while the test runs."""
+    """Yield the address of a broker that is stopped while the test runs."""
     kafka.stop()
     yield kafka.bootstrap
     kafka.start()
@@ -484,9 +484,9 @@ def test_the_clients_own_log_is_not_printed_beside_the_findings(
     new_daemon: NewDaemon,
     kafka: KafkaBroker,
 ) -> None:
-    """Some bootstrap servers are down: Kafka answers, and the client has tried the others too."""
+    """Some bootstrap servers are down: Kafka answers after the client has tried the others too."""
     daemon = new_daemon(postgres, database)
     servers = [f"127.0.0.1:{free_port()}" for _ in range(5)]
     daemon.config["sink"]["bootstrap_servers"] = ",".join([*servers, kafka.bootstrap])
-    status, found = check(daemon)  # asserts that stderr is empty
+    status, found = check(daemon)  # it asserts that stderr is empty
     assert (status, failed(found)) == (0, [])

@@ -1,7 +1,7 @@
-"""A start that is ended amid making topics and schemas leaves nothing that a later one would take for a change.
+"""A start interrupted while it creates topics and schemas leaves nothing that a later start would report as a change.
 
-In: tables that are made together, a signal while the schemas of one of them are registered, a start after it.
-The judge is the second run's log, which has nothing to say, and a reader of the topics.
+In: tables that are created together, a signal while the schemas of one of them are registered, a later start. The
+judge is the second run's log, which reports nothing, and a reader of the topics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tests.support.topics import committed_records
 
 TABLES = 40
 CUT_AT = 22
-"""Of a transaction that is not streamed, only what was read at once is known: the socket decides how much."""
+"""Of a transaction that is not streamed, the daemon knows only the part in its first read, whose size the socket
+decides.
+"""
 HOW: dict[str, dict[str, Any]] = {
     "snapshot": {},
     "whole": {"source": {"protocol": {"streaming": "off"}}},
@@ -37,7 +39,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def statements() -> list[str]:
-    """Tables with a row each."""
+    """Return statements that create the tables with a row each."""
     made = [f"CREATE TABLE t{number:03} (id int PRIMARY KEY, v text)" for number in range(TABLES)]
     return made + [f"INSERT INTO t{number:03} VALUES (1, 'a')" for number in range(TABLES)]
 
@@ -100,9 +102,7 @@ def test_the_next_start_has_nothing_to_say(
     assert any(f"t{CUT_AT:03}-value" in path for path in subjects), "its values are registered"
     made = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
     needed = topics_of(daemon)[: CUT_AT + 1] if how == "whole" else topics_of(daemon)
-    assert set(made).issuperset(needed), (
-        "topics are made before schemas, of all tables that are known by then"
-    )
+    assert set(made).issuperset(needed), "topics of all tables known by then are created before schemas"
 
     daemon.log_path.unlink()
     daemon.start().wait_state("streaming")
@@ -115,7 +115,9 @@ def test_the_next_start_has_nothing_to_say(
 
 
 def is_true(line: dict[str, Any]) -> bool:
-    """A transaction of before is waited for, on a full machine anything is; that tables came is not known yet."""
+    """Return whether a line is expected: the wait for the former transaction, waits on a busy machine,
+    added tables.
+    """
     is_of_tables = line["event"] == "publication_changed" and line["change"] == "table_added"
     return is_of_tables or line["event"] in ("kafka_client", "waiting")
 
@@ -123,7 +125,7 @@ def is_true(line: dict[str, Any]) -> bool:
 def test_the_record_of_a_complete_copy_has_the_time_of_its_own_attempt(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
-    """The lag counts from it: of a copy that runs from the first attempt, then from before the last slot."""
+    """The lag counts from that time: of a copy that runs, from the first attempt; later from before the last slot."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.environment[VARIABLE] = "slot_made"

@@ -1,4 +1,4 @@
-"""Values asked for in binary: the same records, and text by itself where binary has no exact reading (F53)."""
+"""Values requested in binary give the same records; cdcd requests text if binary has no exact reading (F53)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stack import PostgresServers, drop_database, in_one_transacti
 
 BINARY = {"protocol": {"binary": True}}
 EXACT = "id int PRIMARY KEY, shape box, ranges int4range, squares int[], by_text aclitem"
-"""A grid in `squares`; aclitem has no send function, so it comes as text beside binary values."""
+"""A grid in `squares`; aclitem has no send function, so it is sent as text among binary values."""
 
 
 @pytest.fixture(params=[14, 18])
@@ -54,19 +54,19 @@ def assert_row(value: dict[str, object]) -> None:
 
 
 def check(daemon: Daemon) -> str:
-    """What `cdcd check` prints."""
+    """Return the output of `cdcd check`."""
     return daemon.run("check").stdout
 
 
 def forms(daemon: Daemon) -> list[bool]:
-    """Whether each session so far asked for binary."""
+    """Return, for each session so far, whether it requested binary."""
     return [line["binary"] for line in daemon.events("streaming")]
 
 
 def test_what_can_be_read_in_binary_is(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """A type without a send function is no reason against it."""
+    """A type without a send function does not prevent binary."""
     server, dbname = place
     with new_daemon(server, dbname, source=BINARY) as daemon:
         assert "cannot be read exactly" not in check(daemon)
@@ -85,7 +85,7 @@ def test_what_can_be_read_in_binary_is(
 def test_a_column_that_binary_has_no_reading_of_leaves_binary_out(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It is said at the start and by `cdcd check`, with the columns and nothing of the others."""
+    """The start and `cdcd check` report these columns, and no others."""
     server, dbname = place
     server.execute(
         "CREATE TABLE u (id int PRIMARY KEY, class regclass, price money, kind regtype, rights aclitem[])",
@@ -129,7 +129,7 @@ def test_a_column_that_comes_later_ends_binary_and_loses_nothing(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """Nothing of a transaction that was begun in binary is written twice or left out."""
+    """Nothing of a transaction that began in binary is written twice or left out."""
     server, dbname = place
     server.execute("CREATE TYPE held AS (a int, b aclitem)", dbname=dbname)
     with new_daemon(server, dbname, source=BINARY) as daemon:
@@ -179,7 +179,9 @@ def test_a_column_that_comes_later_ends_binary_and_loses_nothing(
 def test_a_value_that_binary_has_no_reading_of_is_read_as_text(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The text of a "char" above 127 depends on the version: before 16 it was no UTF-8, which nobody can write."""
+    """The text of a "char" above 127 depends on the version: before 16 it was invalid UTF-8, which cannot
+    be written.
+    """
     server, dbname = place
     server.execute('ALTER TABLE t ADD COLUMN c "char"', dbname=dbname)
     with new_daemon(server, dbname, source=BINARY) as daemon:

@@ -1,4 +1,4 @@
-"""What is confirmed to PostgreSQL, and when: never before Kafka has it, always when nothing is left to write."""
+"""Confirmations to PostgreSQL: never before Kafka has the rows, always when nothing is left to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.wire import Heard, WalsenderTap
 
 
 def confirmed_lsn(server: PostgresServer, slot: str) -> str:
-    """The slot's confirmed position."""
+    """Return the slot's confirmed position."""
     return str(
         server.execute(
             "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", slot
@@ -32,11 +32,11 @@ def confirmed_lsn(server: PostgresServer, slot: str) -> str:
 def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_one_comes(
     pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F71: C is received and not in Kafka; D, begun before it, is coming; keepalives beyond C come; then a kill."""
+    """F71: C is received and not in Kafka; D, begun before it, is arriving, with keepalives beyond C; then a kill."""
     server = pg_server.fresh(18)
     server.start()
     try:
-        # 9 s when the stream starts: cdcd reports every 3 s. Then 5 s: the walsender asks after 2.5 s, also in D.
+        # 9 s when the stream starts: cdcd reports every 3 s. Then 5 s: the walsender asks after 2.5 s, also during D.
         _set_timeout(server, "9s")
         server.create_database("f71")
         server.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname="f71")
@@ -69,7 +69,7 @@ def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_on
             finally:
                 os.kill(kafka.pid or 0, signal.SIGCONT)
             heard = tap.heard[before:]
-            assert len(_lsns(heard, "commit")) == 1, "D was received whole: it had to be cut in its middle"
+            assert len(_lsns(heard, "commit")) == 1, "D was received completely: the kill must interrupt it"
             assert _lsns(heard, "flush"), "cdcd reported nothing while it could not write (F14)"
             assert max(_lsns(heard, "flush")) < c_end_lsn, "C was confirmed although Kafka does not have it"
             large.close()
@@ -96,7 +96,7 @@ def _lsns(heard: list[Heard], what: str) -> list[int]:
 
 
 def _keepalives_in_open(heard: list[Heard]) -> list[int]:
-    """The WAL ends of the keepalives that came inside the transaction begun last and not ended."""
+    """Return the WAL ends of the keepalives inside the last begun, unfinished transaction."""
     begins = [index for index, one in enumerate(heard) if one.what == "begin"]
     last = heard[begins[-1] :] if len(begins) == 2 else []
     return [] if _lsns(last, "commit") else _lsns(last, "keepalive")
@@ -105,7 +105,7 @@ def _keepalives_in_open(heard: list[Heard]) -> list[int]:
 def test_an_idle_slot_follows_what_other_databases_write(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F11: WAL of another database is confirmed although nothing of ours is in it."""
+    """F11: WAL of another database is confirmed although it has no published rows."""
     with new_daemon(postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         postgres.execute("CREATE TABLE IF NOT EXISTS other (v text)")
@@ -116,7 +116,7 @@ def test_an_idle_slot_follows_what_other_databases_write(
 def test_a_fast_shutdown_ends_at_once_while_idle_and_cdcd_comes_back(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F13: the walsender waits for the confirmation of everything it has sent; F18: the slot is taken again."""
+    """F13: the walsender waits for the confirmation of everything it has sent; F18: cdcd acquires the slot again."""
     server = pg_server.fresh(17)
     server.start()
     try:
@@ -131,7 +131,7 @@ def test_a_fast_shutdown_ends_at_once_while_idle_and_cdcd_comes_back(
             stopping.start()
             stopping.join(
                 10
-            )  # a client that confirms commit ends only holds it up for wal_sender_timeout, 60 s
+            )  # a client that confirms only commit ends delays the shutdown for wal_sender_timeout, 60 s
             assert not stopping.is_alive(), "pg_ctl stop -m fast waits for cdcd"
             daemon.wait_state("backoff")
             server.start()
@@ -147,7 +147,7 @@ def test_a_fast_shutdown_ends_at_once_while_idle_and_cdcd_comes_back(
 def test_a_stop_leaves_the_slot_free_and_everything_confirmed(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F69: after SIGTERM under load the slot is inactive, and what Kafka holds is exactly what is confirmed."""
+    """F69: after SIGTERM under load the slot is inactive, and exactly the records in Kafka are confirmed."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         topic = f"{daemon.name}.public.t"

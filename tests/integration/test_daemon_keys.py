@@ -1,4 +1,4 @@
-"""One row, one key: whatever DDL does around it, and whatever the catalog says by the time the row is read."""
+"""One row, one key: whatever DDL the table gets, and whatever the catalog contains when the row is read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_key_keeps_its_bytes_and_its_partition(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """Compaction takes other bytes for another key, and another partition is another order."""
+    """Compaction takes other bytes for another key, and another partition has another order."""
     run(postgres, database, create, "INSERT INTO t (id, v) SELECT g, 'v' FROM generate_series(1, 50) g")
     with new_daemon(postgres, database, sink=PARTITIONS) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         run(postgres, database, change)
-        assert daemon.stop() == 0  # a new session asks the catalog again
+        assert daemon.stop() == 0  # a new session reads the catalog again
         daemon.start()
         run(postgres, database, "DELETE FROM t")
         events = reader.wait([topic], lambda events: len(events) == 150)
@@ -50,7 +50,7 @@ def test_a_key_keeps_its_bytes_and_its_partition(
 
 
 def after_a_gap(daemon: Daemon, server: PostgresServer, database: str, *statements: str) -> None:
-    """Run the statements while the daemon is stopped; they end with a row of another table."""
+    """Run the statements while the daemon is stopped; the last one writes a row of another table."""
     daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
     run(
@@ -64,7 +64,7 @@ def after_a_gap(daemon: Daemon, server: PostgresServer, database: str, *statemen
 
 
 def read_whole(daemon: Daemon, reader: Reader) -> list[Event]:
-    """The records of t, once those of the table that comes last are there."""
+    """Return the records of t, once those of the last table are in the topic."""
     reader.wait([f"{daemon.name}.public.ended"], lambda events: len(events) == 1)
     return reader.read(f"{daemon.name}.public.t")
 
@@ -84,7 +84,7 @@ def test_a_table_dropped_before_its_rows_are_read_keeps_its_key(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """F44: the catalog no longer knows which columns were the key, nor their order; the topic does."""
+    """F44: the catalog no longer has the columns of the key, nor their order; the topic has."""
     run(postgres, database, *statements, "INSERT INTO t SELECT g, 100 + g, 'v' FROM generate_series(1, 20) g")
     with new_daemon(postgres, database, sink=PARTITIONS) as daemon:
         after_a_gap(
@@ -100,7 +100,9 @@ def test_a_table_dropped_before_its_rows_are_read_keeps_its_key(
 def test_a_key_that_is_another_one_halts_before_a_row_has_it(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F45: with identity FULL the stream does not tell when the key went, so nothing is guessed."""
+    """F45: with identity FULL the stream does not show when the key was dropped, so cdcd halts instead of
+    guessing.
+    """
     run(
         postgres,
         database,
@@ -135,7 +137,7 @@ def test_a_key_that_is_another_one_halts_before_a_row_has_it(
 def test_a_key_that_was_away_for_a_while_halts_also_where_it_is_back(
     value: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F44 and F45: this is not a topic whose first rows had no key, so none gets a null key now."""
+    """F44 and F45: the topic's first rows had a key, so no row gets a null key now."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with new_daemon(postgres, database, format={"value": value}) as daemon:
         after_a_gap(
@@ -152,7 +154,9 @@ def test_a_key_that_was_away_for_a_while_halts_also_where_it_is_back(
 def test_a_key_that_is_published_in_part_is_none(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F45: rows that differ in the rest of it would share one, and compaction would keep the last of them."""
+    """F45: rows that differ in the rest of the key would share one, and compaction would keep only the
+    last of them.
+    """
     run(
         postgres,
         database,
@@ -177,7 +181,7 @@ def test_a_key_that_is_published_in_part_is_none(
 def test_a_topic_that_gets_more_partitions_halts(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F66: the same key would go on in another partition. A restart takes the new number, and says so before."""
+    """F66: the same key would continue in another partition. A restart uses the new number, and reports it before."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with new_daemon(postgres, database) as daemon:
         topic = f"{daemon.name}.public.t"

@@ -1,4 +1,4 @@
-"""The main job on real parts: snapshot, stream, kill, restart; each change once, for an independent reader."""
+"""The main job on real servers: snapshot, stream, kill, restart; each change once, for an independent reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 def ids(rows: list[tuple[object, ...]]) -> dict[object, object]:
-    """Rows (id, text) as a mapping."""
+    """Return rows (id, text) as a mapping."""
     return {row[0]: row[1] for row in rows}
 
 
@@ -66,7 +66,7 @@ def test_every_change_arrives_once_across_a_kill(
 def test_a_kill_in_the_snapshot_begins_it_anew_and_forgets_deleted_rows(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F37, F40: rows of the cut-off attempt are cleared by a truncate event before they are copied again."""
+    """F37, F40: a truncate event clears the rows of the interrupted attempt before they are copied again."""
     postgres.execute("CREATE TABLE big (id int PRIMARY KEY, pad text)", dbname=database)
     postgres.execute(
         "INSERT INTO big SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g", dbname=database
@@ -111,7 +111,7 @@ def test_a_transaction_is_seen_whole_or_not_at_all_when_killed_in_its_middle(
 def test_bytes_are_counted_when_they_are_received_and_once(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Those of a transaction that is open still, too; its replay at the commit receives nothing."""
+    """The count includes the bytes of an open transaction; its replay at the commit receives nothing."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
     with new_daemon(postgres, database) as daemon:
@@ -136,7 +136,9 @@ def _received_bytes(metrics: str) -> float:
 def test_logical_messages_arrive_in_and_out_of_transactions(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """A transactional one only when its transaction commits, any other at once and once, also across a restart."""
+    """A transactional message arrives only when its transaction commits, any other at once; each once, also across a
+    restart.
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     emit = "SELECT pg_logical_emit_message(%s, 'outbox', %s)"
     with new_daemon(postgres, database) as daemon:

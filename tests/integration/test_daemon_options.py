@@ -1,4 +1,4 @@
-"""Each way to have it: tuple formats, protocol versions, streaming, delivery; the same rows in the end."""
+"""Each combination of tuple format, protocol version, streaming and delivery gives the same rows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_at_least_once_loses_nothing_over_a_kill(
 def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_deleted_since(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F40: what was copied is in the topic before the progress record that says so, and the delete never comes."""
+    """F40: the copied row is in the topic before the progress record of the copy, and the delete never arrives."""
     run_script(
         postgres.dsn(database),
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
@@ -104,9 +104,9 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
     )
     with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
         topic = f"{daemon.name}.public.t"
-        # After the record that a snapshot has begun, and the one that says of what: with the rows.
+        # After the record of the snapshot's start, and the one with its tables: with the rows.
         daemon.environment[VARIABLE] = "flushed:3"
-        daemon.spawn = as_process  # the place is read where cdcd is imported
+        daemon.spawn = as_process  # the failpoint's variable is read when cdcd is imported
         daemon.start()
         assert daemon.process is not None
         assert daemon.process.wait(30) == EXIT_STATUS
@@ -124,7 +124,7 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
 def test_a_rollback_before_the_first_segment_is_sent(
     streaming: str, major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """PostgreSQL 18 tells of the abort of a subtransaction of which it sent nothing."""
+    """PostgreSQL 18 reports the abort of a subtransaction of which it sent nothing."""
     server = pg_server(major)
     database = new_database_name()
     server.create_database(database)
@@ -171,7 +171,7 @@ def _metric(daemon: Daemon, name: str) -> float:
 def test_a_slot_that_cannot_be_synchronised_is_refused_also_where_it_exists(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    """`cdcd check` says the same."""
+    """`cdcd check` reports the same."""
     server, name = pg_server(16), new_database_name()
     server.create_database(name)
     try:
@@ -200,13 +200,15 @@ def test_column_lists_that_contradict_each_other_are_told_at_start(
         page = daemon.start().wait_state("halted")
         assert "table public.t: publications more, part have different column lists for it" in page["reason"]
         assert "public.other" not in page["reason"]
-        assert confirmed_position(postgres, daemon.slot) is None, "a slot was made"
+        assert confirmed_position(postgres, daemon.slot) is None, "a slot was created"
 
 
 def test_a_start_does_not_wait_for_a_table_that_is_locked(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """The server takes a lock to tell what is published; an ALTER TABLE may stay open, or prepared, for long."""
+    """The server takes a lock to list the published tables; an ALTER TABLE may stay open, or prepared, for a long
+    time.
+    """
     for statement in (
         "CREATE TABLE t (id int PRIMARY KEY)",
         "CREATE PUBLICATION part FOR TABLE t",

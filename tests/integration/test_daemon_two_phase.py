@@ -1,4 +1,4 @@
-"""Prepared transactions arrive once, at their COMMIT PREPARED, in its order, and hold back only what they must."""
+"""Prepared transactions arrive once, at their COMMIT PREPARED, in its order, and delay only the confirmation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS = [
 
 @pytest.fixture
 def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
-    """A server of the wanted major and a new database with the table; large transactions are streamed soon."""
+    """Yield a server of the wanted major and a new database with the table; large transactions are streamed early."""
     server = pg_server(getattr(request, "param", 18))
     name = new_database_name()
     server.create_database(name)
@@ -56,22 +56,22 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 
 
 def insert(server: PostgresServer, dbname: str, number: int, value: str = "plain") -> None:
-    """A small transaction of its own."""
+    """Insert a row in a transaction of its own."""
     server.execute("INSERT INTO t VALUES (%s, %s)", number, value, dbname=dbname)
 
 
 def decide(server: PostgresServer, dbname: str, gid: str, *, commit: bool = True) -> None:
-    """COMMIT PREPARED or ROLLBACK PREPARED."""
+    """Run COMMIT PREPARED or ROLLBACK PREPARED."""
     server.execute(f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED %s", gid, dbname=dbname)
 
 
 def wal_lsn(server: PostgresServer, dbname: str) -> int:
-    """Where the next record begins."""
+    """Return the position of the next WAL record."""
     return int(server.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn", dbname=dbname)[0][0])
 
 
 def ids(events: list[Event]) -> list[int]:
-    """The rows that have arrived, in the order of their transactions."""
+    """Return the ids of the rows that have arrived, in the order of their transactions."""
     ordered = sorted(
         (event for event in events if event.sequence), key=lambda event: event.sequence or BEGINNING
     )
@@ -79,7 +79,7 @@ def ids(events: list[Event]) -> list[int]:
 
 
 def wait_held(daemon: Daemon, count: int) -> dict[str, Any]:
-    """Wait until so many are held."""
+    """Wait until the daemon holds this many prepared transactions."""
     return eventually(
         lambda: page if (page := daemon.status().get("prepared") or {}).get("transactions") == count else {},
         f"{count} prepared transactions are held",
@@ -87,7 +87,7 @@ def wait_held(daemon: Daemon, count: int) -> dict[str, Any]:
 
 
 def assert_same_rows(server: PostgresServer, dbname: str, events: list[Event]) -> None:
-    """Each change once, and together they are the table."""
+    """Check that each change is there once, and that together they give the table."""
     assert_each_once(events)
     rows = fold(events, lambda row: row["id"])
     expected = server.execute("SELECT id, v FROM t", dbname=dbname)
@@ -98,7 +98,7 @@ def assert_same_rows(server: PostgresServer, dbname: str, events: list[Event]) -
 def test_what_is_prepared_arrives_once_when_it_is_committed(
     place: tuple[PostgresServer, str], two_phase: bool, streaming: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F33, F34: two decided in the other order, one rolled back, a large one with a savepoint rolled back."""
+    """F33, F34: two committed in the opposite order, one rolled back, a large one with a savepoint rolled back."""
     server, dbname = place
     dsn = server.dsn(dbname)
     large = "INSERT INTO t SELECT g, repeat('l', 100) FROM generate_series({}, {}) g"
@@ -133,7 +133,7 @@ def test_what_is_prepared_arrives_once_when_it_is_committed(
         events = reader.wait([topic], lambda events: len(events) >= 3003)
         eventually(
             lambda: (confirmed_position(server, daemon.slot) or 0) > first_lsn,
-            "the decided ones are confirmed",
+            "the decided transactions are confirmed",
             60,
         )
         assert daemon.stop() == 0
@@ -146,7 +146,9 @@ def test_what_is_prepared_arrives_once_when_it_is_committed(
 def test_others_flow_and_are_not_repeated_while_one_stays_prepared(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F4, F33: over restarts of each kind; what is confirmed stays below the PREPARE, and goes on at its decision."""
+    """F4, F33: over restarts of each kind; the confirmed position stays below the PREPARE, and advances at the
+    decision.
+    """
     server, dbname = place
     with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -176,7 +178,7 @@ def test_others_flow_and_are_not_repeated_while_one_stays_prepared(
         assert ids(events)[-1] == 1000
         wait_held(daemon, 0)
         eventually(
-            lambda: (confirmed_position(server, daemon.slot) or 0) >= decided_lsn, "the slot goes on", 60
+            lambda: (confirmed_position(server, daemon.slot) or 0) >= decided_lsn, "the slot advances", 60
         )
         assert daemon.stop() == 0
         daemon.start().wait_state("streaming")
@@ -194,7 +196,7 @@ def _metric(daemon: Daemon, name: str) -> float:
 def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F34, F35: what was prepared before comes whole with its COMMIT PREPARED, once."""
+    """F34, F35: a transaction prepared before arrives completely with its COMMIT PREPARED, once."""
     server, dbname = place
     dsn = server.dsn(dbname)
     with new_daemon(server, dbname) as daemon:
@@ -232,7 +234,7 @@ def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
 def test_a_commit_of_rows_that_this_slot_has_lost_halts(
     place: tuple[PostgresServer, str], sessions: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F33: something else confirmed the PREPARE; the COMMIT PREPARED comes without rows, in whichever session."""
+    """F33: another client confirmed the PREPARE; the COMMIT PREPARED arrives without rows, in any session."""
     server, dbname = place
     daemon_ = new_daemon(server, dbname, source={"protocol": {"two_phase": True}}, snapshot={"mode": "never"})
     with daemon_ as daemon:
@@ -261,7 +263,7 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
         decided_from_lsn = wal_lsn(server, dbname)
         decide(server, dbname, "lost")
         insert(server, dbname, 5)
-        for _ in range(2):  # also when somebody starts it once more
+        for _ in range(2):  # also after another restart
             if not is_running:
                 daemon.start()
             page = daemon.wait_state("halted")
@@ -278,7 +280,7 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
         assert set(server.execute("SELECT id FROM t", dbname=dbname)) == copied
         eventually(
             lambda: {(one.key["id"],) for one in reader.read(topic) if one.op == "r"} == copied,
-            "what was lost is copied",
+            "the lost rows are copied",
         )
 
 
@@ -286,7 +288,7 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
 def test_a_slot_of_somebody_else_without_two_phase_has_lost_nothing(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F34: whatever was confirmed of it, it comes whole."""
+    """F34: whatever position was confirmed, the server sends the transaction completely at its commit."""
     server, dbname = place
     dsn = server.dsn(dbname)
     insert(server, dbname, 1)
@@ -324,7 +326,7 @@ def _wait_may_be_lost(daemon: Daemon, count: int) -> None:
 def test_what_has_only_locked_rows_is_no_loss(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The server sends its COMMIT PREPARED alone, and from 18 on its Prepare without a Begin Prepare."""
+    """The server sends only its COMMIT PREPARED, and from 18 on its Prepare without a Begin Prepare."""
     server, dbname = place
     for number in (1, 2):
         insert(server, dbname, number)
@@ -355,7 +357,7 @@ def test_a_server_that_cannot_is_told_before_anything_is_made(
         with new_daemon(server, name, source={"protocol": {"two_phase": True}}) as daemon:
             page = daemon.start().wait_state("halted")
             assert "PostgreSQL 15" in page["reason"]
-            assert confirmed_position(server, daemon.slot) is None, "a slot was made"
+            assert confirmed_position(server, daemon.slot) is None, "a slot was created"
     finally:
         drop_database(server, name)
 
@@ -364,7 +366,9 @@ def test_a_server_that_cannot_is_told_before_anything_is_made(
 def test_what_was_rolled_back_before_it_is_decoded_halts_and_the_hint_goes_past_it(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F84: the server cannot map a file that a savepoint made. What is still prepared arrives once all the same."""
+    """F84: the server cannot map a file that a savepoint created. A still prepared transaction arrives once all the
+    same.
+    """
     server, dbname = place
     dsn = server.dsn(dbname)
     with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:

@@ -1,4 +1,4 @@
-"""Types and a column's choices through the whole daemon, snapshot and stream; Confluent's deserializer reads them."""
+"""Types and column options through the complete daemon, snapshot and stream; Confluent's deserializer reads them."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_types_and_choices_in_snapshot_and_stream(
     assert changed["source"]["unchanged"] == ["big"]
     assert (altered["after"]["big"], altered["after"]["rs"]) == ("short", None)
     assert altered["source"]["special"]["after.rs"] == "{{NULL}}"
-    # The attribute that was added is not in the schema of this session: the value is told whole.
+    # The added attribute is not in this session's schema: the complete value is in `source.special`.
     assert altered["source"]["special"]["after.q"] == '("",,)'
 
 
 def test_a_composite_with_another_attribute_instead_is_special_until_it_is_described_anew(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F44: as many attributes as before, of which one has another type; a restart describes the type as it is."""
+    """F44: as many attributes as before, of which one has another type; a restart describes the current type."""
     run(postgres, database, *TABLES, FIRST)
     with new_daemon(postgres, database) as daemon:
         daemon.start().wait_state("streaming")

@@ -1,4 +1,6 @@
-"""What a daemon waits for and who holds it up: /status, log and metrics, against the blocking session's own pid."""
+"""The waits of a daemon and their blockers: /status, log and metrics, compared with the blocking
+session's own pid.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ TABLES = ("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY
 
 @contextlib.contextmanager
 def session(server: PostgresServer, database: str, *statements: str, **connect: Any) -> Iterator[Any]:
-    """Somebody else's session, with an open transaction in which these were run."""
+    """Open another session with a transaction in which these statements were run."""
     with contextlib.closing(psycopg2.connect(server.dsn(database), **connect)) as connection:
         for statement in statements:
             connection.cursor().execute(statement)
@@ -34,7 +36,7 @@ def session(server: PostgresServer, database: str, *statements: str, **connect: 
 
 
 def own_pid(connection: Any) -> int:
-    """What the session itself says."""
+    """Return the session's pid, according to the session itself."""
     cursor = connection.cursor()
     cursor.execute("SELECT pg_backend_pid()")
     (pid,) = cursor.fetchone()
@@ -42,12 +44,12 @@ def own_pid(connection: Any) -> int:
 
 
 def waits_of(daemon: Daemon, kind: str) -> list[dict[str, Any]]:
-    """What /status says of this kind."""
+    """Return the waits of this kind in /status."""
     return [wait for wait in daemon.status().get("waiting_for", []) if wait["kind"] == kind]
 
 
 def named(daemon: Daemon, kind: str, pid: int) -> dict[str, Any]:
-    """Wait until /status names this pid for a wait of this kind, and the metrics do; the blocker."""
+    """Wait until /status and the metrics name this pid for a wait of this kind; return the blocker."""
 
     def found() -> dict[str, Any] | None:
         blockers = [one for wait in waits_of(daemon, kind) for one in wait["blockers"]]
@@ -71,7 +73,7 @@ def named(daemon: Daemon, kind: str, pid: int) -> dict[str, Any]:
 
 
 def assert_in_metrics(daemon: Daemon, kind: str, pid: int) -> None:
-    """How long, and who."""
+    """Check the duration and the blocker in the metrics."""
     lines = daemon.get("/metrics")[1].splitlines()
     (seconds,) = (line for line in lines if line.startswith(f'cdcd_wait_seconds{{kind="{kind}"}}'))
     assert float(seconds.split()[-1]) >= 3
@@ -85,14 +87,14 @@ def assert_in_metrics(daemon: Daemon, kind: str, pid: int) -> None:
 
 
 def is_logged(daemon: Daemon, kind: str) -> None:
-    """Wait for its line in the log, which follows /status by up to a turn; without it no line says its end."""
+    """Wait for the wait's log line, which follows /status by up to a turn; the end is logged only after it."""
     eventually(
         lambda: [line for line in daemon.events("waiting") if line["kind"] == kind], "a line in the log"
     )
 
 
 def over(daemon: Daemon, kind: str) -> None:
-    """It has ended, and says so everywhere."""
+    """Check that the wait has ended in /status, metrics and log."""
     assert waits_of(daemon, kind) == []
     assert f'cdcd_wait_seconds{{kind="{kind}"}} 0.0' in daemon.get("/metrics")[1]
     assert "cdcd_wait_blocker_info{" not in daemon.get("/metrics")[1]
@@ -103,7 +105,9 @@ def over(daemon: Daemon, kind: str) -> None:
 def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F38: stopped meanwhile it leaves no slot; started again it is made when the transaction has ended."""
+    """F38: a daemon stopped meanwhile leaves no slot; started again, it creates the slot after the
+    transaction's end.
+    """
     daemon = new_daemon(postgres, database)
     with source_database(postgres, TABLES[0]) as elsewhere:
         writing = session(postgres, elsewhere.slot, "INSERT INTO a VALUES (1)", application_name="nightly")
@@ -129,7 +133,7 @@ def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
 def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
     pg_server: PostgresServers, major: int, new_daemon: NewDaemon, kafka_door: Proxy
 ) -> None:
-    """The link to Kafka is held while the first table is copied, and the second is locked meanwhile."""
+    """The link to Kafka is paused while the first table is copied, and the second is locked meanwhile."""
     server = pg_server(major)
     rows = "INSERT INTO a SELECT generate_series(1, 100000)"
     long = "ALTER TABLE a ADD COLUMN note text DEFAULT repeat('x', 200)"
@@ -159,7 +163,7 @@ def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
 def test_while_a_published_table_is_locked_the_publications_are_not_compared_and_it_says_so(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """The stream goes on meanwhile."""
+    """The stream continues meanwhile."""
     for table in TABLES:
         postgres.execute(table, dbname=database)
     daemon = new_daemon(postgres, database)
@@ -174,7 +178,7 @@ def test_while_a_published_table_is_locked_the_publications_are_not_compared_and
 
 
 def test_who_holds_the_slot_is_named(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> None:
-    """Another client streams from it (F18)."""
+    """Another client streams from the slot (F18)."""
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
@@ -189,14 +193,14 @@ def test_who_holds_the_slot_is_named(postgres: PostgresServer, database: str, ne
         blocker = named(daemon, "slot_held", holding.info.backend_pid)
         assert (blocker["application"], blocker["database"]) == ("pg_recvlogical", database)
         since = {wait["since"] for wait in waits_of(daemon, "slot_held")}
-        eventually(lambda: len(daemon.events("retrying")) >= 4, "it tries again and again")
+        eventually(lambda: len(daemon.events("retrying")) >= 4, "the daemon retries")
         assert {wait["since"] for wait in waits_of(daemon, "slot_held")} == since
     daemon.wait_state("streaming")
     over(daemon, "slot_held")
 
 
 def blockers(daemon: Daemon, kind: str) -> list[str]:
-    """Who holds waits of this kind up, and how."""
+    """Return the blockers of waits of this kind, and the relation of each."""
     found = [one for wait in waits_of(daemon, kind) for one in wait["blockers"]]
     return [f"{one['who']}: {one.get('doing', '')}" for one in found]
 
@@ -204,7 +208,7 @@ def blockers(daemon: Daemon, kind: str) -> list[str]:
 def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy
 ) -> None:
-    """A link that swallows everything: the commit waits, and then reading does."""
+    """A link that forwards nothing: first the commit waits, and then reading stops."""
     postgres.execute(
         "CREATE TABLE a (id int PRIMARY KEY, note text DEFAULT repeat('x', 1000))", dbname=database
     )
@@ -213,7 +217,7 @@ def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
     daemon.start().wait_state("streaming")
     met = kafka_door.met
     kafka_door.hold_when(lambda _way, _data: True)
-    for first in range(0, 40_000, 1000):  # many transactions, each of which is encoded as it comes
+    for first in range(0, 40_000, 1000):  # many transactions, each of which is encoded as it arrives
         postgres.execute(f"INSERT INTO a SELECT generate_series({first}, {first + 999})", dbname=database)
     eventually(lambda: kafka_door.met > met, "the link is held")
     eventually(lambda: waits_of(daemon, "back_pressure"), "reading has stopped")
@@ -230,7 +234,7 @@ def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
 def test_a_registry_that_says_nothing_is_named(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, registry: SchemaRegistry
 ) -> None:
-    """With the subject that waits for it."""
+    """/status names the subject whose registration waits."""
     postgres.execute("CREATE TABLE a (id int PRIMARY KEY)", dbname=database)
     with Proxy(urlsplit(registry.url).port or 80) as door:
         daemon = new_daemon(postgres, database)
@@ -252,7 +256,9 @@ def test_a_registry_that_says_nothing_is_named(
 def test_a_standby_that_has_to_be_first_is_named_by_its_slot(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    """F56: PostgreSQL sends nothing that a slot of synchronized_standby_slots lacks; nobody is connected to it."""
+    """F56: PostgreSQL sends no change that a slot of synchronized_standby_slots lacks; no standby is
+    connected to it.
+    """
     server = pg_server.fresh(18)
     server.start()
     try:
@@ -291,7 +297,7 @@ def test_a_source_that_is_away_is_one_wait_however_often_it_is_tried(
         server.stop()
         eventually(lambda: waits_of(daemon, "source"), "it waits")
         since = {wait["since"] for wait in waits_of(daemon, "source")}
-        eventually(lambda: len(daemon.events("retrying")) >= 4, "it tries again and again")
+        eventually(lambda: len(daemon.events("retrying")) >= 4, "the daemon retries")
         is_logged(daemon, "source")
         assert {wait["since"] for wait in waits_of(daemon, "source")} == since
         server.start()

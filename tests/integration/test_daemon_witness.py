@@ -1,4 +1,4 @@
-"""The whole shop, killed in its middle, against PostgreSQL's own account of what was committed."""
+"""The complete shop workload, with a kill in its middle, compared with PostgreSQL's own account of the commits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED, ROWS, SECONDS = 5, 1500, 8.0
 def test_every_change_of_every_transaction_is_read_once_across_a_kill(
     pg_server: PostgresServers, kafka: KafkaBroker, registry: SchemaRegistry, new_daemon: NewDaemon
 ) -> None:
-    """F4, F63, F64: one kill among small transactions, one while 100,000 rows are on their way."""
+    """F4, F63, F64: one kill among small transactions, one while 100,000 rows are in flight."""
     server = pg_server.fresh(17)
     server.start()
     try:

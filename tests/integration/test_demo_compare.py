@@ -1,6 +1,6 @@
-"""The comparison of a mirror with its table: equal when it is, and every kind of difference is told.
+"""The comparison of a mirror with its table: equal mirrors are equal, and every kind of difference is reported.
 
-The mirrors here are made by PostgreSQL's own text and pyarrow, without any part of the mirror's code.
+The mirrors here are made from PostgreSQL's own text and pyarrow, without the mirror's code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo as a person runs it: small, with its kill, read by a consumer of its own, and interrupted."""
+"""The demo as a user runs it: small, with its kill, read by an independent consumer, and interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 240
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Ids of the processes whose working directory is in a folder."""
+    """Return the ids of the processes whose working directory is in a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -35,7 +35,7 @@ def processes_in(folder: Path) -> list[str]:
 @pytest.mark.timeout(2 * DEADLINE_S)
 @pytest.mark.parametrize("way", ["--seconds=10", pytest.param("--no-registry", marks=pytest.mark.long)])
 def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way: str) -> None:
-    """cdcd is killed once; all is kept, read with Confluent's own deserializer, and stopped."""
+    """cdcd is killed once; the demo is kept with --keep, read with Confluent's own deserializer, and stopped."""
     words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep", way]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     identities = re.search(r"stop it with  cdcd demo --stop (\S+)", done.stdout)
@@ -60,7 +60,7 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way:
 @pytest.mark.long
 @pytest.mark.timeout(2 * DEADLINE_S)
 def test_the_mirror_equals_the_source_under_chaos() -> None:
-    """Everything is killed and frozen again and again."""
+    """Every process is killed and frozen repeatedly."""
     words = ["--rows", "1500", "--seconds", "30", "--chaos"]
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,7 @@ def test_the_mirror_equals_the_source_under_chaos() -> None:
 
 
 def read_by_a_stranger(output: str) -> None:
-    """Each (timeline, commit_lsn, tx_seq) is there once and in order, whatever cdcd went through."""
+    """Check that each (timeline, commit_lsn, tx_seq) is there once and in order, across all kills."""
     broker, registry = (re.search(rf"{name} +(\S+)", output)[1] for name in ("Kafka  ", "registry  "))  # type: ignore[index]
     reader = Reader(broker, registry, beyond_python=["shop.public.type_zoo"])
     topics = reader.topics("shop")
@@ -91,7 +91,7 @@ def read_by_a_stranger(output: str) -> None:
 def test_an_interrupt_stops_everything_that_was_started(
     line: str, number: signal.Signals, stack_folder: Path
 ) -> None:
-    """In the folder of the session's servers: pytest's own is closed to the server's account by each new session."""
+    """In the folder of the session's servers: the server's account cannot access pytest's own folders."""
     folder = stack_folder / f"interrupted-{number}"
     folder.mkdir(mode=0o711)
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
@@ -99,8 +99,8 @@ def test_an_interrupt_stops_everything_that_was_started(
         [*DEMO, "--rows", "1000", "--seconds", "20"], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert demo.stdout is not None
-    assert any(line in said for said in demo.stdout), "it has ended before"
-    eventually(lambda: processes_in(folder), "something of what was announced runs")
+    assert any(line in said for said in demo.stdout), "the demo ended early"
+    eventually(lambda: processes_in(folder), "an announced server runs")
     demo.send_signal(number)
     assert demo.wait(60) == 130
     demo.stdout.close()

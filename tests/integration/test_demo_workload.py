@@ -1,4 +1,4 @@
-"""The workload on a real PostgreSQL: the plan's picture of the tables is the truth, and it is repeatable."""
+"""The workload on a real PostgreSQL: its planned tables equal the real ones, and it is repeatable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdcd.demo.workload import Workload, perform
 
 
 def content(connection: Any) -> dict[str, str]:
-    """A digest of each table's rows, whatever their order."""
+    """Return a digest of each table's rows, in any order."""
     digests = {}
     with connection, connection.cursor() as cursor:
         for table in rows.TABLES:
@@ -27,14 +27,14 @@ def content(connection: Any) -> dict[str, str]:
 
 
 def run_shop(dsn: str, seed: int) -> dict[str, str]:
-    """Load the shop and do 150 transactions of each of three writers, one after another."""
+    """Load the shop and run 150 transactions of each of three writers, one after another."""
     create_shop(dsn)
     loaded = load(dsn, 2_000, seed)
     with closing(psycopg2.connect(dsn)) as connection:
         writers = [Writer(seed, number, 3, loaded) for number in range(3)]
         for _ in range(150):
             for writer in writers:
-                perform(connection, writer.next())  # raises where a statement touches other rows than planned
+                perform(connection, writer.next())  # raises if a statement affects other rows than planned
         assert_keys_are_true(connection, writers)
         return content(connection)
 

@@ -1,4 +1,4 @@
-"""`cdcd drop-slot`: PostgreSQL keeps no WAL any more, and nobody mistakes that for a beginning (F24)."""
+"""`cdcd drop-slot`: PostgreSQL no longer retains WAL, and a later start is not mistaken for a first one (F24)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_the_slot_of_somebody_else_is_left_alone(
 def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F80: it is stopped at the moment, and its progress says whose the slot is; by its own name it goes."""
+    """F80: the other daemon is stopped, and its progress record names it as the slot's owner; its own command drops
+    the slot.
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon, other = new_daemon(postgres, database), new_daemon(postgres, database)
     other.config["source"]["slot"] = {"name": daemon.slot}
@@ -67,7 +69,7 @@ def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
 def test_a_copy_of_the_file_that_names_another_server_drops_nothing_there(
     postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    """F79: staging and production with one file: the slot there has the same name, and is another daemon's."""
+    """F79: staging and production with one file: the slot there has the same name, but belongs to another daemon."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")

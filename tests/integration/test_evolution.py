@@ -1,5 +1,5 @@
-"""Every kind of DDL on a real server, while cdcd reads: rows before and after it, apart and in one transaction,
-streamed and not. The judges are fastavro, with the schemas that the registry has, and the rows as they were written.
+"""Every kind of DDL on a real server, while cdcd reads: rows before and after it, in separate and in one transaction,
+streamed and not. The judges are fastavro, with the registry's schemas, and the rows as written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def table_of(case: Case, spacing: str) -> str:
 
 
 def without_time(row: dict[str, Any]) -> dict[str, Any]:
-    """Without values that Python and PostgreSQL write differently."""
+    """Return the row without values that Python and PostgreSQL format differently."""
     return {name: value for name, value in row.items() if not hasattr(value, "tzinfo")}
 
 
@@ -38,7 +38,7 @@ def prepare(server: PostgresServer, database: str, cases: list[Case]) -> None:
 
 
 def change(server: PostgresServer, database: str, cases: list[Case]) -> None:
-    """A row, the DDL, a row: each in a transaction of its own, and all in one."""
+    """Run a row, the DDL and a row: each in a transaction of its own, or all in one."""
     for spacing in SPACING:
         for case in cases:
             table = table_of(case, spacing)
@@ -52,7 +52,7 @@ def change(server: PostgresServer, database: str, cases: list[Case]) -> None:
 
 
 def both_rows(topics: Topics, cases: list[Case]) -> Iterator[tuple[Case, str, Change, Change]]:
-    """Each case and table with its row before and its row after."""
+    """Return each case and table with its row before and its row after."""
     for case in cases:
         for spacing in SPACING:
             table = table_of(case, spacing)
@@ -63,7 +63,7 @@ def both_rows(topics: Topics, cases: list[Case]) -> Iterator[tuple[Case, str, Ch
 def test_rows_before_and_after_a_change_are_read_by_those_who_come_later(
     postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
-    """F42 and F44: each row has the schema of its own time, also when all of it is in one transaction."""
+    """F42 and F44: each row has the schema of its own time, also when all statements are in one transaction."""
     cases = [case for case in CASES if case.verdict in (SAME, COMPATIBLE)]
     prepare(postgres, database, cases)
     both = both_ways()
@@ -105,7 +105,7 @@ def test_what_is_incompatible_can_be_let_through(
 def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
-    """F55: what the registry itself would let through, a change of scale; the way back is the way on."""
+    """F55: a change of scale, which the registry itself would accept; the reversed change is the resolution."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
     with new_daemon(postgres, database) as daemon:
         topics = topics_of(daemon)
@@ -133,7 +133,7 @@ def test_what_is_incompatible_halts_with_its_place_and_nothing_is_skipped(
 def test_what_is_incompatible_goes_on_in_a_new_topic(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
-    """Each row is in the topic of its schema, also after a kill, and after the change was taken back."""
+    """Each row is in the topic of its schema, also after a kill, and after the change was reverted."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, v numeric(8,2))")
     with new_daemon(postgres, database, registry={"incompatible": "new_topic"}) as daemon:
         topics = topics_of(daemon)

@@ -1,6 +1,7 @@
-"""Changes of tables as a whole and of their keys, on a real server, apart and together, streamed and not.
+"""Changes of complete tables and of their keys, on a real server, in separate and in one transaction, streamed and
+not.
 
-The judges are fastavro, with the schemas that the registry has, and the rows as they were written.
+The judges are fastavro, with the registry's schemas, and the rows as written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEW_TOPIC = {"incompatible": "new_topic"}
 
 
 def execute(server: PostgresServer, database: str, statements: tuple[str, ...], *, together: bool) -> None:
-    """Each statement in a transaction of its own, or all in one."""
+    """Run each statement in a transaction of its own, or all in one."""
     (in_one_transaction if together else run_script)(server.dsn(database), *statements)
 
 
@@ -33,7 +34,7 @@ def test_changes_of_a_table_as_a_whole(
     both_ways: BothWays,
     topics_of: TopicsOf,
 ) -> None:
-    """Renamed, moved, dropped and made again, partitions come and go, another identity."""
+    """Renamed, moved, dropped and recreated tables, attached and detached partitions, another identity."""
     tables = ("renamed", "moved", "remade", "identity", "loose")
     run(
         postgres,
@@ -81,7 +82,7 @@ def test_changes_of_a_table_as_a_whole(
 
 
 def assert_tables(topics: Topics) -> None:
-    """Each row is in the topic of the name that its table had when it was written."""
+    """Check that each row is in the topic of its table's name at that time."""
     one, two = {"id": 1, "v": "a"}, {"id": 2, "v": "b"}
     assert topics.reported("renamed") == [("c", None, one)]
     assert topics.reported("named") == [("c", None, two)]
@@ -133,7 +134,7 @@ def test_another_key_halts_or_goes_to_a_new_topic(
     both_ways: BothWays,
     topics_of: TopicsOf,
 ) -> None:
-    """F45: no record of a topic has another key than those before it."""
+    """F45: all records of a topic have the same key columns."""
     run(postgres, database, create)
     changes = (
         "INSERT INTO t VALUES (1, 10)",
@@ -159,7 +160,7 @@ def test_another_key_halts_or_goes_to_a_new_topic(
     assert "CDCD-KEY-CHANGED" in page["reason"]
     before = [] if together else in_first
     assert topics_of(halting).keys("t") == before
-    # The way on that the error names.
+    # The resolution that the error names.
     assert halting.stop() == 0
     halting.config["registry"].update(NEW_TOPIC)
     halting.start()
@@ -171,7 +172,7 @@ def test_another_key_halts_or_goes_to_a_new_topic(
 def test_a_key_that_comes_and_a_key_that_widens_are_said(
     postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
-    """F45: the records before have a null key, or the same key in other bytes."""
+    """F45: earlier records have a null key, or the same key in other bytes."""
     run(
         postgres,
         database,
@@ -208,7 +209,7 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
 
 
 def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
-    """Through the end-points that the daemon serves itself."""
+    """Read through the daemon's own end-points."""
     client = SchemaRegistryClient({"url": f"http://127.0.0.1:{daemon.port}"})
     return Topics(kafka.bootstrap, client, daemon.name)
 
@@ -216,7 +217,7 @@ def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
 def test_a_new_topic_without_a_registry(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
-    """The rows in the snapshot, the stream and a TRUNCATE go where their schema is, also after a kill."""
+    """Rows of the snapshot and the stream and a TRUNCATE go to the topic of their schema, also after a kill."""
     registry: dict[str, Any] = {"url": "none", **NEW_TOPIC}
     run(
         postgres,
@@ -242,7 +243,7 @@ def test_a_new_topic_without_a_registry(
         topics = reading(kafka, daemon)
         assert [(op, after["id"]) for op, _, after in topics.reported("t")] == [("r", 1)]
         second = [(op, after and (after["id"], str(after["v"]))) for op, _, after in topics.reported("t.v2")]
-        # A TRUNCATE stands in each partition.
+        # A TRUNCATE is in each partition.
         assert second == [
             ("u", (1, "2.5000")),
             ("t", None),
@@ -261,7 +262,9 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
     new_daemon: NewDaemon,
     topics_of: TopicsOf,
 ) -> None:
-    """F44: nobody can tell what a dropped domain was of; its values are their text, and no reader is surprised."""
+    """F44: nothing shows the base type of a dropped domain; its values are their text, in a schema
+    readers can use.
+    """
     run(
         postgres,
         database,
@@ -300,7 +303,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
 def test_a_composite_type_is_moved_and_then_renamed(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
-    """PostgreSQL does not say so in the stream: a new session asks again."""
+    """PostgreSQL does not report it in the stream: a new session reads the type again."""
     run(
         postgres,
         database,

@@ -1,4 +1,4 @@
-"""The flat format and keys that are configured, through the daemon; the judge is a SELECT of the table."""
+"""The flat format and configured keys, through the daemon; the judge is a SELECT of the table."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FLAT = {"format": {"overrides": [{"table": r"public\.flat", "value": "flat"}]}}
 
 
 def place(event: Event) -> tuple[int, int, int]:
-    """Where a flat change stands in the order."""
+    """Return the position of a flat change in the order."""
     return event.value["__timeline"], event.value["__commit_lsn"], event.value["__tx_seq"]
 
 
 def folded(events: list[Event]) -> dict[Any, dict[str, Any]]:
-    """The rows that flat changes leave, by what their keys are.
+    """Return the rows that flat changes leave, by their keys.
 
-    What an update that changes the key did not send is in the row that it deleted just before.
+    Columns that an update of the key did not send are in the row that it deleted just before.
     """
     rows: dict[Any, dict[str, Any]] = {}
     deleted: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def test_a_flat_table_beside_an_enveloped_one(
 def test_keys_of_tables_without_one(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """REPLICA IDENTITY FULL without a primary key: the configured columns, the whole row, or null."""
+    """REPLICA IDENTITY FULL without a primary key: the configured columns, the complete row, or null."""
     over = {
         "format": {
             "overrides": [
@@ -150,7 +150,7 @@ def test_keys_of_tables_without_one(
 def test_flat_rows_and_enveloped_ones_are_counted_in_one_transaction(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """BEGIN and END count both; the added fields have the names that were chosen for them."""
+    """BEGIN and END count both; the added fields have their configured names."""
     over = {
         "format": {
             "transactions": True,
