@@ -1,7 +1,7 @@
-"""cdcd ends at every named place, in three kinds of load, and comes back: fault 1. A place not reached fails.
+"""Fault 1: cdcd crashes at every failpoint, under three kinds of load, and restarts. An unreached failpoint fails.
 
-Each load has one database: the daemon is started with one place after another, each start takes up what the crash
-before left, and the oracle judges all of it at the end.
+Each load has one database: the daemon is started with one failpoint after another, each start continues after the
+crash before, and the oracle judges the complete run at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.stack import drop_database, new_database_name, run_script
 
 @dataclass(frozen=True)
 class Load:
-    """What the sessions do, the rows of a large transaction, a setting of cdcd's sessions, its `source` options."""
+    """Kinds of transactions, rows of a large transaction, a setting of cdcd's sessions, its `source` options."""
 
     kinds: dict[str, int]
     big_rows: int
@@ -49,13 +49,13 @@ LOADS = {
         {"protocol": {"two_phase": True}},
     ),
 }
-"""Of "small" each transaction comes whole behind its Begin; the large ones that `in_spill` takes are added there."""
+"""In "small" no transaction is streamed; the large transactions that `in_spill` needs are added there."""
 DEADLINE_S = 60.0
 PAUSE_S = 0.3
 EARLY_PAUSE_S = 0.05
 NOT_EARLY = {"big", "altered", "emptied", "savepoints"}
-"""While the snapshot counts there are more transactions and smaller ones: none that has it begun again, or (decoded
-later, when its subtransactions have been rolled back long since) has what follows read without streaming."""
+"""Kinds excluded during the snapshot, for which there are more and smaller transactions: these kinds would restart
+the snapshot, or, decoded after a rollback of their subtransactions, make cdcd read the session without streaming."""
 
 
 @contextmanager
@@ -94,63 +94,63 @@ Crashing = Callable[[str], AbstractContextManager[World]]
 def crashing(
     tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, forks: Forks
 ) -> Crashing:
-    """`crashing(load)`: a database of its own for this load."""
+    """`crashing(load)`: a separate database for this load."""
     postgres.start()
     return lambda load: world_of(load, tmp_path / new_database_name(), postgres, kafka, registry, forks)
 
 
 @pytest.fixture(scope="module")
 def hits() -> Iterator[Counter[tuple[str, str]]]:
-    """How often cdcd has ended at a place in a load; printed as a table."""
+    """How often cdcd has crashed at each failpoint in each load; printed as a table."""
     counted: Counter[tuple[str, str]] = Counter()
     yield counted
     loads = [load for load in LOADS if any(load == one for _, one in counted)]
-    print("\n" + "place".ljust(20), *(load.rjust(8) for load in loads))
-    for place, what in FAILPOINTS.items():
-        print(place.ljust(20), *(str(counted[place, load]).rjust(8) for load in loads), f"  {what}")
+    print("\n" + "failpoint".ljust(20), *(load.rjust(8) for load in loads))
+    for failpoint, what in FAILPOINTS.items():
+        print(failpoint.ljust(20), *(str(counted[failpoint, load]).rjust(8) for load in loads), f"  {what}")
 
 
 @pytest.mark.parametrize("load", LOADS)
 def test_every_crash_point(load: str, crashing: Crashing, hits: Counter[tuple[str, str]]) -> None:
     begun_s = time.monotonic()
     with crashing(load) as world:
-        for place in crashes(world, load):
-            hits[place, load] += 1
+        for failpoint in crashes(world, load):
+            hits[failpoint, load] += 1
         findings = judged(world)
         assert world.daemon.stop() == 0
     took_s = time.monotonic() - begun_s
     print(f"{load}: {world.transactions} transactions, {world.changes} changes, {took_s:.0f} s")
     if findings:
         with crashing(load) as world:
-            findings = [f"{guilty(world, load)}: first seen behind this place", *findings]
+            findings = [f"{guilty(world, load)}: findings appear first after this failpoint", *findings]
     assert not findings, "\n".join(findings)
 
 
 ONCE = {"schema_level_set", "snapshot_begun", "slot_made", "snapshot_copied"}
-"""Places that one run of the process may come by only once."""
+"""Failpoints that one process may reach only once."""
 
 
 def crashes(world: World, load: str) -> Iterator[str]:
-    """One place after another, at which the daemon has ended, by the first or the second time it was there.
+    """Crash the daemon at one failpoint after another, at the first or second hit; yield each failpoint.
 
-    Others write from the beginning: the snapshot is cut out of a database that is not at rest (F40, assertion j).
+    Sessions write from the start: the snapshot is taken of a busy database (F40, assertion j).
     """
     kinds, options = LOADS[load].kinds, {"big_rows": LOADS[load].big_rows, "pause_s": PAUSE_S}
     world.fill(load)
     run_script(world.dsn, SAY_NOTHING)
     early = {kind: weight for kind, weight in kinds.items() if kind not in NOT_EARLY}
     world.write(f"{load} early", 2, kinds=early, pause_s=EARLY_PAUSE_S)
-    for number, place in enumerate(FAILPOINTS):
-        if place == "received":
+    for number, failpoint in enumerate(FAILPOINTS):
+        if failpoint == "received":
             for writer in world.writers:
                 writer.stop()
                 assert sum(writer.done.values()) > 0
             world.write(load, 2, kinds=kinds, **options)
-        if place == "in_spill" and "big" not in kinds:
+        if failpoint == "in_spill" and "big" not in kinds:
             world.write(f"{load} large", 1, kinds={"big": 1}, **options)
-        if place == "produced":
+        if failpoint == "produced":
             run_script(world.dsn, SAY)
-        at = place if number % 2 or place in ONCE else f"{place}:2"
+        at = failpoint if number % 2 or failpoint in ONCE else f"{failpoint}:2"
         world.daemon.environment = {VARIABLE: at}
         try:
             status: int | None = world.daemon.start().wait_exit(DEADLINE_S)
@@ -158,24 +158,24 @@ def crashes(world: World, load: str) -> Iterator[str]:
             status = None
         done = {writer.name: dict(writer.done) for writer in world.writers}
         assert status == EXIT_STATUS, f"{at}: ended with {status}, {done}:\n{world.daemon.log()[-2000:]}"
-        yield place
+        yield failpoint
 
 
 def judged(world: World) -> list[str]:
-    """What the oracle says when the daemon has gone on without a crash."""
+    """Return the oracle's findings after the daemon has continued without a crash."""
     world.daemon.environment = {}
     world.daemon.start()
     return [str(one) for one in world.judge()]
 
 
 def guilty(world: World, load: str) -> str:
-    """The same once more, judged behind each place: the first one with findings. Places of the snapshot come once."""
+    """Repeat the run, judged after each failpoint; return the first failpoint with findings."""
     try:
-        for place in crashes(world, load):
+        for failpoint in crashes(world, load):
             if judged(world):
-                return place
+                return failpoint
             assert world.daemon.stop() == 0
             world.go_on()
     except AssertionError as error:
-        return f"no place alone, up to: {error}"
-    return "no place alone"
+        return f"no single failpoint, up to: {error}"
+    return "no single failpoint"

@@ -1,6 +1,6 @@
-"""COPY of very many rows while the daemon is stopped and killed again and again: each row once, and none is missing.
+"""Fault 2: COPY of very many rows while the daemon is stopped and killed repeatedly: each row is there once.
 
-F75: rows of one multi-insert record share their LSN, so that who goes on from an LSN inside a transaction loses some.
+F75: rows of one multi-insert WAL record share their LSN: a restart from an LSN within a transaction would lose rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.stack import run
 from tests.support.waiting import eventually
 
 ROW_BYTES = 40
-"""At least so many are received for each row."""
+"""A lower bound of the bytes received for each row."""
 
 
 LONG = (pytest.mark.long, pytest.mark.timeout(1200))
@@ -46,7 +46,7 @@ def test_each_row_of_a_copy_is_there_once(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """F4, F64, F69, F75: SIGTERM and SIGKILL in turn, over a link that takes its time."""
+    """F4, F64, F69, F75: SIGTERM and SIGKILL in turn, over a slow link, lose and repeat no row."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     with Proxy(postgres.port) as link, new_daemon(postgres, database) as daemon:
         link.slow(bytes_per_s=rows * ROW_BYTES / (2 if transactions == 1 else 40))
@@ -56,13 +56,14 @@ def test_each_row_of_a_copy_is_there_once(
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         copy(postgres.dsn(database), rows, transactions)
-        # One transaction comes from its beginning each time; of many what is left, and a stop writes what it can.
+        # A single transaction is sent from its start each time. Of several only the rest is sent, and a stop writes
+        # the complete ones.
         share = rows * ROW_BYTES // (restarts + 2 if transactions == 1 else 5 * restarts)
         daemon.start()
         for restart in range(restarts):
             enough = share * (restart + 1 if transactions == 1 else 1)
-            eventually(lambda enough=enough: received_bytes(daemon) >= enough, "so much is received", 120)  # type: ignore[misc]
-            assert unconfirmed(postgres, daemon), "it was over before all the restarts"
+            eventually(lambda enough=enough: received_bytes(daemon) >= enough, "enough is received", 120)  # type: ignore[misc]
+            assert unconfirmed(postgres, daemon), "all rows were confirmed before the last restart"
             end(daemon, is_kill=restart % 2 == 1)
             daemon.start()
         await_confirmed(postgres, daemon, 600)
@@ -76,7 +77,7 @@ def test_each_row_of_a_copy_is_there_once(
 
 
 def end(daemon: Daemon, *, is_kill: bool) -> None:
-    """By SIGKILL or by SIGTERM, which takes no error."""
+    """End the daemon by SIGKILL, or by SIGTERM with status 0."""
     if is_kill:
         daemon.kill()
     else:
@@ -84,7 +85,7 @@ def end(daemon: Daemon, *, is_kill: bool) -> None:
 
 
 def copy(dsn: str, rows: int, transactions: int) -> None:
-    """COPY them, in so many transactions."""
+    """COPY the rows in `transactions` transactions."""
     each = rows // transactions
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         for first in range(0, rows, each):
@@ -94,20 +95,20 @@ def copy(dsn: str, rows: int, transactions: int) -> None:
 
 
 def received_bytes(daemon: Daemon) -> int:
-    """What this process has received from PostgreSQL."""
+    """Return the number of bytes that this process has received from PostgreSQL."""
     lines = daemon.get("/metrics")[1].splitlines()
     found = [line for line in lines if line.startswith("cdcd_source_bytes_total ")]
     return int(float(found[0].split()[1])) if found else 0
 
 
 def unconfirmed(server: PostgresServer, daemon: Daemon) -> bool:
-    """Whether there is WAL that the slot still needs."""
+    """Whether the slot has not confirmed all WAL."""
     query = "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s"
     return bool(server.execute(query, daemon.slot)[0][0])
 
 
 def counted(reader: Reader, topic: str) -> tuple[int, int, int]:
-    """Rows, different rows and transactions that an independent consumer sees."""
+    """Return the numbers of rows, distinct rows and transactions that an independent consumer reads."""
     ids: set[int] = set()
     commits: set[int] = set()
     rows = 0
@@ -119,7 +120,7 @@ def counted(reader: Reader, topic: str) -> tuple[int, int, int]:
 
 
 def inserts(reader: Reader, topic: str) -> Iterator[tuple[int, int]]:
-    """The key of each row and its transaction's commit LSN."""
+    """Yield the key of each row and the commit LSN of its transaction."""
     for event in reader.each(topic):
         assert event.op == "c"
         yield event.value["after"]["id"], event.source["commit_lsn"]

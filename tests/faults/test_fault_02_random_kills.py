@@ -1,5 +1,4 @@
-"""Fault 2: random kills, cuts and crashes under load, a few of them. `make faults ROUNDS=N` goes on for as long as
-asked."""
+"""Fault 2: a few random kills, cuts and crashes under load. `make faults ROUNDS=N` runs more of them."""
 
 from __future__ import annotations
 
@@ -74,5 +73,5 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
     assert struck.total() == ROUNDS[delivery]
     assert world.last_block is not None
     less_one = Oracle(TABLES, delivery).judge(row_dropped(world.last_block))
-    assert "a" in {one.assertion for one in less_one}, "one row less is noticed in just this run"
+    assert "a" in {one.assertion for one in less_one}, "the oracle finds a dropped row in this run"
     assert world.changes > 100

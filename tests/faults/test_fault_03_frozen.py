@@ -1,4 +1,4 @@
-"""Fault 3: a daemon that is frozen, and woken beside its successor or after its transaction ran out (F69, F74)."""
+"""Fault 3: a frozen daemon that wakes up after a successor has started or its transaction has expired (F69, F74)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_on(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
 ) -> None:
-    """F69: its walsender still holds the slot, so nobody has taken over: no exit status 75, no row twice."""
+    """F69: its walsender still holds the slot, so there is no successor: no exit status 75, no row twice."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     over = {"sink": {"transaction_timeout_ms": 10000, "commit": {"max_wait_ms": 2000}}}
     with new_daemon(postgres, database, **over) as daemon:
@@ -35,7 +35,7 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
         assert daemon.process is not None
         os.kill(daemon.process.pid, signal.SIGSTOP)
         written = ends.written
-        eventually(lambda: ends.stable > written, "the broker aborts it", pause_s=0.2)
+        eventually(lambda: ends.stable > written, "the broker has aborted the transaction", pause_s=0.2)
         os.kill(daemon.process.pid, signal.SIGCONT)
         events = reader.wait([topic], lambda events: len(events) >= 20)
         assert_each_once(events)
@@ -46,7 +46,7 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
 def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, is_renamed: bool
 ) -> None:
-    """F69, F74: with a Kafka transaction open, which the successor ends, also one with another transactional id."""
+    """F69, F74: the successor ends the open Kafka transaction, even if its transactional id differs."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     first, second = both(new_daemon, postgres, database)
     if is_renamed:
@@ -57,7 +57,7 @@ def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
     second.start().wait_state("waiting_slot")
     before = first.status()["received_lsn"]
     postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-    eventually(lambda: first.status()["received_lsn"] != before, "the first has the row")
+    eventually(lambda: first.status()["received_lsn"] != before, "the first daemon has received the row")
     assert first.process is not None
     os.kill(first.process.pid, signal.SIGSTOP)
     second.wait_state("streaming")
@@ -72,7 +72,7 @@ def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
 
 
 def _ended_or_waits(daemon: Daemon) -> str:
-    """It finds out by Kafka, or first by its walsender, which has gone."""
+    """Return how the daemon noticed its successor: fenced by Kafka, or by the loss of its walsender."""
     assert daemon.process is not None
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:

@@ -1,4 +1,4 @@
-"""SIGTERM in every state: exit status 0 within the time it has, the slot free, nothing lost and nothing twice."""
+"""Fault 4: SIGTERM in every state: exit status 0 within the shutdown timeout, a free slot, each row once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_free(server: PostgresServer, slot: str) -> bool:
 def test_while_no_broker_has_ever_answered(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """The producer's calls hang for a minute in their thread; the stop does not wait for them."""
+    """The producer's calls block their thread for a minute; the stop does not wait for them."""
     nobody = f"127.0.0.1:{free_port()}"
     with new_daemon(postgres, database, sink={"bootstrap_servers": nobody}) as daemon:
         daemon.start().wait_state("starting")
@@ -34,7 +34,7 @@ def test_while_no_broker_has_ever_answered(
 
 
 def test_while_the_source_is_away(new_daemon: NewDaemon, postgres: PostgresServer, database: str) -> None:
-    """Between two tries."""
+    """SIGTERM during the pause between two attempts ends the daemon."""
     with new_daemon(postgres, database) as daemon:
         daemon.config["source"]["dsn"] = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
         daemon.start().wait_state("backoff")
@@ -44,7 +44,7 @@ def test_while_the_source_is_away(new_daemon: NewDaemon, postgres: PostgresServe
 def test_in_the_snapshot(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It restarts at the next start."""
+    """After a stop in the snapshot, the next start begins the snapshot again."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     postgres.execute(ROWS, 1, 15000, dbname=database)
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
@@ -64,7 +64,7 @@ def test_in_the_snapshot(
 def test_while_kafka_does_not_answer_under_load(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F15: reading has stopped by back-pressure; what Kafka does not have is not confirmed and comes again."""
+    """F15: reading has stopped by back-pressure; rows that Kafka does not have are not confirmed and sent again."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     over = {"buffer": {"memory": "1MiB"}, "shutdown_timeout_ms": 8000}
     with new_daemon(postgres, database, **over) as daemon:
@@ -91,7 +91,7 @@ def test_while_kafka_does_not_answer_under_load(
 def test_while_kafka_does_not_answer_and_the_source_has_died(
     pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
-    """A commit is under way that nobody answers, and the session that waits for it has ended already."""
+    """Kafka does not answer a commit, and the session that waits for the commit has already ended."""
     server = pg_server.fresh(17)
     server.start()
     try:

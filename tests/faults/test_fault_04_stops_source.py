@@ -1,4 +1,4 @@
-"""SIGTERM while PostgreSQL is waited for: status 0 in time, the slot free at once, nothing lost and nothing twice."""
+"""Fault 4: SIGTERM while cdcd waits for PostgreSQL: status 0 in time, the slot free at once, each row once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.waiting import eventually
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, pad text)"
 ROWS = "INSERT INTO t SELECT g, repeat('p', 100) FROM generate_series(%s::int, %s) g"
 IN_TIME_S = 20
-"""The daemon's own shutdown_timeout_ms here."""
+"""The daemon's shutdown_timeout_ms in these tests."""
 
 
 def slots(server: PostgresServer, daemon: Daemon) -> list[tuple[object, ...]]:
-    """Whether the slot is held, as PostgreSQL says right now; empty without one."""
+    """Return whether the slot is active, as PostgreSQL reports it; empty without a slot."""
     return server.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", daemon.slot)
 
 
@@ -37,7 +37,7 @@ def metric(daemon: Daemon, name: str) -> float:
 
 
 def through(daemon: Daemon, server: PostgresServer, proxy: Proxy) -> None:
-    """Put the link between the daemon and its server."""
+    """Connect the daemon to its server through the proxy."""
     source = daemon.config["source"]
     source["dsn"] = source["dsn"].replace(f":{server.port}/", f":{proxy.port}/")
 
@@ -54,7 +54,7 @@ def assert_rows(reader: Reader, daemon: Daemon, rows: int) -> None:
 def test_in_an_open_transaction_that_is_streamed(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, rows: int
 ) -> None:
-    """What was received of it is thrown away (F27); stopped again while its replay runs, it is all or nothing."""
+    """The received part is discarded (F27); after a stop during its replay, all of its rows are there, or none."""
     postgres.execute(TABLE, dbname=database)
     inserted = 'cdcd_events_total{op="insert",table="public.t"}'
     with (
@@ -65,7 +65,9 @@ def test_in_an_open_transaction_that_is_streamed(
         daemon.start().wait_state("streaming")
         with writing.cursor() as cursor:
             cursor.execute(ROWS, (1, rows // 2))
-        eventually(lambda: metric(daemon, "cdcd_open_transactions") > 0, "a part of it has come", 60)
+        eventually(
+            lambda: metric(daemon, "cdcd_open_transactions") > 0, "a part of the transaction is received", 60
+        )
         assert daemon.stop(IN_TIME_S) == 0
         assert slots(postgres, daemon) == [(False,)]
 
@@ -73,7 +75,7 @@ def test_in_an_open_transaction_that_is_streamed(
         with writing.cursor() as cursor:
             cursor.execute(ROWS, (rows // 2 + 1, rows))
         writing.commit()
-        eventually(lambda: metric(daemon, inserted) > 0, "its replay has begun", 60 + rows / 20_000)
+        eventually(lambda: metric(daemon, inserted) > 0, "the replay has started", 60 + rows / 20_000)
         assert daemon.stop(IN_TIME_S) == 0
         assert slots(postgres, daemon) == [(False,)]
 
@@ -86,7 +88,7 @@ def test_in_an_open_transaction_that_is_streamed(
 def test_while_the_server_says_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """A black hole under the stream: the server cannot hear that the slot is free, until the link is cut."""
+    """The stream is in a black hole: the server cannot notice that the slot is free until the link is cut."""
     postgres.execute(TABLE, dbname=database)
     with Proxy(postgres.port) as proxy, new_daemon(postgres, database) as daemon:
         through(daemon, postgres, proxy)
@@ -107,7 +109,7 @@ def test_while_the_server_says_nothing(
 def test_while_a_snapshot_waits_for_a_server_that_says_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The thread that reads the COPY is let go."""
+    """The thread that reads the COPY does not delay the stop."""
     postgres.execute(TABLE, dbname=database)
     postgres.execute(ROWS, 1, 30_000, dbname=database)
     with Proxy(postgres.port) as proxy, new_daemon(postgres, database) as daemon:
@@ -120,7 +122,7 @@ def test_while_a_snapshot_waits_for_a_server_that_says_nothing(
         assert daemon.stop(IN_TIME_S) == 0
         proxy.cut()
         proxy.heal()
-        eventually(lambda: (True,) not in slots(postgres, daemon), "nobody holds the slot")
+        eventually(lambda: (True,) not in slots(postgres, daemon), "the slot is free or dropped")
         daemon.start().wait_state("streaming")
         assert daemon.stop(IN_TIME_S) == 0
         events = [event for event in reader.read(f"{daemon.name}.public.t") if event.op == "r"]
@@ -130,12 +132,12 @@ def test_while_a_snapshot_waits_for_a_server_that_says_nothing(
 def test_while_a_connection_is_not_answered(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """Before the first one is there."""
+    """SIGTERM before the first connection is established ends the daemon."""
     with Proxy(postgres.port) as proxy, new_daemon(postgres, database) as daemon:
         through(daemon, postgres, proxy)
         proxy.lose()
         daemon.start()
-        eventually(lambda: proxy.accepted >= 2, "the session and the monitor have knocked")
+        eventually(lambda: proxy.accepted >= 2, "the session and the monitor have connected")
         assert daemon.stop(IN_TIME_S) == 0
         assert slots(postgres, daemon) == []
 
@@ -143,12 +145,12 @@ def test_while_a_connection_is_not_answered(
 def test_while_the_start_of_the_stream_is_not_answered(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Everything was granted, and then there is silence: not even its own patience with a server holds it up."""
+    """The server does not answer START_REPLICATION: the stop does not wait for the daemon's own timeout."""
     postgres.execute(TABLE, dbname=database)
     asked = threading.Event()
 
-    def is_start(way: Way, data: bytes) -> bool:
-        if way == "up" and b"START_REPLICATION" in data:
+    def is_start(direction: Way, data: bytes) -> bool:
+        if direction == "up" and b"START_REPLICATION" in data:
             asked.set()
         return asked.is_set()
 
@@ -156,7 +158,7 @@ def test_while_the_start_of_the_stream_is_not_answered(
         through(daemon, postgres, proxy)
         proxy.lose_when(is_start)
         daemon.start()
-        eventually(asked.is_set, "it has asked for the stream")
+        eventually(asked.is_set, "the daemon has sent START_REPLICATION")
         assert daemon.stop(IN_TIME_S) == 0
         proxy.lose_when(None)
         proxy.heal()
@@ -170,7 +172,7 @@ def test_while_the_start_of_the_stream_is_not_answered(
 def test_while_the_slots_creation_waits_for_open_transactions(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F38: the walsender does not see its client go; it is told."""
+    """F38: the walsender does not notice that its client has gone; cdcd cancels its command."""
     postgres.execute(TABLE, dbname=database)
     with (
         new_daemon(postgres, database) as daemon,
@@ -179,10 +181,10 @@ def test_while_the_slots_creation_waits_for_open_transactions(
         with writing.cursor() as cursor:
             cursor.execute("INSERT INTO t VALUES (1, 'x')")
         daemon.start()
-        eventually(lambda: slots(postgres, daemon) == [(True,)], "the slot is being made")
+        eventually(lambda: slots(postgres, daemon) == [(True,)], "the slot is being created")
         assert daemon.status()["state"] == "snapshot"
         assert daemon.stop(IN_TIME_S) == 0
-        assert slots(postgres, daemon) == [], "it is nobody's, though the transaction is still open"
+        assert slots(postgres, daemon) == [], "the slot is gone, although the transaction is still open"
         writing.commit()
         daemon.start().wait_state("streaming")
         assert daemon.stop(IN_TIME_S) == 0
@@ -200,8 +202,8 @@ def test_while_another_holds_the_slot_and_while_halted(
         with walsender(postgres, database, daemon):
             daemon.start().wait_state("waiting_slot")
             assert daemon.stop(IN_TIME_S) == 0
-            assert slots(postgres, daemon) == [(True,)], "it is still the other's"
-        eventually(lambda: slots(postgres, daemon) == [(False,)], "the other has let go")
+            assert slots(postgres, daemon) == [(True,)], "the other client still holds the slot"
+        eventually(lambda: slots(postgres, daemon) == [(False,)], "the other client has released the slot")
         postgres.execute(f"ALTER PUBLICATION cdcd_{daemon.name} RENAME TO away", dbname=database)
         daemon.start().wait_state("halted")
         assert daemon.stop(IN_TIME_S) == 0
@@ -215,7 +217,7 @@ def test_while_another_holds_the_slot_and_while_halted(
 
 @contextlib.contextmanager
 def walsender(server: PostgresServer, database: str, daemon: Daemon):  # type: ignore[no-untyped-def]
-    """Somebody else on the slot, who confirms nothing."""
+    """Another client that holds the slot and confirms nothing."""
     connection = psycopg2.connect(
         server.dsn(database), connection_factory=psycopg2.extras.LogicalReplicationConnection
     )

@@ -1,4 +1,4 @@
-"""Fault 5: SIGINT stops as SIGTERM does, a second one ends at once, SIGHUP looks again and disturbs nobody."""
+"""Fault 5: SIGINT stops like SIGTERM, a second signal exits at once, SIGHUP retries and disturbs no open session."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS = "INSERT INTO t SELECT generate_series(%s::int, %s)"
 
 
 def sent(daemon: Daemon, number: signal.Signals) -> None:
-    """Send it a signal."""
+    """Send the daemon a signal."""
     assert daemon.process is not None
     daemon.process.send_signal(number)
 
 
 @pytest.fixture
 def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
-    """A daemon that streams from a table that rows come into."""
+    """A daemon that streams a table t."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")
@@ -39,9 +39,9 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Da
 def test_an_interrupt_is_an_orderly_stop(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
-    """Under load: status 0, the slot free at once, and the next start goes on."""
+    """Under load: status 0, the slot free at once, and the next start continues."""
     with Inserting(postgres.dsn(database)) as rows:
-        eventually(lambda: rows.last > 100, "rows come")
+        eventually(lambda: rows.last > 100, "rows are inserted")
         sent(daemon, signal.SIGINT)
         assert daemon.wait_exit() == 0
         assert is_free(postgres, daemon.slot)
@@ -55,7 +55,7 @@ def test_an_interrupt_is_an_orderly_stop(
 def test_a_second_signal_ends_at_once(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Whatever the first one waits for; nothing is lost by it, and nothing comes twice."""
+    """The second signal ends the daemon although the first stop still waits; no row is lost or repeated."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
         with new_daemon(postgres, database) as daemon:
@@ -66,7 +66,9 @@ def test_a_second_signal_ends_at_once(
                 postgres.execute(ROWS, start, start + 9, dbname=database)
                 await_received(postgres, daemon)
                 sent(daemon, first)
-                eventually(lambda daemon=daemon: daemon.events("stopping"), "the first signal is taken")
+                eventually(
+                    lambda daemon=daemon: daemon.events("stopping"), "the first signal has been handled"
+                )
                 sent(daemon, second)
                 assert daemon.wait_exit() == EXIT_FORCED
             finally:
@@ -80,12 +82,12 @@ def test_a_second_signal_ends_at_once(
 def test_looking_again_does_not_disturb_who_streams(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
-    """A hundred times under load: one session, nothing lost, nothing twice."""
+    """A hundred SIGHUPs under load: one session, each row once."""
     with Inserting(postgres.dsn(database)) as rows:
         for _ in range(100):
             at = rows.last
             sent(daemon, signal.SIGHUP)
-            eventually(lambda at=at: rows.last > at, "rows come", pause_s=0.002)
+            eventually(lambda at=at: rows.last > at, "rows are inserted", pause_s=0.002)
     await_confirmed(postgres, daemon)
     assert daemon.events("retrying") == daemon.events("halted") == []
     assert len(daemon.events("streaming")) == 1
@@ -95,7 +97,7 @@ def test_looking_again_does_not_disturb_who_streams(
 def test_looking_again_in_a_halt_looks_once(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
-    """A publication that is missing halts again, once for each signal, and goes on when it is back."""
+    """With a missing publication each SIGHUP leads to one more halt; with the publication back the daemon streams."""
     assert daemon.stop() == 0
     publication = f"cdcd_{daemon.name}"
     postgres.execute(f"ALTER PUBLICATION {publication} RENAME TO away", dbname=database)
@@ -104,7 +106,10 @@ def test_looking_again_in_a_halt_looks_once(
         assert len(daemon.events("halted")) == count
         assert len(daemon.events("resuming")) == count - 1
         sent(daemon, signal.SIGHUP)
-        eventually(lambda count=count: len(daemon.events("halted")) == count + 1, "it has looked")
+        eventually(
+            lambda count=count: len(daemon.events("halted")) == count + 1,
+            "the daemon has checked and halted again",
+        )
     postgres.execute(f"ALTER PUBLICATION away RENAME TO {publication}", dbname=database)
     postgres.execute(ROWS, 1, 10, dbname=database)
     assert daemon.status()["state"] == "halted"
@@ -117,7 +122,7 @@ def test_looking_again_in_a_halt_looks_once(
 def test_looking_again_ends_a_pause_between_two_tries(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """At once, whatever is left of the pause."""
+    """SIGHUP leads to an attempt at once."""
     daemon = new_daemon(postgres, database)
     daemon.config["source"]["dsn"] = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     daemon.start().wait_state("backoff")
@@ -126,10 +131,10 @@ def test_looking_again_ends_a_pause_between_two_tries(
     )
     tries = long[-1]["tries"]
     for more in (1, 2, 3):
-        eventually(lambda: daemon.status().get("state") == "backoff", "it waits", pause_s=0.01)
+        eventually(lambda: daemon.status().get("state") == "backoff", "the daemon waits", pause_s=0.01)
         sent(daemon, signal.SIGHUP)
         eventually(
             lambda more=more: [line for line in daemon.events("retrying") if line["tries"] == tries + more],
-            "it has tried",
+            "the daemon has retried",
             pause_s=0.01,
         )

@@ -1,4 +1,4 @@
-"""Fault 6: PostgreSQL restarts, fast or by a crash, or is away for a while. Nothing lost, nothing twice."""
+"""Fault 6: PostgreSQL restarts, fast or after a crash, or is down for a while. Each row is there once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def server(pg_server: PostgresServers) -> Iterator[PostgresServer]:
 
 
 def restarted_fast(server: PostgresServer, _daemon: Daemon) -> None:
-    """F13: it does not wait for the daemon."""
+    """F13: the fast shutdown does not wait for the daemon."""
     server.stop("fast")
     server.start()
 
 
 def crashed(server: PostgresServer, _daemon: Daemon) -> None:
-    """F4: after crash recovery the slot may be behind what was confirmed to it."""
+    """F4: after crash recovery the slot may be behind its last confirmed position."""
     server.stop("immediate")
     server.start()
 
 
 def away_for_long(server: PostgresServer, daemon: Daemon) -> None:
-    """Refused for a while, then starting up."""
+    """The server refuses connections for a while, and then starts up."""
     server.stop("immediate")
-    eventually(lambda: len(daemon.events("retrying")) >= 3, "it has tried some times")
+    eventually(lambda: len(daemon.events("retrying")) >= 3, "the daemon has retried several times")
     server.launch()
     server.start()
 

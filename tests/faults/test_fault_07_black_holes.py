@@ -1,4 +1,4 @@
-"""Fault 7: links to PostgreSQL that swallow, hold, slow or cut. Nothing lost, nothing twice (F16)."""
+"""Fault 7: links to PostgreSQL that lose, delay or slow bytes, or are cut. Each row is there once (F16)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ROWS = "INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(%s::int, %
 
 
 def through(dsn: str, server: PostgresServer, proxy: Proxy) -> str:
-    """The DSN with the link in between."""
+    """Return the DSN with the proxy's port."""
     return dsn.replace(f":{server.port}/", f":{proxy.port}/")
 
 
-# --- connections beside the stream ---
+# --- connections other than the stream ---
 
 
 @pytest.mark.parametrize("ways", [("up",), ("down",), ("up", "down")])
 def test_a_statement_without_an_answer_ends_at_its_limit(
     postgres: PostgresServer, ways: tuple[str, ...]
 ) -> None:
-    """A middleman that takes every byte lets TCP's own time-outs wait for ever."""
+    """A proxy that acknowledges every byte prevents TCP's own timeouts."""
     with source_database(postgres) as settings, Proxy(postgres.port) as proxy:
         settings = replace(settings, dsn=through(settings.dsn, postgres, proxy))
         with contextlib.closing(connect_sql(settings)) as connection:
@@ -75,7 +75,7 @@ def test_a_host_that_does_not_resolve_is_tried_again(postgres: PostgresServer) -
 def streaming_through(
     new_daemon: NewDaemon, server: PostgresServer, database: str, proxy: Proxy, timeout_ms: int = 2000
 ) -> Daemon:
-    """A daemon whose connections all go through the link, with a short wal_sender_timeout on both sides."""
+    """Return a daemon with all connections through the proxy, and a short wal_sender_timeout on both sides."""
     run(server, database, TABLE)
     daemon = new_daemon(server, database)
     dsn = through(daemon.config["source"]["dsn"], server, proxy)
@@ -145,7 +145,9 @@ def test_a_slow_and_a_flapping_link_only_take_longer(
         with proxy.flapping(0.4, 0.2):
             for start in range(501, 1500, 100):
                 postgres.execute(ROWS, start, start + 99, dbname=database)
-            eventually(lambda: len(daemon.events("retrying")) > 2, "it has come back more than once")
+            eventually(
+                lambda: len(daemon.events("retrying")) > 2, "the daemon has reconnected more than once"
+            )
         await_confirmed(postgres, daemon)
         assert daemon.stop() == 0
         events = reader.read(f"{daemon.name}.public.t")
@@ -154,7 +156,7 @@ def test_a_slow_and_a_flapping_link_only_take_longer(
 
 
 def test_who_waits_for_a_copy_that_says_nothing_is_let_go(postgres: PostgresServer) -> None:
-    """All that had come was taken, so the waiting is for the server alone."""
+    """All received bytes have been read, so only the server can be the reason of the wait."""
     with source_database(postgres, TABLE) as settings, Proxy(postgres.port) as proxy:
         run(
             postgres,
@@ -179,7 +181,7 @@ def test_who_waits_for_a_copy_that_says_nothing_is_let_go(postgres: PostgresServ
             waiting = threading.Thread(target=lambda: taken.extend(runs), daemon=True)
             waiting.start()
             waiting.join(1)
-            assert waiting.is_alive(), "it waits for the server"
+            assert waiting.is_alive(), "the thread waits for the server"
             reader.abandon()
             waiting.join(10)
             assert not waiting.is_alive()

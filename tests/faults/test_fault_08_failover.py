@@ -1,4 +1,4 @@
-"""Fault 8: the primary is killed under load and a standby promoted, and what cdcd makes of it (F56 to F59)."""
+"""Fault 8: the primary is killed under load and a standby is promoted (F56 to F59)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, body text)"
 
 @contextlib.contextmanager
 def writing(server: PostgresServer) -> Iterator[None]:
-    """Rows, one transaction after another, until the server dies."""
+    """Insert and update rows, one transaction after another, until the server dies."""
 
     def write() -> None:
         with contextlib.suppress(psycopg2.Error):
@@ -63,12 +63,12 @@ def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServe
 
 
 def is_waiting_for_promotion(daemon: Daemon) -> bool:
-    """Whether it has found a standby where the primary was."""
+    """Whether the daemon waits because it has found a standby at the primary's address."""
     return SourceStandby.code in {line["code"] for line in daemon.events("retrying")}
 
 
 def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
-    """F58: each change has the timeline that it was committed on, by the new primary's own history file."""
+    """F58: each change has the timeline of its commit, according to the new primary's timeline history file."""
     path = "pg_wal/00000002.history"
     ((switch_lsn,),) = promoted.execute(
         "SELECT (split_part(pg_read_file(%s), chr(9), 2)::pg_lsn - '0/0')::bigint", path
@@ -81,9 +81,9 @@ def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
 def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int, is_listed: bool
 ) -> None:
-    """F56, F57, F58, F59: the slot comes along, and the daemon finds the new primary by itself.
+    """F56, F57, F58, F59: the standby has the slot, and the daemon finds the new primary by itself.
 
-    In a list of hosts, or behind a name that moves: to the standby while it is one still, which is waited for.
+    The servers are in a list of hosts, or one name moves to the standby before its promotion, for which cdcd waits.
     """
     with pair(pg_server, major) as (primary, standby), Proxy(primary.port) as name:
         daemon = new_daemon(primary, "postgres", source=FAILOVER)
@@ -96,12 +96,12 @@ def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invent
         await_slot(standby, daemon.slot)
         with writing(primary):
             many = "SELECT 1 FROM t WHERE id = 110"
-            eventually(lambda: standby.execute(many), "a hundred rows are in both")
+            eventually(lambda: standby.execute(many), "both servers have a hundred rows")
             primary.kill()
         if not is_listed:
             name.point_to(standby.port)
-            eventually(lambda: is_waiting_for_promotion(daemon), "it waits for the standby to be promoted")
-            wait = eventually(lambda: daemon.waits_for("promotion"), "it says what it waits for")
+            eventually(lambda: is_waiting_for_promotion(daemon), "the daemon waits for the promotion")
+            wait = eventually(lambda: daemon.waits_for("promotion"), "/status shows the wait")
             assert wait["ends_when"] == KINDS["promotion"].ends_when
         promote(standby)
         daemon.wait_state("streaming")

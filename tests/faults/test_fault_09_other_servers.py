@@ -1,4 +1,4 @@
-"""Fault 9: servers promoted without the slot, lacking what was written, restored, replaced (F56 to F62)."""
+"""Fault 9: servers promoted without the slot or without all written changes, restored, replaced (F56 to F62)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.waiting import eventually
 
 
 def followed(new_daemon: NewDaemon, primary: PostgresServer, standby: PostgresServer) -> Daemon:
-    """A daemon that streams from the primary, and a standby that has its slot as well."""
+    """Return a daemon that streams from the primary; the standby has a synchronized slot."""
     daemon = new_daemon(primary, "postgres", source=FAILOVER)
     daemon.start().wait_state("streaming")
     make_standby(primary, standby)
@@ -49,7 +49,7 @@ def followed(new_daemon: NewDaemon, primary: PostgresServer, standby: PostgresSe
 def test_a_server_promoted_without_the_slot_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F56: what the slot would have sent is not there any more."""
+    """F56: the changes that the slot would have sent are lost."""
     with pair(pg_server, 18) as (primary, standby):
         daemon = new_daemon(primary, "postgres")
         daemon.start().wait_state("streaming")
@@ -71,7 +71,7 @@ def test_a_server_promoted_without_the_slot_halts(
 def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F57: the server drops such a copy itself, so that the slot is missing."""
+    """F57: the server drops such a copy itself, so the slot is missing."""
     with pair(pg_server, 18) as (primary, standby):
         daemon = new_daemon(primary, "postgres", source=FAILOVER)
         daemon.start().wait_state("streaming")
@@ -79,7 +79,9 @@ def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
         assert daemon.stop() == 0
         make_standby(primary, standby)
         copies = f"SELECT temporary FROM pg_replication_slots WHERE slot_name = '{daemon.slot}' AND synced"
-        eventually(lambda: standby.execute(copies) == [(True,)], "its copy is behind nobody's")
+        eventually(
+            lambda: standby.execute(copies) == [(True,)], "the synchronized slot is temporary, not yet usable"
+        )
         primary.kill()
         promote(standby)
         daemon.config["source"]["dsn"] = hosts_dsn("postgres", primary, standby)
@@ -95,7 +97,7 @@ def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
 def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F58: without synchronized_standby_slots the topics may have what the new primary never had."""
+    """F58: without synchronized_standby_slots the topics may have changes that the new primary never had."""
     with pair(pg_server, 18) as (primary, standby):
         daemon = followed(new_daemon, primary, standby)
         run_script(
@@ -116,18 +118,18 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         daemon.start()
         reason = halts_with(daemon, "CDCD-SOURCE-TIMELINE")
         assert "switch_lsn=" in reason
-        assert {ACCEPT_GAP, RESNAPSHOT} == set(commands_in(hint_of(reason))), "both are gone by below"
+        assert {ACCEPT_GAP, RESNAPSHOT} == set(commands_in(hint_of(reason))), "both commands are run below"
         line = audited(command(daemon, *ACCEPT_GAP))
         daemon.wait_state("streaming")
         run_script(standby.dsn(), "INSERT INTO t VALUES (4, 'after')")
         topic = f"{daemon.name}.public.t"
         events = reader.wait([topic], lambda events: any(one.key == {"id": 4} for one in events))
         happened = sorted(one.key["id"] for one in events if one.op == "c" and one.key != {"id": 3})
-        assert happened == [2, 4], "none twice, none lost"
-        said = next(one for one in events if one.op == "g").source["special"]
-        assert said["gap.from_lsn"] == line["from_lsn"]
+        assert happened == [2, 4], "each row is there once"
+        special = next(one for one in events if one.op == "g").source["special"]
+        assert special["gap.from_lsn"] == line["from_lsn"]
         timelines = {one.key["id"]: one.source["timeline"] for one in events if one.op == "c"}
-        assert timelines == {2: 1, 3: 1, 4: 2}, "that of the commit"
+        assert timelines == {2: 1, 3: 1, 4: 2}, "each change has the timeline of its commit"
         assert_each_once(events)
         ordered = sorted(events, key=lambda one: one.sequence or BEGINNING)
         assert [op for op, _ in groupby(ordered, lambda one: one.op)] == ["r", "c", "g", "c"]
@@ -136,14 +138,14 @@ def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
         audited(command(daemon, *RESNAPSHOT))
         daemon.start().wait_state("streaming")
         assert 3 not in folded(equals_table(reader, topic, standby, "postgres")), (
-            "a new snapshot takes it away"
+            "a new snapshot removes the row"
         )
 
 
 def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted_server(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F3, F58: the position lies behind the point where the timelines part, and other changes take its LSNs."""
+    """F3, F58: the stored position is behind the timeline switch, where other changes have the same LSNs."""
     with pair(pg_server, 18) as (primary, standby):
         daemon = followed(new_daemon, primary, standby)
         run_script(primary.dsn(), "ALTER SYSTEM RESET synchronized_standby_slots", "SELECT pg_reload_conf()")
@@ -170,7 +172,7 @@ def test_what_only_an_idle_stream_has_confirmed_is_not_confirmed_on_the_promoted
 def test_a_server_restored_to_an_earlier_state_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F62: a copy from before; F58: one that was promoted there."""
+    """F62: an earlier copy of the server halts the daemon; F58: so does an earlier copy that was promoted."""
     with pair(pg_server, 18) as (primary, earlier):
         daemon = new_daemon(primary, "postgres")
         copy_of(primary, earlier)
@@ -203,15 +205,18 @@ def test_a_server_restored_to_an_earlier_state_halts(
         (earlier.data_folder / "standby.signal").touch()
         earlier.start()
         promote(earlier)
-        assert "CDCD-SOURCE-BEHIND" in command(daemon, "resume").stdout, "what it stood still for"
-        eventually(lambda: daemon.status()["reason"].startswith("CDCD-SOURCE-TIMELINE"), "another timeline")
+        assert "CDCD-SOURCE-BEHIND" in command(daemon, "resume").stdout, "the reason of the halt"
+        eventually(
+            lambda: daemon.status()["reason"].startswith("CDCD-SOURCE-TIMELINE"),
+            "the daemon halts for the other timeline",
+        )
 
 
-@pytest.mark.long  # three servers; the verdict's table has it
+@pytest.mark.long  # three servers; tests/unit/recovery has the case, too
 def test_a_server_that_was_promoted_apart_to_the_same_timeline_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F58: two copies were promoted, and neither knew of the other: both call their timeline the second."""
+    """F58: two copies were promoted independently: both have a timeline 2."""
     with pair(pg_server, 18) as (primary, first), contextlib.ExitStack() as stopping:
         second = pg_server.fresh(18)
         stopping.callback(second.stop, "immediate")
@@ -248,7 +253,7 @@ def _wal_lsn(server: PostgresServer) -> str:
 def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F61, F62: another system identifier halts; readers put changes in the order of their LSNs."""
+    """F61, F62: another system identifier halts; readers order changes by their LSNs."""
     with pair(pg_server, 18) as (primary, other):
         daemon = new_daemon(primary, "postgres")
         daemon.start().wait_state("streaming")
@@ -270,18 +275,20 @@ def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further
 
 
 def follows_everything(primary: PostgresServer, standby: PostgresServer) -> None:
-    """Wait until the standby has all that is written now."""
+    """Wait until the standby has received all WAL written so far."""
     ((lsn,),) = primary.execute("SELECT pg_current_wal_flush_lsn()")
     eventually(
         lambda: standby.execute("SELECT pg_last_wal_receive_lsn() >= %s::pg_lsn", lsn) == [(True,)],
-        "the standby has it",
+        "the standby has received the WAL",
     )
 
 
 def cut_off(standby: PostgresServer) -> None:
-    """Let the standby receive nothing any more."""
+    """Stop the replication to the standby."""
     run_script(standby.dsn(), "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-    eventually(lambda: not standby.execute("SELECT 1 FROM pg_stat_wal_receiver"), "it receives nothing")
+    eventually(
+        lambda: not standby.execute("SELECT 1 FROM pg_stat_wal_receiver"), "the standby receives no WAL"
+    )
 
 
 def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
@@ -291,7 +298,7 @@ def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
     new_linked: NewLinked,
     reader: Reader,
 ) -> None:
-    """F10: the same host and port, and another cluster behind it, as after a change in the DNS."""
+    """F10: another cluster has the same host and port, as after a change in the DNS."""
     other = pg_server(17)
     other.create_database(database)
     try:
@@ -320,10 +327,10 @@ def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_
     new_linked: NewLinked,
     reader: Reader,
 ) -> None:
-    """F59: slot and stored position are compared on one server; the next try sees who answers now."""
+    """F59: slot and stored position are compared on one server; the next attempt identifies the server again."""
     other = pg_server(17)
     other.create_database(database)
-    # Two, because whether they agree is asked only by a start, right after it has asked who the server is.
+    # Two publications: a start compares them directly after it has identified the server, and nothing else does.
     names = ["one", "two"]
     try:
         for server in (postgres, other):
@@ -332,8 +339,8 @@ def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_
         source = {"publication": {"names": names}}
         with new_linked(postgres, database, source=source) as (daemon, link):
 
-            def move(way: Way, piece: bytes) -> bytes:
-                if way == "up" and b"WITH published AS" in piece:
+            def move(direction: Way, piece: bytes) -> bytes:
+                if direction == "up" and b"WITH published AS" in piece:
                     link.point_to(other.port)
                 return piece
 
@@ -341,7 +348,7 @@ def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_
             assert daemon.stop() == 0
             link.change(move)
             daemon.start()
-            # Not CDCD-SLOT-MISSING: that the other server has no such slot says nothing of this one.
+            # Not CDCD-SLOT-MISSING: the missing slot of the other server says nothing about this server.
             halts_with(daemon, "CDCD-SOURCE-IDENTITY")
             (line,) = daemon.events("retrying")
             assert "another server answers" in str(line)
@@ -357,7 +364,7 @@ def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_
 def test_a_slot_is_neither_dropped_nor_made_on_another_server(
     postgres: PostgresServer, pg_server: PostgresServers
 ) -> None:
-    """F59: an attempt that was cut off is begun again, and the name moves before the drop, or right after it."""
+    """F59: after an interrupted attempt, the name moves to another server before the drop, or directly after it."""
     with (
         source_database(postgres) as settings,
         Proxy(postgres.port) as link,
@@ -382,7 +389,7 @@ def test_a_slot_is_neither_dropped_nor_made_on_another_server(
             assert len(postgres.execute(slots, settings.slot)) == 1
             assert other.execute(slots, settings.slot) == before
 
-            def move(way: Way, piece: bytes) -> bytes:
+            def move(_direction: Way, piece: bytes) -> bytes:
                 if b"pg_drop_replication_slot" in piece:
                     link.point_to(other.port)
                 return piece
@@ -403,7 +410,7 @@ def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(
     database: str,
     reader: Reader,
 ) -> None:
-    """F59: asked once more when the stream runs, the server is a standby: nothing is read before it is a primary."""
+    """F59: cdcd identifies the server again once it streams: it reads nothing from a standby and waits."""
     with pg_server.fresh(18) as standby, new_linked(postgres, database) as (daemon, link):
         standby.create_database(database)
         standby.stop()
@@ -414,20 +421,18 @@ def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(
         assert daemon.stop() == 0
         run_script(postgres.dsn(database), "INSERT INTO t VALUES (2, 'meanwhile')")
 
-        def move(way: Way, piece: bytes) -> bytes:
-            if way == "up" and b"START_REPLICATION" in piece:
+        def move(direction: Way, piece: bytes) -> bytes:
+            if direction == "up" and b"START_REPLICATION" in piece:
                 link.point_to(standby.port)
             return piece
 
         begun = len(daemon.events("streaming"))
         link.change(move)
         daemon.start()
-        eventually(lambda: len(daemon.events("retrying")) >= 2, "it waits")
+        eventually(lambda: len(daemon.events("retrying")) >= 2, "the daemon waits")
         opened = len(daemon.events("progress_read"))
-        eventually(lambda: len(daemon.events("retrying")) >= 4, "it waits on")
-        assert len(daemon.events("progress_read")) == opened, (
-            "and ends no other's Kafka transaction meanwhile"
-        )
+        eventually(lambda: len(daemon.events("retrying")) >= 4, "the daemon still waits")
+        assert len(daemon.events("progress_read")) == opened, "meanwhile the daemon fences no other producer"
         assert {line["code"] for line in daemon.events("retrying")} == {SourceStandby.code}
         assert len(daemon.events("streaming")) == begun
         link.change(None)

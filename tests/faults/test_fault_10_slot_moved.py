@@ -1,4 +1,4 @@
-"""Fault 10: a slot that cannot go on: its halt, and the two ways on, seen by an independent reader (F3, F10)."""
+"""Fault 10: a slot that was moved: its halt, and the two resolutions, seen by an independent reader (F3, F10)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wal_status(server: PostgresServer, daemon: Daemon) -> str:
 
 
 def halted(server: PostgresServer, database: str, daemon: Daemon, breaks: Break, code: str) -> str:
-    """Stream a little, stop, change rows and break the slot while nobody looks; the reason of the halt."""
+    """Stream some rows, stop, change rows and break the slot, start again; return the reason of the halt."""
     change(
         server,
         database,
@@ -109,7 +109,7 @@ def goes_on_with_a_marked_gap(
     planned = command(daemon, *ACCEPT_GAP, "--dry-run")
     assert planned.returncode == 0, planned.stderr
     assert code in planned.stdout
-    assert daemon.status()["state"] == "halted", "a dry run tells nobody"
+    assert daemon.status()["state"] == "halted", "a dry run does not signal the daemon"
 
     line = audited(command(daemon, *ACCEPT_GAP))
     assert (line["event"], line["who"], line["reason"]) == ("gap_accepted", getpass.getuser(), code)
@@ -117,23 +117,23 @@ def goes_on_with_a_marked_gap(
     change(server, database, "INSERT INTO t VALUES (5, 'after')")
     events = reader.wait([topic], lambda events: 5 in folded(events))
     markers = [event for event in events if event.op == "g"]
-    assert sorted(event.partition for event in markers) == [0, 1], "each partition has it"
+    assert sorted(event.partition for event in markers) == [0, 1], "each partition has a marker"
     for marker in markers:
-        said = marker.source["special"]
-        assert (said["gap.from_lsn"], said["gap.to_lsn"]) == (line["from_lsn"], line["to_lsn"])
-        assert said["gap.reason"] == code
+        special = marker.source["special"]
+        assert (special["gap.from_lsn"], special["gap.to_lsn"]) == (line["from_lsn"], line["to_lsn"])
+        assert special["gap.reason"] == code
         assert (marker.value["before"], marker.value["after"], marker.key) == (None, None, None)
     ordered = [event.op for event in sorted(events, key=lambda event: event.sequence or BEGINNING)]
     assert ordered == ["r"] * (before - 1) + ["c"] + ["g"] * 2 + ["c"], (
-        "between what came before and what follows"
+        "the markers are between the changes before and after the gap"
     )
     assert folded(events) == {1: "copied", 2: "deleted in the gap", 3: "streamed", 5: "after"}
-    assert command(daemon, *ACCEPT_GAP).returncode == 1, "a daemon that streams is left alone"
+    assert command(daemon, *ACCEPT_GAP).returncode == 1, "the command is refused while the daemon streams"
     assert daemon.status()["state"] == "streaming"
     assert daemon.stop() == 0
     assert "nothing is missing" in command(daemon, *ACCEPT_GAP).stderr
     daemon.start().wait_state("streaming")
-    assert len([event for event in reader.read(topic) if event.op == "g"]) == 2, "told once"
+    assert len([event for event in reader.read(topic) if event.op == "g"]) == 2, "a restart adds no marker"
 
 
 def is_copied_anew(server: PostgresServer, database: str, daemon: Daemon, reader: Reader, code: str) -> None:
@@ -146,16 +146,18 @@ def is_copied_anew(server: PostgresServer, database: str, daemon: Daemon, reader
     ops = [
         event.op for event in sorted(events, key=lambda event: event.sequence or BEGINNING) if event.op != "r"
     ]
-    assert ops == ["c", "g", "g", "t", "t", "c"], "the gap, the emptying, and what was copied"
+    assert ops == ["c", "g", "g", "t", "t", "c"], (
+        "the gap markers, the truncates, and the change after the snapshot"
+    )
     assert all("gap.to_lsn" not in event.source["special"] for event in events if event.op == "g"), (
-        "nothing stays missing"
+        "the new snapshot closes the gap, so its marker has no end"
     )
 
 
 def test_a_new_snapshot_may_be_had_without_any_trouble(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """When the daemon is stopped; one that streams is not disturbed."""
+    """A new snapshot can be requested while the daemon is stopped; a streaming daemon is not disturbed."""
     daemon = new_daemon(postgres, database)
     change(
         postgres, database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'a')"
@@ -167,13 +169,13 @@ def test_a_new_snapshot_may_be_had_without_any_trouble(
     refused = command(daemon, *RESNAPSHOT)
     assert refused.returncode == 1
     assert "CDCD-RESUME-REFUSED" in refused.stderr
-    assert daemon.status()["state"] == "streaming", "nobody was fenced"
+    assert daemon.status()["state"] == "streaming", "the daemon was not fenced"
     reported = command(daemon, "resume")
     assert "it was in state streaming" in reported.stdout
     assert daemon.stop() == 0
     assert "no cdcd answers" in command(daemon, "resume").stderr
     assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested"
-    assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested", "it may be repeated"
+    assert audited(command(daemon, *RESNAPSHOT))["reason"] == "requested", "the request can be repeated"
     daemon.start().wait_state("streaming")
     events = equals_table(reader, f"{daemon.name}.public.t", postgres, database)
     assert [event.op for event in events].count("r") == 2
@@ -207,7 +209,7 @@ def test_a_flat_topic_has_the_marker_too(
 def test_a_slot_that_is_advanced_between_the_verdict_and_the_start_halts_before_anything_is_read(
     postgres: PostgresServer, database: str, new_linked: NewLinked, reader: Reader
 ) -> None:
-    """F3, after START_REPLICATION: whoever moves the slot then, the server sends nothing of what is missing."""
+    """F3, at START_REPLICATION: the slot is advanced then, and the server does not send the skipped changes."""
     with new_linked(postgres, database) as (daemon, link):
         change(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)")
         daemon.start().wait_state("streaming")
@@ -217,8 +219,8 @@ def test_a_slot_that_is_advanced_between_the_verdict_and_the_start_halts_before_
         change(postgres, database, "INSERT INTO t VALUES (2)")
         begun = len(daemon.events("streaming"))
 
-        def advance(way: Way, piece: bytes) -> bytes:
-            if way == "up" and b"START_REPLICATION" in piece:
+        def advance(direction: Way, piece: bytes) -> bytes:
+            if direction == "up" and b"START_REPLICATION" in piece:
                 advanced(postgres, database, daemon)
             return piece
 

@@ -1,8 +1,8 @@
-"""Fault 11: a slot that the server has invalidated, and the two ways on (F23).
+"""Fault 11: a slot that the server has invalidated, and the two resolutions (F23).
 
-Of its causes `wal_removed` and `idle_timeout` are made here. `rows_removed` and `wal_level_insufficient` come to the
-slots of a standby alone (a primary with logical slots does not start with a lower wal_level): they are in the table
-of verdicts, `tests/unit/recovery/test_start_decision.py`.
+These tests cause `wal_removed` and `idle_timeout`. `rows_removed` and `wal_level_insufficient` occur only for slots
+of a standby (a primary with logical slots does not start with a lower wal_level): they are in the table of verdicts,
+`tests/unit/recovery/test_start_decision.py`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def outgrown(server: PostgresServer, database: str, daemon: Daemon) -> None:
 def test_a_slot_that_the_server_gave_up_is_made_anew(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, way: tuple[str, ...]
 ) -> None:
-    """F23: max_slot_wal_keep_size; its cause is in the halt."""
+    """F23: max_slot_wal_keep_size invalidates the slot, and the halt names the cause."""
     with pg_server.fresh(18, settings={"max_wal_size": "32MB", "min_wal_size": "32MB"}) as server:
         daemon = new_daemon(server, "postgres")
         reason = halted(server, "postgres", daemon, outgrown, "CDCD-SLOT-LOST")
         assert "wal_removed" in reason
         assert way in commands_in(hint_of(reason))
         lost = re.compile(r'^cdcd_slot_wal_status\{[^}]*status="lost"[^}]*\} 1\.0$', re.M)
-        eventually(lambda: lost.search(daemon.get("/metrics")[1]), "the metric says so")
+        eventually(lambda: lost.search(daemon.get("/metrics")[1]), "the metric shows the status")
         if way == RESNAPSHOT:
             is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")
         else:
@@ -62,7 +62,7 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(
 def test_a_slot_that_was_idle_for_too_long_is_copied_anew(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F23: idle_replication_slot_timeout of PostgreSQL 18, a minute at least."""
+    """F23: idle_replication_slot_timeout of PostgreSQL 18, whose minimum is one minute."""
     with pg_server.fresh(18, settings={"idle_replication_slot_timeout": "1min"}) as server:
         daemon = new_daemon(server, "postgres")
 
@@ -71,7 +71,7 @@ def test_a_slot_that_was_idle_for_too_long_is_copied_anew(
                 server.execute("CHECKPOINT")
                 return wal_status(server, daemon) == "lost"
 
-            eventually(is_lost, "the slot was idle for too long", 150)
+            eventually(is_lost, "the server has invalidated the idle slot", 150)
 
         assert "idle_timeout" in halted(server, "postgres", daemon, idle, "CDCD-SLOT-LOST")
         is_copied_anew(server, "postgres", daemon, reader, "CDCD-SLOT-LOST")

@@ -1,4 +1,4 @@
-"""Fault 12: another client holds the slot at the start: cdcd waits, says who it is, takes over when it is free."""
+"""Fault 12: another client holds the slot at the start: cdcd waits, names its pid, and takes over a free slot."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.support.waiting import eventually
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Another client on the slot."""
+    """Another client that holds the slot; `pid` is that of its walsender."""
 
     connection: Any
     pid: int
-    falls_silent: Callable[[], None]
+    stop_feedback: Callable[[], None]
 
 
 @contextmanager
 def held(server: PostgresServer, database: str, daemon: Daemon, options: str = "") -> Iterator[Holder]:
-    """A client that streams from the daemon's slot and confirms nothing: its connection, its walsender's pid.
+    """Yield a client that streams from the daemon's slot and confirms nothing.
 
-    It says now and then that it lives; whoever makes it lose the slot stops that.
+    The client sends feedback until the test calls `stop_feedback`, so that it does not lose the slot before.
     """
     connection = psycopg2.connect(
         server.dsn(database) + options, connection_factory=LogicalReplicationConnection
@@ -45,15 +45,15 @@ def held(server: PostgresServer, database: str, daemon: Daemon, options: str = "
                 daemon.slot, decode=False, options={"proto_version": "1", "publication_names": publication}
             )
             ((pid,),) = server.execute(SLOT_OWNER, daemon.slot)
-            with alive(cursor) as falls_silent:
-                yield Holder(connection, pid, falls_silent)
+            with alive(cursor) as stop_feedback:
+                yield Holder(connection, pid, stop_feedback)
     finally:
         connection.close()
 
 
 @contextmanager
 def alive(cursor: Any) -> Iterator[Callable[[], None]]:
-    """Send feedback until what is yielded is called."""
+    """Send feedback until the yielded function is called."""
     over = threading.Event()
 
     def feed() -> None:
@@ -63,28 +63,28 @@ def alive(cursor: Any) -> Iterator[Callable[[], None]]:
     feeding = threading.Thread(target=feed, daemon=True)
     feeding.start()
 
-    def falls_silent() -> None:
+    def stop_feedback() -> None:
         over.set()
         feeding.join()
 
     try:
-        yield falls_silent
+        yield stop_feedback
     finally:
-        falls_silent()
+        stop_feedback()
 
 
 def ended(_server: PostgresServer, holder: Holder) -> None:
-    """The client goes."""
+    """The client closes its connection."""
     holder.connection.close()
 
 
 def killed(server: PostgresServer, holder: Holder) -> None:
-    """Its walsender is terminated."""
+    """The client's walsender is terminated."""
     server.execute("SELECT pg_terminate_backend(%s)", holder.pid)
 
 
 def left_alone(_server: PostgresServer, _holder: Holder) -> None:
-    """It is frozen: it answers nothing, and the server gives it up after wal_sender_timeout (F74)."""
+    """The client sends nothing more, and the server ends its walsender after wal_sender_timeout (F74)."""
 
 
 @pytest.mark.parametrize("let_go", [ended, killed, left_alone])
@@ -95,7 +95,7 @@ def test_it_is_waited_for(
     reader: Reader,
     let_go: Callable[[PostgresServer, Holder], None],
 ) -> None:
-    """F18."""
+    """F18: cdcd waits for a slot that another client holds, and starts when the slot is free."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")
@@ -106,8 +106,8 @@ def test_it_is_waited_for(
         page = daemon.start().wait_state("waiting_slot")
         assert f"pid={holder.pid}" in page["reason"]
         assert "CDCD-SLOT-ACTIVE" in page["reason"]
-        eventually(lambda: len(daemon.events("retrying")) >= 2, "it asks again")
-        holder.falls_silent()
+        eventually(lambda: len(daemon.events("retrying")) >= 2, "the daemon retries")
+        holder.stop_feedback()
         let_go(postgres, holder)
         daemon.wait_state("streaming")
         assert postgres.execute(SLOT_OWNER, daemon.slot) != [(holder.pid,)]

@@ -1,4 +1,4 @@
-"""F39, F42, F72, fault 13: a publication that is changed under the daemon is never changed in silence."""
+"""F39, F42, F72, fault 13: cdcd reports every change of the publication."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WIDENED = "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncat
 
 
 class Watched:
-    """A watch on a real server, and what it has found."""
+    """A publication monitor on a real server, and the errors that it found."""
 
     def __init__(self, connection: Any, *, halts_at_removal: bool = False) -> None:
         self.connection = connection
@@ -49,7 +49,7 @@ class Watched:
         assert self.look() == []
 
     def again(self) -> Watched:
-        """What the next process sees at its start, before it has looked."""
+        """Return the monitor as the next process has it at its start, before the first comparison."""
         other = copy.copy(self)
         other.errors, other.kept = [], TopicIdentities.load(self.kept.dump(), 0)
         other.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=True)
@@ -57,7 +57,7 @@ class Watched:
         return other
 
     def look(self) -> list[str]:
-        """One look; the kinds and tables of what it saw."""
+        """Compare once; return the kinds and tables of the changes found."""
         comparison = self.watch.compare(self.connection)
         error = self.watch.judge(comparison)
         self.errors += [] if error is None else [error]
@@ -97,7 +97,7 @@ def test_each_change_is_seen_once(pg_server: PostgresServers, major: int) -> Non
         for statements, expected in steps:
             run_script(settings.dsn, *statements)
             assert watched.look() == expected, statements
-            assert watched.look() == [], "it is told once"
+            assert watched.look() == [], "each change is reported once"
         assert watched.errors == []
         again = ["DROP PUBLICATION pub", "CREATE PUBLICATION pub FOR TABLE t WITH (publish = 'insert')"]
         run_script(settings.dsn, *again)
@@ -125,7 +125,7 @@ def test_a_removed_table_halts_where_that_is_wanted(pg_server: PostgresServers) 
 def test_what_was_changed_while_nobody_looked_is_judged_as_if_somebody_had(
     pg_server: PostgresServers,
 ) -> None:
-    """Each way, against a watch that goes on: the server's own catalog is compared with what was kept in Kafka."""
+    """Each change has the same result in a running monitor and in a new one that starts with the state from Kafka."""
     ways = (
         ("ALTER PUBLICATION pub ADD TABLE v", None),
         (NARROWED, None),
@@ -152,7 +152,7 @@ def test_what_was_changed_while_nobody_looked_is_judged_as_if_somebody_had(
 
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_schema_that_was_out_between_two_looks_is_seen(pg_server: PostgresServers, major: int) -> None:
-    """F42: also while nobody looked; what was written to its tables in between is in no stream."""
+    """F42: even if the schema was out between two checks; changes of its tables in between are in no stream."""
     left_out = "ALTER PUBLICATION pub DROP TABLES IN SCHEMA public"
     put_back = "ALTER PUBLICATION pub ADD TABLES IN SCHEMA public"
     tables = (*TABLES[:2], "CREATE PUBLICATION pub FOR TABLES IN SCHEMA public")
@@ -176,7 +176,7 @@ def test_a_schema_that_was_out_between_two_looks_is_seen(pg_server: PostgresServ
 def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F42: it is published through its parent, at any height."""
+    """F42: a partition is published through its parent, at any level."""
     tables = (
         "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a)",
         "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (a)",
@@ -191,7 +191,7 @@ def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
         watched = Watched(connection)
         run_script(settings.dsn, LEFT_OUT, "ALTER PUBLICATION pub ADD TABLE t")
         assert watched.look() == ["table_readded public.high"], (
-            "the other has its own parent in it all the time"
+            "the other partition's parent was published all the time"
         )
         run_script(
             settings.dsn, "ALTER PUBLICATION pub DROP TABLE low", "ALTER PUBLICATION pub ADD TABLE low"
@@ -207,7 +207,7 @@ def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
 
 
 def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_server: PostgresServers) -> None:
-    """A table that is put back while the daemon stands still has lost what was written in between (F42)."""
+    """Changes of a table that is added again during a halt are lost, so a second halt names the table (F42)."""
     with (
         source_database(pg_server(18), *TABLES) as settings,
         contextlib.closing(connect_sql(settings)) as connection,
@@ -218,7 +218,7 @@ def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_serv
         run_script(settings.dsn, "ALTER PUBLICATION pub ADD TABLE t")
         watched.watch.resumed(watched.errors[-1])
         assert watched.look() == ["table_readded public.t"]
-        assert watched.again().look() == ["table_readded public.t"], "a restart is no acceptance"
+        assert watched.again().look() == ["table_readded public.t"], "a restart does not accept the change"
         watched.watch.resumed(watched.errors[-1])
         watched.look()
         assert watched.look() == watched.again().look() == []
@@ -226,7 +226,7 @@ def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_serv
 
 
 def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServers) -> None:
-    """The server locks a table to tell its columns; what has changed is told when it lets go."""
+    """The server locks a table to read its columns; the change is reported once the lock is released."""
     with (
         source_database(pg_server(18), *TABLES) as settings,
         contextlib.closing(connect_sql(settings)) as connection,
@@ -246,7 +246,7 @@ def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServer
 def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_confirmed_past_it(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
 ) -> None:
-    """The server itself says so: an error on 17, on 18 a notice beside a stream that lacks the row (F72)."""
+    """The server reports it: 17 with an error, 18 with a warning, while its stream lacks the row (F72)."""
     with source_database(pg_server(major), "CREATE TABLE t (a int PRIMARY KEY)") as settings:
         server, name = pg_server(major), settings.slot
         with new_daemon(server, name) as daemon:
@@ -274,7 +274,7 @@ def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_conf
                 halts = len(daemon.events("halted"))
                 assert halts < 3, daemon.log()
                 daemon.process.send_signal(signal.SIGHUP)
-                eventually(lambda: len(daemon.events("halted")) > halts, "it looks once more, and halts")  # noqa: B023
+                eventually(lambda: len(daemon.events("halted")) > halts, "the daemon checks again, and halts")  # noqa: B023
             assert daemon.stop() == 0
         events = reader.read(f"{daemon.name}.public.t")
         assert [event.value["after"]["a"] for event in events] == [1]
@@ -283,7 +283,7 @@ def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_conf
 def test_a_table_taken_out_while_no_daemon_runs_halts_the_next_start(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F42: PostgreSQL leaves its changes out and says nothing; cdcd knows what was published from Kafka."""
+    """F42: PostgreSQL silently leaves out the table's changes; cdcd has the published tables in Kafka."""
     run_script(postgres.dsn(database), *TABLES)
     publication = {"names": ["pub"], "table_removed": "halt"}
     daemon = new_daemon(postgres, database, source={"publication": publication})
@@ -295,9 +295,7 @@ def test_a_table_taken_out_while_no_daemon_runs_halts_the_next_start(
     assert "table public.t was removed from" in halts_with(daemon.start(), PublicationChanged.code)
     run_script(postgres.dsn(database), "ALTER PUBLICATION pub ADD TABLE t", "INSERT INTO t VALUES (3)")
     daemon.reload()
-    eventually(
-        lambda: "added again" in daemon.status()["reason"], "what is there now is something else again"
-    )
+    eventually(lambda: "added again" in daemon.status()["reason"], "the second halt names the added table")
     assert reader.read(f"{daemon.name}.public.u") == []
     daemon.reload()
     daemon.wait_state("streaming")
@@ -306,4 +304,4 @@ def test_a_table_taken_out_while_no_daemon_runs_halts_the_next_start(
     daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
     rows = sorted(event.value["after"]["a"] for event in reader.read(f"{daemon.name}.public.t"))
-    assert rows == [1, 3], "what was written in between is not in the stream, as both halts have said"
+    assert rows == [1, 3], "the row written in between is not in the stream, as both halts report"
