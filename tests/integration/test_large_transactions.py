@@ -1,4 +1,4 @@
-"""A PostgreSQL transaction that is larger than one Kafka transaction may be: a halt, or parts."""
+"""A PostgreSQL transaction larger than the limit of a Kafka transaction: a halt, or partial transactions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CHANGES = ROWS + 2 * (ROWS // 100) + 50
 
 
 def changes(reader: Reader, topic: str) -> int:
-    """How many changes readers have; a tombstone is none."""
+    """Return the number of changes that readers have, without tombstones."""
     return sum(event.value is not None for event in reader.read(topic))
 
 
 def progress(kafka: KafkaBroker, daemon: Daemon) -> list[dict[str, Any]]:
-    """The progress records, in their order."""
+    """Return the progress records, in their order."""
     found = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
     return [json.loads(message.value() or b"") for message in found if message.key() == daemon.slot.encode()]
 
@@ -55,7 +55,9 @@ def test_each_change_is_there_once_after_kills_between_parts(
     kafka_door: Proxy,
     streaming: str,
 ) -> None:
-    """F4, F5, F64: what is written of it is dropped when it comes again, and nothing of it is confirmed before."""
+    """F4, F5, F64: readers drop the parts of a transaction that comes again; nothing of it is confirmed before its
+    end.
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     over = {
         "sink": {"large_transactions": {"policy": "parts", "max_rows": 500}},
@@ -68,20 +70,22 @@ def test_each_change_is_there_once_after_kills_between_parts(
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         before = wal_position(postgres)
-        kafka_door.slow(bytes_per_s=500_000)  # so that it is killed inside
+        kafka_door.slow(bytes_per_s=500_000)  # so that the kill comes between its parts
         postgres.execute(LARGE, dbname=database)
         for kill in range(2):
             known = parts_of(kafka, daemon)
             eventually(lambda known=known: parts_of(kafka, daemon) > known, f"parts before kill {kill}", 120)
             daemon.kill()
             if "part" in progress(kafka, daemon)[-1]:
-                # Nothing of a transaction is confirmed before all of it is durable.
+                # Nothing of a transaction is confirmed before all its rows are durable.
                 written = parse_lsn(progress(kafka, daemon)[-1]["part"]["commit_lsn"])
                 assert before <= (confirmed_position(postgres, daemon.slot) or 0) <= written
             daemon.start()
         kafka_door.heal()
         eventually(lambda: changes(reader, topic) >= CHANGES, "all of it", 150, 0.5)
-        eventually(lambda: "part" not in progress(kafka, daemon)[-1], "the record that makes it whole")
+        eventually(
+            lambda: "part" not in progress(kafka, daemon)[-1], "the record that completes the transaction"
+        )
         events = [event for event in reader.read(topic) if event.value is not None]
         assert len(events) == CHANGES
         assert_each_once(events)
@@ -96,7 +100,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
 def test_by_default_it_is_a_halt_that_names_the_ways_on(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Nothing of it is visible; what came before is; and once parts are allowed, all of it comes."""
+    """Nothing of the transaction is visible; earlier changes are; with parts allowed, all its changes arrive."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     with new_daemon(postgres, database, sink={"large_transactions": {"max_rows": 1000}}) as daemon:
         topic = f"{daemon.name}.public.t"

@@ -1,4 +1,4 @@
-"""Whatever libpq and librdkafka say is a line of the log: structured, and counted where it comes again."""
+"""Every message of libpq and librdkafka is a line of the log: structured, and counted when it repeats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STORED_UNDER_GERMAN = "INSERT INTO public.t VALUES (1, '2024-02-01')"
 def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
 ) -> None:
-    """It finds its names by the database's own search path, and what it sets does not reach a value (F53)."""
+    """The trigger finds its names by the database's own search path, and its settings do not affect values (F53)."""
     server = pg_server(major)
     dbname = new_database_name()
     server.create_database(dbname)
@@ -53,7 +53,7 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
         assert captured.returncode == 0, captured.stderr
         raw = [line for line in captured.stderr.splitlines() if not line.startswith("cdcd: ")]
         assert {one["event"] for one in lines("\n".join(raw))} == {"server_notice"}
-        assert len(raw) < len(captured.stderr.splitlines()), "what it says itself is said as it is"
+        assert len(raw) < len(captured.stderr.splitlines()), "the trigger's own lines are logged unchanged"
         with daemon.start():
             daemon.wait_state("streaming")
             server.execute("INSERT INTO public.t VALUES (2, '2024-02-02')", dbname=dbname)
@@ -76,7 +76,7 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
 def test_a_broker_that_restarts_is_one_warning(
     pg_server: PostgresServers, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
-    """Each client of the daemon meets it, again and again: that it is refused is said once, then counted."""
+    """Each client of the daemon meets the restart repeatedly: the refused connection is logged once, then counted."""
     server = pg_server(18)
     server.execute("CREATE TABLE public.t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(server, database)
@@ -103,5 +103,5 @@ def refused(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def lines(log: str) -> list[dict[str, Any]]:
-    """Every line: one that is not JSON fails here."""
+    """Return every line: a line that is not JSON fails here."""
     return [json.loads(line) for line in log.splitlines()]

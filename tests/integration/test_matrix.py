@@ -1,6 +1,6 @@
-"""The matrix in its small form: majors of PostgreSQL, three ways to read each, one generated workload with kills.
+"""The matrix in its small form: majors of PostgreSQL, three configurations each, one generated workload with kills.
 
-`make matrix` runs every combination of options on every major, `make long` this one on the others.
+`make matrix` runs every combination of options on every major, `make long` this one on the other majors.
 """
 
 from __future__ import annotations

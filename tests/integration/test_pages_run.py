@@ -1,4 +1,4 @@
-"""The commands of the pages run as they stand there, against real servers: from the sample to the slot's end."""
+"""The commands of the doc pages run unchanged, against real servers: from the sample to the slot's end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEADLINE_S = 120
 
 
 def block(page: Path, begins: str) -> str:
-    """The page's block that begins with this."""
+    """Return the page's block that starts with this text."""
     (found,) = [one.text for one in blocks(page) if one.language == "sh" and one.text.startswith(begins)]
     return found
 
@@ -54,7 +54,7 @@ class Shell:
         (self.folder / "cdcd.yaml").write_text(yaml.safe_dump(self.tree))
 
     def run(self, text: str) -> str:
-        """Run it; each line has to end with status 0."""
+        """Run a block; each command has to end with status 0."""
         command = ["bash", "-ec", self._here(text)]
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=DEADLINE_S
@@ -63,7 +63,7 @@ class Shell:
         return done.stdout
 
     def start(self, text: str) -> None:
-        """Start it in the background."""
+        """Start a command in the background."""
         with (self.folder / "log").open("ab") as log:
             command = ["bash", "-ec", f"exec {self._here(text)}"]
             self.daemon = subprocess.Popen(

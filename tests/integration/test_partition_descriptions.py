@@ -1,8 +1,8 @@
-"""F78: where a row and what describes it come from different tables, or from different times.
+"""F78: a row and its description come from different tables, or from different times.
 
 Partitions with other columns than their root's or the same in another order, column lists and row filters of one or
 several publications, identities that change between two rows, partitions that leave and come back, tables that
-inherit: what is written folds to what SELECT finds.
+inherit: the records fold to the result of SELECT.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CHANGES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is there, what happens, and what is published of `t`."""
+    """The tables, the statements, and the published part of `t`."""
 
     name: str
     story: tuple[str, ...]
@@ -127,7 +127,7 @@ CASES = [
          "DELETE FROM t WHERE w = 2"),
     ),
     Case(
-        "the root's identity changes between its rows, which nobody tells its partitions",
+        "the root's identity changes between its rows, and its partitions keep theirs",
         (*ROWS, "UPDATE t SET id = id + 10", "ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET id = id + 10",
          "ALTER TABLE t REPLICA IDENTITY NOTHING", "UPDATE t SET id = id + 10",
          "ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET id = id + 10", "DELETE FROM t WHERE w = 2"),
@@ -197,7 +197,7 @@ def dbname(server: PostgresServer) -> Iterator[str]:
 async def test_what_is_written_folds_to_the_table(case: Case, server: PostgresServer, dbname: str) -> None:
     if server.major < case.since:
         server.execute("CREATE TABLE t (id int)", dbname=dbname)
-        return  # these servers have neither column lists nor row filters, and 14 a fault of its own
+        return  # these servers have neither column lists nor row filters, and 14 has a defect of its own
     dsn = server.dsn(dbname)
     run_script(dsn, "CREATE TABLE last (id int)", *case.setup)
     names = tuple(f"pub{number}" for number in range(len(case.published)))

@@ -1,8 +1,8 @@
-"""F78: rows that come as their root's, formed by the replica identity of the partition they are in.
+"""F78: rows published as their root's, formed by the replica identity of their partition.
 
 Every identity of a root with every identity of its partitions, published via the root or not, streamed or not, by
-each key policy: what is written folds to the table, as SELECT has it, and its old rows have what test_decoding says
-they have; or cdcd halts at the first change that does not name its row, and PostgreSQL's rules say which that is.
+each key policy: the records fold to the table, as SELECT returns it, and their old rows equal test_decoding's; or
+cdcd halts at the first change that does not identify its row, according to PostgreSQL's rules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PK, INDEX = frozenset({"id", "k"}), frozenset({"code", "k"})
 
 @dataclass(frozen=True)
 class Root:
-    """A root: what makes it, and the key of its records. `has_key`: partitions inherit a primary key."""
+    """A root: its definition, and the key of its records. `has_key`: partitions inherit a primary key."""
 
     sql: str
     key: Columns
@@ -75,7 +75,7 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class Statement:
-    """A change of rows that are there; `changed`: columns whose values it changes, all of them for a DELETE."""
+    """A change of existing rows; `changed`: the columns whose values it changes, all columns for a DELETE."""
 
     sql: str
     changed: Columns
@@ -85,7 +85,9 @@ class Statement:
         return self.changed == ALL
 
     def names_its_row(self, identity: Columns, key: Columns) -> bool:
-        """By PostgreSQL's rules: the old tuple is in the WAL if the identity is FULL, or changed, or the row goes."""
+        """Return whether PostgreSQL logs the old tuple: the identity is FULL, or is changed, or the row
+        is deleted.
+        """
         if identity == ALL:
             return True
         is_logged = bool(self.changed & identity)
@@ -114,14 +116,14 @@ STATEMENTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A root with two partitions of one identity; `identity` is empty where PostgreSQL finds none."""
+    """A root with two partitions of one identity; `identity` is empty if PostgreSQL finds none."""
 
     root: Root
     partition: str
     identity: Columns
 
     def key(self, policy: str) -> Columns:
-        """The key of the root's records under this policy."""
+        """Return the key of the root's records under this policy."""
         if self.root.key or policy == "one_partition":
             return self.root.key
         if policy == "key_columns":
@@ -129,17 +131,17 @@ class Case:
         return ALL if self.root.is_full else NONE
 
     def halting(self, policy: str) -> list[Statement]:
-        """The statements whose changes do not name their rows."""
+        """Return the statements whose changes do not identify their rows."""
         key = self.key(policy)
         return [one for one in STATEMENTS if self.identity and not one.names_its_row(self.identity, key)]
 
     def unlogged(self, policy: str) -> Columns:
-        """The columns that old rows are to name as not logged."""
+        """Return the columns that old rows must mark as not logged."""
         is_marked = self.root.is_full or not self.key(policy)
         return ALL - self.identity if is_marked and self.identity else NONE
 
     def make(self, name: str) -> Iterator[str]:
-        """The statements that make one table."""
+        """Return the statements that create one table."""
         key = ", PRIMARY KEY (id, k)" if self.root.has_key else ""
         columns = "id int NOT NULL, code text NOT NULL, k int NOT NULL, n int, big text"
         yield f"CREATE TABLE {name} ({columns}, UNIQUE (code, k){key}) PARTITION BY RANGE (k)"
@@ -154,7 +156,7 @@ class Case:
 def cases() -> Iterator[Any]:
     for (root_name, root), (partition, (_, identity)) in itertools.product(ROOTS.items(), PARTITIONS.items()):
         if partition == "own_key" and root.has_key:
-            continue  # it has one already
+            continue  # the key exists already
         known = NONE if partition == "default" and not root.has_key else identity
         yield pytest.param(Case(root, partition, known), id=f"{root_name}-{partition}")
 
@@ -214,7 +216,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
         one for transaction in reported.transactions for one in transaction.changes if isinstance(one, Change)
     ]
     for name, (policy, statements) in stories.items():
-        # Where each statement that halts has a story of its own, these are read one way or the other.
+        # A case in which each halting statement has its own transaction is read in one of the ways only.
         ways = (
             itertools.product(("root", "leaf"), ("off", "on"))
             if name.startswith("t0")
@@ -244,7 +246,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
 
 
 def _tell(server: PostgresServer, dbname: str, name: str, case: Case, statements: list[Statement]) -> None:
-    """Run a story in one transaction; where partitions have no identity, PostgreSQL refuses all but its INSERTs."""
+    """Run the statements in one transaction; partitions without an identity accept only the INSERTs."""
     inserts = [statement.format(name) for statement in INSERTS]
     if not case.identity:
         in_one_transaction(server.dsn(dbname), FILLER, *inserts)
@@ -261,7 +263,9 @@ def _selected(server: PostgresServer, dbname: str, name: str) -> list[tuple[Any,
 
 
 def folded(records: list[Decoded], columns: tuple[str, ...] = COLUMNS) -> list[tuple[Any, ...]]:
-    """The rows that the records leave, found by key or, without one, by what is known of their old rows."""
+    """Return the rows that the records leave, found by key or, without one, by the logged columns of
+    their old rows.
+    """
     rows: list[tuple[Any, dict[str, Any]]] = []
     deleted: dict[str, Any] = {}
     for record in records:
@@ -291,7 +295,7 @@ def _is_its(record: Decoded, key: Any, row: dict[str, Any], before: Any, value: 
 
 
 def _compare_old_rows(records: list[Decoded], changes: list[Change], unlogged: Columns) -> None:
-    """What was in the WAL of each old row is in its record, as test_decoding has it, and nothing else."""
+    """Check that each record's old row has exactly the columns in the WAL, as test_decoding shows them."""
     left = iter(records)
     for change in changes:
         record = next(left)

@@ -1,4 +1,6 @@
-"""F78, by a daemon: partitions whose replica identity is not their root's, and what `cdcd check` and the log say."""
+"""F78, with a daemon: partitions with another replica identity than their root, in `cdcd check`, the log and the
+topics.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ INSERT_LONG = "INSERT INTO r VALUES (1, repeat('z', 5000))"
 
 @pytest.fixture
 def via_root(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Iterator[Daemon]:
-    """A daemon that publishes roots; its tables are those of the two examples."""
+    """Return a daemon that publishes roots; its tables are those of the two examples."""
     postgres.execute(ROOT_IS_FULL + ";" + PARTITION_HAS_A_KEY, dbname=database)
     daemon = new_daemon(postgres, database, sink={"topics": {"partitions": 1}})
     postgres.execute(
@@ -41,7 +43,7 @@ def via_root(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> 
 
 
 def reported(reader: Reader, daemon: Daemon, table: str, count: int) -> list[Any]:
-    """Per change: op, key, before, after, unchanged."""
+    """Return per change: op, key, before, after, unchanged."""
     topic = f"{daemon.name}.public.{table}"
     events = reader.wait([topic], lambda events: len([one for one in events if one.op]) >= count)
     return [

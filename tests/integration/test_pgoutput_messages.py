@@ -1,7 +1,7 @@
-"""What real servers send is read, written back to the same bytes, and assembled into what was committed.
+"""Messages of real servers are read, written back to the same bytes, and assembled into the committed transactions.
 
-The judge is PostgreSQL: whichever protocol version, plain or streamed, the committed rows are the same, and
-are those that the statements left; each message that the server wrote is equal to what the writer makes.
+The judge is PostgreSQL: for every protocol version, plain or streamed, the committed rows are the same, and equal the
+rows that the statements left; each message of the server equals the writer's output.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _check(sent: list[tuple[int, bytes]], version: int, streaming: str) -> None:
                 transactions[-1].append(event.prefix)
             elif isinstance(event, TransactionCommitted):
                 transactions.append([])
-    # The non-transactional message leaves as soon as it is decoded, so it stands before what the next commit brings.
+    # The non-transactional message is sent as soon as it is decoded, so it comes before the next commit's items.
     assert transactions == [[1], ["loose", *_BULK], ["truncate t True"], [2], []]
     assert assembler.open_streams == 0
     assert (b"S" in {payload[:1] for _, payload in sent}) == (streaming != "off")

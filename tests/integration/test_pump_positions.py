@@ -1,4 +1,4 @@
-"""The flow on items of a real walsender: positions of messages and commits that lie side by side."""
+"""The flow with items of a real walsender: positions of adjacent messages and commits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SCHEMA = (
 async def test_a_row_whose_commit_follows_a_message_at_once_is_not_dropped(
     pg_server: PostgresServers,
 ) -> None:
-    """F1: a message outside the transaction ends where the transaction's commit record begins."""
+    """F1: a message outside the transaction ends at the position where the transaction's commit record begins."""
     with source_database(pg_server(18), *SCHEMA) as settings:
         start_lsn = make_slot(settings)
-        # In a segment of its own: behind a record that ends with its page comes the header of the next one.
+        # In a segment of its own: after a record that ends with its page comes the next page's header.
         run_script(
             plain(settings),
             "SELECT pg_switch_wal(); BEGIN; INSERT INTO public.items VALUES ('a');"
@@ -30,6 +30,6 @@ async def test_a_row_whose_commit_follows_a_message_at_once_is_not_dropped(
     assert [change[0] for change in flow.changes()] == ["c"]
     message_end, commit_end = flow.commit_positions
     assert message_end.end_lsn == flow.changes()[0][1], (
-        "the case is there: the commit begins at the message's end"
+        "the test needs a commit that begins at the message's end"
     )
     assert commit_end.end_lsn > message_end.end_lsn

@@ -1,4 +1,6 @@
-"""Who may ask the registry, and which of several: TLS, certificates, tokens, OAuth; normalisation and subjects."""
+"""Access to the registry, and the choice among several: TLS, certificates, tokens, OAuth; normalisation
+and subjects.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def client(folder: Path, **options: Any) -> Registry:
-    """A client made from a configuration file, as the daemon makes it."""
+    """Return a client made from a configuration file, as the daemon makes it."""
     path = folder / "cdcd.yaml"
     tree = {
         "name": "shop",
@@ -64,7 +66,7 @@ def tls(registry: SchemaRegistry, folder: Path) -> Iterator[Door]:
 def test_mutual_tls_lets_in_who_has_a_certificate(
     tls: Door, registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """With a key that has a password, which is in a file."""
+    """The client's key has a password, which is in a file."""
     mine = client(
         folder,
         url=tls.url,
@@ -121,7 +123,7 @@ def test_a_bearer_token_over_tls_is_read_anew_when_it_was_refused(
 
 
 class Issuer(BaseHTTPRequestHandler):
-    """Gives out a token for the right client's id and secret."""
+    """Issues a token for the right client's id and secret."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -136,7 +138,7 @@ class Issuer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""
+        """Log nothing."""
 
 
 def test_oauth_fetches_its_token(registry: SchemaRegistry, folder: Path, subject: str) -> None:
@@ -194,7 +196,7 @@ def test_of_several_urls_the_next_is_asked_when_one_is_down(
 def test_both_clients_get_the_same_answers(
     registry: SchemaRegistry, subject: str, subject_suffix: str
 ) -> None:
-    """Confluent's own is the judge of ours."""
+    """Confluent's own client is the judge of cdcd's."""
     name, missing = subject + subject_suffix, f"{subject}-missing"
     properties = client_properties(RegistrySettings(registry.url))
     ours, theirs = RestClient(properties), ConfluentClient(properties)
@@ -235,14 +237,14 @@ def test_both_clients_get_the_same_answers(
     theirs.close()
     assert [one for one, _ in answers] == [other for _, other in answers]
     refused = [isinstance(one, tuple) and len(one) == 3 for one, _ in answers]
-    assert sum(refused) >= 7, "what was to be refused was"
+    assert sum(refused) >= 7, "the refusals are among the answers"
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_normalisation_takes_another_spelling_for_the_same(
     normalize: bool, registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """What was registered by another hand, with the same fields in another order of their attributes."""
+    """Another client registered the schema, with the same fields and attributes in another order."""
     other = {"fields": [{"type": "int", "name": "id"}], "name": "Value", "type": "record"}
     mine = client(folder, url=registry.url, normalize=normalize)
     first = client(folder, url=registry.url).schema_id(subject, other)
@@ -255,10 +257,10 @@ def test_normalisation_takes_another_spelling_for_the_same(
 def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """F55: emptied and filled again, it counts from the beginning again."""
+    """F55: a registry that is emptied and filled again counts ids from the beginning."""
     mine = client(folder, url=registry.url)
     number = mine.schema_id(subject, V1)
-    # What it had given out before it forgot; a real one cannot be made to choose a number.
+    # The id that it had issued before it was emptied; a real registry cannot be made to choose an id.
     for given in range(number + 1, number + 1000):
         assert mine._cache.take("another", '"string"', given)
     with pytest.raises(RegistryRefused, match="lost"):
@@ -269,7 +271,7 @@ def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
 def test_what_is_known_is_known_without_the_registry(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """F55: an id, and the newest schema of a subject; what is new waits."""
+    """F55: an id, and the newest schema of a subject, stay known; a new schema waits."""
     with Door(registry.url) as door:
         mine = client(folder, url=door.url, properties={"max.retries": 0})
         number = mine.schema_id(subject, V1)
@@ -287,7 +289,7 @@ def test_what_is_known_is_known_without_the_registry(
 def test_a_subject_deleted_on_purpose_is_no_loss(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
-    """F45: the way on after a changed key. Who asks for the newest schema first knows that there is none."""
+    """F45: the resolution after a changed key. A request for the newest schema first shows that there is none."""
     mine = client(folder, url=registry.url)
     mine.schema_id("stays-" + subject, V1)
     mine.schema_id(subject, {**V1, "fields": [*V1["fields"], OPTIONAL]})

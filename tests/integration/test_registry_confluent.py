@@ -1,4 +1,4 @@
-"""The registry's client against a real registry: ids, levels, refusals, unavailability (F55)."""
+"""The registry's client with a real registry: ids, levels, refusals, unavailability (F55)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INCOMPATIBLE = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string
 
 
 def ask(url: str, body: dict[str, str] | None = None, method: str = "GET") -> Any:
-    """The judge: plain HTTP, nothing of the client."""
+    """Send a request in plain HTTP, without the client: the judge."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
@@ -86,7 +86,7 @@ def test_an_id_is_asked_for_once(client: Registry, subject: str, requests: list[
 def test_what_was_found_absent_a_moment_ago_is_registered_without_a_look_up(
     client: Registry, requests: list[tuple[str, str]]
 ) -> None:
-    """Hundreds of tables may come at once; a registry that knows no level without a schema is asked that once."""
+    """Hundreds of tables may come at once; a registry that knows no level without a schema is queried once for it."""
     asked = []
     for _ in range(2):
         subject = new_name("shop.public.orders") + "-key"
@@ -149,7 +149,7 @@ def test_a_subject_of_another_format_is_refused_with_its_name(
 
 
 def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistry, subject: str) -> None:
-    """F55: the ids that cdcd writes would name nothing, or another schema."""
+    """F55: the ids that cdcd writes would refer to no schema, or to another one."""
     client = Registry(RegistrySettings(registry.url))
     client.verify_next()
     client.schema_id(subject, V1)
@@ -161,7 +161,7 @@ def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistr
 
 
 def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: str) -> None:
-    """F55: an operator decides; a second try does not slip through."""
+    """F55: an operator decides; a second attempt is refused too."""
     client.schema_id(subject, V1)
     for _ in range(2):
         with pytest.raises(RegistryRefused) as caught:
@@ -177,7 +177,9 @@ def test_the_versions_of_a_subject_are_not_kept_by_the_client(
     requests: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is compared with all before it, and asked for once; Confluent's client alone would keep each for good."""
+    """Each version is compared with all before it, and requested once; Confluent's client would cache
+    each for ever.
+    """
     monkeypatch.setattr(client, "_client", ConfluentClient({"url": registry.url}))
     versions = [{**V1, "fields": [*V1["fields"], {**OPTIONAL, "name": f"c{number}"}]} for number in range(12)]
     before = kept_by_the_library()
@@ -270,7 +272,7 @@ def test_unknown_properties_are_an_error_of_the_configuration(registry: SchemaRe
 
 
 class Door(BaseHTTPRequestHandler):
-    """A registry's door: lets one password in and knows one schema. The real one here has no accounts."""
+    """A fake registry that accepts one password and has one schema. The real one here has no accounts."""
 
     opens_to = "Basic " + base64.b64encode(b"cdcd:new").decode()
 
@@ -283,11 +285,11 @@ class Door(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""
+        """Log nothing."""
 
 
 def test_a_rotated_password_is_picked_up() -> None:
-    """After a 401 the password is read again, and it never shows."""
+    """After a 401 the password is read again, and it is never shown."""
     server = HTTPServer(("127.0.0.1", 0), Door)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     passwords = ["canary", "new"]

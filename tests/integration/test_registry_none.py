@@ -1,4 +1,4 @@
-"""No registry: schemas in a topic, written with what first uses them, and served to clients that know nothing of it.
+"""No registry: schemas in a topic, written with their first records, and served to unmodified registry clients.
 
 The judges are Confluent's own client and deserializer, fastavro, Avro's Java library, and a plain consumer.
 """
@@ -49,7 +49,7 @@ def url_of(daemon: Daemon) -> str:
 
 
 def client_of(daemon: Daemon) -> SchemaRegistryClient:
-    """Confluent's own, as its users make it."""
+    """Return Confluent's own client, as its users create it."""
     return SchemaRegistryClient({"url": url_of(daemon)})
 
 
@@ -59,13 +59,13 @@ def answer(daemon: Daemon, path: str) -> tuple[int, Any]:
 
 
 def schemas_in_topic(kafka: KafkaBroker, daemon: Daemon) -> list[dict[str, Any]]:
-    """What a plain reader of the topic finds, read_committed."""
+    """Return the schemas that a plain read_committed consumer finds in the topic."""
     records = committed_records(kafka.bootstrap, f"{daemon.name}.__schemas")
     return [json.loads(record.value()) for record in records]
 
 
 def decoded_by_topic(kafka: KafkaBroker, daemon: Daemon, topic: str) -> list[Any]:
-    """The values of a topic by fastavro, with no schema but what the schema topic says."""
+    """Return the values of a topic, decoded by fastavro with only the schemas of the schema topic."""
     schemas = {one["id"]: json.loads(one["schema"]) for one in schemas_in_topic(kafka, daemon)}
     values = []
     for record in committed_records(kafka.bootstrap, topic):
@@ -99,7 +99,7 @@ def test_unmodified_clients_read_what_the_daemon_serves(
         assert_each_once(events)
         assert [event.op for event in events].count("u") == 5
         assert [e.value["after"] for e in events if e.key == {"id": 6}] == [{"id": 6, "v": "x", "n": 8}]
-        # With the deserializer's own defaults, which ask for associations first.
+        # With the deserializer's own defaults, which request associations first.
         default = AvroDeserializer(client_of(daemon))
         for record in committed_records(kafka.bootstrap, topic):
             context = SerializationContext(topic, MessageField.VALUE)
@@ -112,7 +112,7 @@ def test_unmodified_clients_read_what_the_daemon_serves(
 def test_the_read_end_points_of_the_registry_api(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
-    """What an unmodified client asks, and Confluent's own codes where there is nothing."""
+    """The requests of an unmodified client, and Confluent's own error codes for missing objects."""
     run(postgres, database, TABLE, "INSERT INTO t VALUES (1, 'v')")
     with new_daemon(postgres, database, **NONE) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -187,7 +187,7 @@ def test_after_a_restart_the_topic_answers_before_anything_flows(
 def test_two_daemons_of_one_prefix_share_the_topic(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
-    """Each serves what the other has written, and the same schema has the same id from both."""
+    """Each serves the schemas that the other has written, and the same schema has the same id in both."""
     run(postgres, database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     one, two = new_daemon(postgres, database, **NONE), new_daemon(postgres, database, **NONE)
     for daemon, table in ((one, "a"), (two, "b")):
@@ -199,7 +199,7 @@ def test_two_daemons_of_one_prefix_share_the_topic(
         )
     two.config["name"] = one.name
     two.config["source"] |= {
-        "protocol": {"messages": False},  # they are the database's: each slot would write them
+        "protocol": {"messages": False},  # messages belong to the database: each slot would write them
         "slot": {"name": two.slot},
         "publication": {"names": [f"cdcd_{two.name}"]},
     }
@@ -240,7 +240,7 @@ def test_an_incompatible_change_halts_with_the_difference(
         assert "before.v: string cannot be read as" in page["reason"]
         assert len(committed_records(kafka.bootstrap, topic)) == 1
         assert client_of(daemon).get_versions(f"{topic}-value") == [1]
-        # The way on that the error names.
+        # The resolution that the error names.
         assert daemon.stop() == 0
         daemon.config["registry"] = {"url": "none", "incompatible": "register_with_none"}
         daemon.start()
@@ -258,10 +258,10 @@ def test_an_incompatible_change_halts_with_the_difference(
 def test_nothing_of_an_aborted_transaction_is_served(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
-    """The new schema is in the log, its transaction is not decided: no plain reader and no client sees it."""
+    """The new schema is in the log, but its transaction is undecided: neither plain readers nor clients see it."""
     run(postgres, database, TABLE)
     with new_daemon(postgres, database, **NONE) as daemon:
-        daemon.config["sink"]["commit"] = {"max_wait_ms": 10000}  # so long it is not decided
+        daemon.config["sink"]["commit"] = {"max_wait_ms": 10000}  # the transaction stays undecided so long
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 300) g", dbname=database)
         name = f"{daemon.name}.__schemas"
@@ -312,7 +312,7 @@ def _read(kafka: KafkaBroker, topic: str, level: str) -> list[bytes]:
 def test_before_the_topic_was_read_nothing_is_denied(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """503, which clients try again: a 404 would say that the id does not exist."""
+    """503, which clients retry: a 404 would mean that the id does not exist."""
     with new_daemon(postgres, database, sink={"bootstrap_servers": "127.0.0.1:1"}, **NONE) as daemon:
         daemon.start()
         eventually(lambda: daemon.get("/livez")[0] == 200, "the port is open")
@@ -325,7 +325,7 @@ def test_before_the_topic_was_read_nothing_is_denied(
 def test_a_reader_that_asks_during_a_restart_waits_for_it(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
-    """As the mirror does: the port is away for a moment, and nothing is wrong."""
+    """The mirror does so too: the port is away for a moment, which is no error."""
     run(postgres, database, TABLE, "INSERT INTO t VALUES (1, 'v')")
     with new_daemon(postgres, database, **NONE) as daemon:
         daemon.start().wait_state("streaming")
@@ -380,7 +380,7 @@ def test_subjects_are_named_as_confluents_own_strategies_name_them(
     kafka: KafkaBroker,
     new_daemon: NewDaemon,
 ) -> None:
-    """And a key's columns stay those of the registered key, found under such a name as well."""
+    """A key's columns stay those of the registered key, which is found under such a name as well."""
     run(
         postgres, database, "CREATE TABLE t (a int, b int, PRIMARY KEY (b, a))", "INSERT INTO t VALUES (1, 2)"
     )

@@ -1,4 +1,6 @@
-"""Tables are published by oid and thought of by name: told while cdcd runs, at its start and by check (F42)."""
+"""Tables are published by oid, but users mean names: renames are reported while cdcd runs, at its start and by check
+(F42).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ ADD_T = 'ADD TABLE "public"."t"'
 
 @pytest.fixture
 def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
-    """One that streams two tables that are named in its publication."""
+    """Return a daemon that streams two tables that are named in its publication."""
     run_script(postgres.dsn(database), *TABLES)
     made = new_daemon(postgres, database)
     pub = f"cdcd_{made.name}"
@@ -46,7 +48,7 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Da
 
 
 def kinds(daemon: Daemon) -> list[str]:
-    """The changes of publications in the log."""
+    """Return the changes of publications in the log."""
     return sorted(line["change"] for line in daemon.events("publication_changed"))
 
 
@@ -56,7 +58,7 @@ def sql_of(daemon: Daemon, change: str) -> str:
 
 
 def complaints(daemon: Daemon) -> str:
-    """What check says beside what is good."""
+    """Return the findings of check that are not "ok"."""
     ran = command(daemon, "check")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return "\n".join(line for line in ran.stdout.splitlines() if not line.startswith("ok"))
@@ -66,29 +68,29 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     run_script(postgres.dsn(database), SWAP, "INSERT INTO t VALUES (2)")
-    eventually(lambda: len(kinds(daemon)) == 2, "it has looked")
+    eventually(lambda: len(kinds(daemon)) == 2, "both changes are logged")
     assert kinds(daemon) == ["table_renamed", "table_replaced"]
     add, drop = sql_of(daemon, "table_replaced"), sql_of(daemon, "table_renamed")
     assert drop.endswith('DROP TABLE "public"."t_old"')
     assert add.endswith(ADD_T)
     metric = "cdcd_unpublished_tables_with_topic"
     assert f"{metric} 1.0" in daemon.get("/metrics")[1]
-    assert daemon.events("table_not_published") == [], "the same is told once"
+    assert daemon.events("table_not_published") == [], "each change is reported once"
     said = complaints(daemon)
     assert ADD_T in said
-    # What was accepted is in Kafka with the next transaction.
+    # The accepted change is in Kafka with the next transaction.
     postgres.execute("INSERT INTO sales.u VALUES (2)", dbname=database)
     await_confirmed(postgres, daemon)
     assert daemon.stop() == 0
-    # A restart finds it as it was accepted; what is missing is told all the same.
+    # A restart finds the accepted state; missing tables are reported all the same.
     daemon.start().wait_state("streaming")
-    (line,) = eventually(lambda: daemon.events("table_not_published"), "the start tells it")
+    (line,) = eventually(lambda: daemon.events("table_not_published"), "the start reports it")
     assert (line["table"], line["sql"]) == ("public.t", add)
     assert kinds(daemon) == ["table_renamed", "table_replaced"]
     run_script(postgres.dsn(database), add, drop, "INSERT INTO t VALUES (3)")
     await_confirmed(postgres, daemon)
     ids = {event.value["after"]["id"] for event in reader.read(f"{daemon.name}.public.t")}
-    assert ids == {1, 3}, "2 came before the table was added: it is in no stream"
+    assert ids == {1, 3}, "2 was inserted before the table was added: no stream has it"
     eventually(lambda: f"{metric} 0.0" in daemon.get("/metrics")[1], "it has looked")
     assert ADD_T not in complaints(daemon)
 
@@ -144,7 +146,7 @@ def test_what_was_renamed_while_cdcd_was_not_running_is_told_by_check_and_at_the
 def test_where_a_removal_halts_so_does_a_table_that_took_the_name(
     postgres: PostgresServer, database: str, daemon: Daemon
 ) -> None:
-    """check fails where the start halts."""
+    """check fails if the start halts."""
     assert daemon.stop() == 0
     daemon.config["source"]["publication"] = {"table_removed": "halt"}
     run_script(postgres.dsn(database), SWAP)
@@ -223,7 +225,7 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
     statements: tuple[str, ...],
     expected: dict[str, str],
 ) -> None:
-    """The SQL that is proposed is one that the server takes."""
+    """The server accepts the proposed SQL."""
     run_script(postgres.dsn(database), "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     daemon = new_daemon(postgres, database)
     pub = f"cdcd_{daemon.name}"
@@ -241,17 +243,17 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
 def test_a_new_snapshot_of_what_is_published_does_not_silence_what_is_not(
     postgres: PostgresServer, database: str, daemon: Daemon
 ) -> None:
-    """The topic holds the records of the table that had the name still."""
+    """The topic still has the records of the table that had the name before."""
     assert daemon.stop() == 0
     run_script(postgres.dsn(database), SWAP)
     assert command(daemon, "resnapshot").returncode == 0
     daemon.start().wait_state("streaming")
-    (line,) = eventually(lambda: daemon.events("table_not_published"), "it is told")
+    (line,) = eventually(lambda: daemon.events("table_not_published"), "the table is reported")
     assert line["table"] == "public.t"
     assert line["sql"].endswith(ADD_T)
     assert daemon.stop() == 0
     daemon.start().wait_state("streaming")
-    eventually(lambda: len(daemon.events("table_not_published")) == 2, "the next process tells it, too")
+    eventually(lambda: len(daemon.events("table_not_published")) == 2, "the next process reports it, too")
     assert ADD_T in complaints(daemon)
     assert "cdcd_unpublished_tables_with_topic 1.0" in daemon.get("/metrics")[1]
     assert daemon.stop() == 0
@@ -264,7 +266,7 @@ def test_a_new_snapshot_of_what_is_published_does_not_silence_what_is_not(
 def test_partitions_and_their_roots_are_published_by_each_other(
     pg_server: PostgresServers, major: int, via_root: str
 ) -> None:
-    """Neither is one that is not published, whichever of them the publication lists."""
+    """Neither counts as unpublished, whichever of them the publication lists."""
     script = (
         "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",

@@ -1,4 +1,4 @@
-"""`cdcd resume` and `cdcd resnapshot` change nothing where what comes next would be refused (F79)."""
+"""`cdcd resume` and `cdcd resnapshot` change nothing if the next step would be refused (F79)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.topics import committed_records
 
 @pytest.fixture
 def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
-    """One that has streamed a row."""
+    """Return a stopped daemon that has streamed a row."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.start().wait_state("streaming")
@@ -30,7 +30,7 @@ def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> D
 def test_a_topic_is_not_taken_where_the_gap_beside_it_is_refused(
     kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
 ) -> None:
-    """Nothing is missing here."""
+    """No change is missing here, so there is no gap to accept."""
     progress, topic = f"{stopped.name}.__progress", f"{stopped.name}.public.t"
     before = len(committed_records(kafka.bootstrap, progress))
     ran = command(stopped, "resume", "--accept-topic", topic, "--accept-gap", *more)
@@ -54,7 +54,7 @@ def test_a_dry_run_refuses_what_would_be_refused(stopped: Daemon) -> None:
 def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_refused(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
 ) -> None:
-    """Once that is written the stored position is gone: a daemon that could go on would stand still."""
+    """The request deletes the stored position: a daemon that could continue would stop."""
     role = f"reader_{stopped.name}"
     postgres.create_role(role)
     stopped.config["source"]["dsn"] = postgres.dsn(database, user=role)
@@ -71,7 +71,7 @@ def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_
 def test_what_is_marked_as_a_gap_says_nothing_of_what_was_committed_since(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon
 ) -> None:
-    """The lag counts from the last commit in the record: the time of the marker would be one."""
+    """The lag counts from the last commit in the record: the marker's time would count as a commit."""
     progress = f"{stopped.name}.__progress"
 
     def commit_times() -> list[int]:

@@ -1,4 +1,4 @@
-"""cdcd's own check of compatibility, judged by a real registry and by fastavro on the same pairs."""
+"""cdcd's own compatibility check, compared with a real registry and with fastavro on the same pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_registry_says_the_same(case: Case, registry: SchemaRegistry) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_fastavro_reads_what_differs_in_nothing(case: Case) -> None:
-    """A hundred values written under the one and read under the other: all can be read, or not all can."""
+    """A hundred values written under one schema and read under the other: readable if cdcd finds no difference, else not."""
     if case.is_stricter:
         return
     assert reads_all(case.writer, case.reader) is (not differences(case.reader, case.writer))

@@ -1,4 +1,4 @@
-"""The schema topic on a real broker: two writers, aborts, collisions, and what others see of it."""
+"""The schema topic on a real broker: two writers, aborts, collisions, and other readers' view of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = {**V1, "name": "Other"}
 
 
 class Writer:
-    """A sink and the schema topic of one prefix, as a session has them."""
+    """A sink and the schema topic of one prefix, as a session uses them."""
 
     def __init__(self, kafka: KafkaBroker, prefix: str, slot: str, delivery: str = "exactly_once") -> None:
         self.topic = f"{prefix}.__schemas"
@@ -109,7 +109,9 @@ def test_an_aborted_schema_is_never_served_and_keeps_its_id(one: Writer) -> None
 
 
 def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
-    """It may have the rows before cdcd hears of its own commit: it is not told that there is no such id."""
+    """The reader may have the rows before cdcd's commit returns: it must not get the answer that the id does not
+    exist.
+    """
     number = one.announce("t-value", V1)
     found: list[str | None] = []
 
@@ -131,7 +133,7 @@ def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
 def test_what_another_daemon_commits_is_found_when_it_is_asked_for(one: Writer, two: Writer) -> None:
     number = one.announce("t-value", V1)
     one.commit()
-    eventually(lambda: two.subjects() == ["t-value"], "the other serves it too")
+    eventually(lambda: two.subjects() == ["t-value"], "the other writer serves it too")
     assert two.schemas.schema_id("t-value", V1) == number
     assert not two.schemas.is_waiting
 
@@ -150,7 +152,7 @@ def test_two_writers_of_one_schema_agree_without_a_word(one: Writer, two: Writer
 def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
     delivery: str, kafka: KafkaBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids that cannot tell schemas apart, and two daemons that do not know of each other's."""
+    """Two schemas with colliding ids, and two daemons that do not know of each other's."""
     monkeypatch.setattr(
         schemas_module, "SchemaIndex", lambda: SchemaIndex(id_of=lambda _text, attempt: 1 + attempt)
     )

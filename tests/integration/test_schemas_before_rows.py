@@ -1,6 +1,7 @@
-"""What a row would halt for is said before it comes: by `cdcd check`, and by the daemon beside the stream.
+"""A schema that would halt the daemon is reported before its row: by `cdcd check`, and by the daemon while it
+streams.
 
-The judgement is that of the row, so both say the same code, and neither says it of a table whose rows arrive.
+All three use the same judgement: they report the same code, and none reports a table whose rows arrive.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def of_table(findings: list[Finding], name: str = "public.t") -> list[Finding]:
 
 
 def subjects(registry: SchemaRegistry, name: str) -> dict[str, Any]:
-    """All versions of all subjects of this name."""
+    """Return all versions of all subjects of this name."""
 
     def get(path: str) -> Any:
         with urllib.request.urlopen(f"{registry.url}/{path}", timeout=30) as answer:
@@ -83,9 +84,9 @@ def test_the_row_halts_with_what_check_and_the_log_have_said(
     eventually(lambda: world.daemon.events("table_will_halt"), "it is said")
     (line,) = world.daemon.events("table_will_halt")
     assert (line["subject"], line["code"], line["hint"]) == (found.subject, code, found.hint)
-    assert subjects(registry, world.daemon.name) == before, "asking has registered something"
+    assert subjects(registry, world.daemon.name) == before, "the check registered something"
     world.sql("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
-    await_confirmed(world.server, world.daemon)  # nobody else is held up
+    await_confirmed(world.server, world.daemon)  # other tables are not affected
     world.sql("INSERT INTO t VALUES (2, 2)")
     world.daemon.wait_state("halted")
     assert world.daemon.events("halted")[-1]["code"] == code
@@ -145,7 +146,7 @@ def test_what_the_stream_describes_otherwise_is_no_alarm_and_its_rows_arrive(wor
 
 
 def test_schemas_that_somebody_else_has_to_register_are_named(world: World) -> None:
-    """Each with its text, and nobody is told to register those of messages that nobody may write."""
+    """The finding has the text of each, and does not propose to register those of messages that cannot be written."""
     world.daemon.config["registry"]["auto_register"] = False
     findings = check(world.config)
     (found,) = of_table(findings)
@@ -161,7 +162,7 @@ def test_schemas_that_somebody_else_has_to_register_are_named(world: World) -> N
 
 @pytest.fixture
 def dry_run(world: World) -> Iterator[Callable[..., list[Finding]]]:
-    """Try the published tables with these schemas."""
+    """Check the published tables with these schemas, without registering them."""
 
     def result(url: str, **limits: Any) -> list[Finding]:
         world.daemon.config["registry"]["url"] = url
@@ -192,4 +193,7 @@ def test_what_could_not_be_asked_is_unknown(
         True,
     )
     ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
-    eventually(lambda: world.server.execute(ours, world.database) == [(0,)], "who still asked has closed all")
+    eventually(
+        lambda: world.server.execute(ours, world.database) == [(0,)],
+        "the check's last thread has closed its clients",
+    )

@@ -1,4 +1,4 @@
-"""A server that crashes each time it decodes one row: cdcd tries without the options, then leaves it alone."""
+"""A server that crashes each time it decodes one row: cdcd retries without the options, then stops retrying."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTPUT = "CREATE OR REPLACE FUNCTION fragile_out(fragile) RETURNS cstring LANGUA
     params=[pytest.param(14, marks=pytest.mark.long), pytest.param(16, marks=pytest.mark.long), 18]
 )
 def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """A server of the test's own, as it crashes for everybody."""
+    """Yield a server of the test's own, because its crashes end all sessions."""
     server = pg_server.fresh(request.param)
     server.start()
     server.create_database(DBNAME)
@@ -44,37 +44,37 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
 
 
 def crashes_of(server: PostgresServer) -> int:
-    """How often the server's log tells of a process that was ended by signal 11."""
+    """Return how many processes ended by signal 11, according to the server's log."""
     return server.log.read_text().count("was terminated by signal 11")
 
 
 def answers(server: PostgresServer) -> bool:
-    """Whether it lets somebody in."""
+    """Return whether the server accepts connections."""
     with contextlib.suppress(psycopg2.OperationalError):
         return bool(server.execute("SELECT true", dbname=DBNAME))
     return False
 
 
 def run(server: PostgresServer, *statements: str) -> None:
-    """Run statements as soon as the server lets somebody in."""
+    """Run statements as soon as the server accepts connections."""
     eventually(lambda: answers(server), "the server has recovered")
     run_script(server.dsn(DBNAME), *statements)
 
 
 def crash_by(server: PostgresServer, breaks: str, value: str) -> None:
-    """Commit the row that crashes who decodes it, perhaps before the answer to who committed it."""
+    """Commit the row that crashes its decoder, possibly before the COMMIT returns."""
     run(server, breaks)
     with contextlib.suppress(psycopg2.OperationalError):
         run(server, f"INSERT INTO t VALUES (2, '{value}')")
 
 
 def id_of(event: Event) -> int | None:
-    """The row's key; None for what is no row's."""
+    """Return the row's key; None for a record without a row."""
     return event.value["after"]["id"] if event.value["after"] else None
 
 
 def stream(daemon: Daemon, server: PostgresServer) -> None:
-    """Let the daemon come as far as to have a row durable and confirmed."""
+    """Let the daemon run until a row is durable and confirmed."""
     daemon.start().wait_state("streaming")
     run(server, "INSERT INTO t VALUES (1)")
     await_confirmed(server, daemon)
@@ -83,7 +83,9 @@ def stream(daemon: Daemon, server: PostgresServer) -> None:
 def test_a_row_that_crashes_the_server_each_time_halts(
     server: PostgresServer, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F85: three crashes and no more. The server decodes with the catalog of then, so only a new slot goes on."""
+    """F85: three crashes and no more. The server decodes with the catalog of the row's time, so only a new slot
+    helps.
+    """
     with new_daemon(server, DBNAME, snapshot={"mode": "initial"}) as daemon:
         stream(daemon, server)
         crash_by(server, OUTPUT.format("textout"), "2")
@@ -105,7 +107,7 @@ def test_a_row_that_crashes_the_server_each_time_halts(
 def test_a_row_that_crashes_the_server_in_binary_is_read_as_text(
     server: PostgresServer, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F85: the option is the reason, and nobody has to do anything."""
+    """F85: the option causes the crash, and no operator is needed."""
     run(server, "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, v date)")
     with new_daemon(server, DBNAME, source={"protocol": {"binary": True}}) as daemon:
         stream(daemon, server)
@@ -121,13 +123,13 @@ def test_a_row_that_crashes_the_server_in_binary_is_read_as_text(
 def test_crashes_that_have_nothing_to_do_with_the_stream_are_only_waited_for(
     server: PostgresServer, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Between them the stream goes on: more than cdcd believes at one place, and no halt."""
+    """Between them the stream advances: more crashes than cdcd accepts at one position, and no halt."""
     with new_daemon(server, DBNAME) as daemon:
         stream(daemon, server)
         for number in range(2, 7):
             with pytest.raises(psycopg2.OperationalError):
                 server.execute("SELECT fragile_send('1')", dbname=DBNAME)
-            eventually(lambda n=number: crashes_of(server) == n - 1, "the server takes note of the crash")
+            eventually(lambda n=number: crashes_of(server) == n - 1, "the server logs the crash")
             run(server, f"INSERT INTO t VALUES ({number}, '1')")
             await_confirmed(server, daemon)
         assert not daemon.events("halted")

@@ -19,7 +19,7 @@ from cdcd.pgoutput.messages import Relation as RelationMessage
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.txn.relations import relation_of
 
-LONG = "string_agg(md5(n::text), '')"  # does not compress, so it is stored outside the row
+LONG = "string_agg(md5(n::text), '')"  # not compressed, so it is stored outside the row
 WORKLOAD = f"""
     create table t (k text primary key, n int, big text);
     create table f (id int primary key, n int, big text);
@@ -72,7 +72,9 @@ def read(framed: bytes | None, schema: Any) -> Any:
 
 
 def story(payloads: list[bytes]) -> tuple[list[Record], list[tuple[Any, ...]]]:
-    """The records, and per record (table, op, key, before.n, after.n, sizes of big before and after, unchanged)."""
+    """Return the records, and per record (table, op, key, before.n, after.n, sizes of big before and after,
+    unchanged).
+    """
     plans: dict[int, Any] = {}
     records, reported = [], []
     tx = TransactionContext(

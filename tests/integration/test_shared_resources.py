@@ -1,7 +1,7 @@
-"""Two daemons that would write to the same resources: the second is refused before it has changed anything (F80).
+"""Two daemons that would write to the same resources: the second is refused before it changes anything (F80).
 
-In: a daemon that streams, and a second configuration that shares something with it.  The judge is the servers: what
-is there before and after the second has halted, and the first, which goes on.
+In: a daemon that streams, and a second configuration that shares a resource with it. The judge is the servers: their
+content before and after the second has halted, and the first daemon, which continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CREATE = "CREATE TABLE IF NOT EXISTS public.{} (id int PRIMARY KEY, v text)"
 
 
 def same_name(first: Daemon, second: Daemon) -> None:
-    """Slot and publication are the second's own."""
+    """Share the name; slot and publication are the second's own."""
     second.config["source"] |= {
         "slot": {"name": second.slot},
         "publication": {"names": [f"cdcd_{second.name}"]},
@@ -61,7 +61,7 @@ def same_slot(first: Daemon, second: Daemon) -> None:
 
 
 class Case(NamedTuple):
-    """What the second daemon shares with the first, and whether it reads the same database."""
+    """The resource shared by the second daemon, and whether it reads the same database."""
 
     share: Callable[[Daemon, Daemon], None]
     has_same_database: bool
@@ -86,12 +86,12 @@ REFUSED = {
 
 
 def is_of(name: str, first: Daemon, second: Daemon) -> bool:
-    """Whether a topic or a subject is named after one of the daemons, or after a table alone."""
+    """Return whether a topic or a subject is named after one of the daemons, or after a table alone."""
     return name.startswith(("public.", "eu.", first.name, second.name))
 
 
 class Servers:
-    """What is on the servers, as far as these two daemons could have made it."""
+    """The objects on the servers that these two daemons could have created."""
 
     def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
         self._postgres = postgres
@@ -100,7 +100,7 @@ class Servers:
         self._registry = SchemaRegistryClient({"url": registry.url})
 
     def seen(self, first: Daemon, second: Daemon) -> dict[str, Any]:
-        """Slots, topics, subjects, and what stands under the second's slot in the progress topics."""
+        """Return slots, topics, subjects, and the records under the second's slot in the progress topics."""
         slot = second.slot
         topics = sorted(
             one for one in self._admin.list_topics(timeout=10).topics if is_of(one, first, second)
@@ -140,7 +140,7 @@ def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(
     servers: Servers,
     reader: Reader,
 ) -> None:
-    """The halt says whose it is, check and init say the same, and the first one is not disturbed."""
+    """The halt names the owner, check and init report the same, and the first daemon is not disturbed."""
     postgres.execute("CREATE SCHEMA eu; CREATE TABLE eu.message (id int PRIMARY KEY)", dbname=database)
     postgres.execute("INSERT INTO eu.message VALUES (1)", dbname=database)
     postgres.execute(CREATE.format("orders"), dbname=database)
@@ -182,8 +182,9 @@ def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(
 def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """With one folder for spilled transactions and heartbeats of both; until a table of the one is published to the
-    other."""
+    """With one folder for spilled transactions and heartbeats of both, until a table of the one is published to the
+    other.
+    """
     for name in ("orders", "parcels"):
         postgres.execute(CREATE.format(name), dbname=database)
     first, second = new_daemon(postgres, database), new_daemon(postgres, database)
@@ -211,7 +212,7 @@ def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
 def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
     postgres: PostgresServer, database: str, other_database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Both say so in the log; the record of each says whose it is."""
+    """Both log it; the record of each names the owner."""
     for name in (database, other_database):
         postgres.execute(CREATE.format("orders"), dbname=name)
     postgres.execute("INSERT INTO orders VALUES (1, 'a')", dbname=database)
@@ -235,7 +236,7 @@ def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
 def test_a_start_that_was_cut_off_does_not_drop_the_slot_that_another_daemon_has_made_since(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """It had written that it begins, and was ended before it made the slot."""
+    """That start had recorded that it begins, and ended before it created the slot."""
     postgres.execute(CREATE.format("orders"), dbname=database)
     first, second = new_daemon(postgres, database), new_daemon(postgres, database)
     same_slot(first, second)

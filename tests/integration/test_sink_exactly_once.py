@@ -1,4 +1,4 @@
-"""The sink on a real broker: a group is visible whole or not at all, and a restart finds where it ended.
+"""The sink on a real broker: a group is visible completely or not at all, and a restart finds its end.
 
 F63 (no hole), F64 (progress inside the transaction), F65, F69 (fencing), F76 (an unknown result).
 """
@@ -97,13 +97,13 @@ def produce_all(sink: KafkaSink, batch: list[Record]) -> None:
 
 
 def wait_delivered(sink: KafkaSink) -> None:
-    """Until all that was produced is written, and not committed."""
+    """Wait until all produced records are written, but not committed."""
     while sink.queued:
         sink.send_now(0.1)
 
 
 def write(sink: KafkaSink, batch: list[Record], position: Progress) -> Progress:
-    """Produce into the open group and commit it; a delivery may fail in either."""
+    """Produce into the open group and commit it; a delivery may fail in either call."""
     produce_all(sink, batch)
     return sink.commit(position)
 
@@ -132,7 +132,7 @@ def test_an_aborted_group_leaves_nothing_and_the_next_one_is_whole(place: Place)
 
 
 def test_progress_names_the_real_offsets(place: Place) -> None:
-    """Readers cut topics there, so they are compared with what a consumer sees."""
+    """Readers cut topics at these offsets, so the test compares them with a consumer's."""
     sink = place.opened()
     for start in (0, 7):
         sink.begin()
@@ -195,7 +195,7 @@ def test_a_restart_reads_the_last_committed_progress_of_its_own_slot(place: Plac
 
 
 def test_progress_is_found_far_behind_other_slots_records(place: Place) -> None:
-    """The topic is read from its end in windows; ours may be many windows back."""
+    """The topic is read from its end in windows; the slot's record may be many windows back."""
     sink = place.opened()
     sink.begin()
     mine = sink.commit(progress(place.slot))
@@ -209,7 +209,7 @@ def test_progress_is_found_far_behind_other_slots_records(place: Place) -> None:
 
 
 def test_another_slots_open_transaction_is_waited_out(place: Place) -> None:
-    """Its records hide ours, which stand behind them, from a read_committed reader; None would be a gap."""
+    """It hides the slot's own later record from a read_committed reader; the result None would be a gap."""
     blocker = transactional_producer(place.bootstrap, new_name("blocker"))
     blocker.begin_transaction()
     blocker.produce(place.progress_topic, b"not read", b"another slot", 0)
@@ -244,7 +244,7 @@ def test_a_zombie_is_fenced(place: Place) -> None:
 
 
 def goes_on(newer: KafkaSink, place: Place) -> None:
-    """Open it, find what was committed at 0x300, and commit one record at 0x500."""
+    """Open the sink, check that it finds 0x300, and commit one record at 0x500."""
     stored = newer.open()
     assert stored is not None
     assert stored.end_lsn == 0x300
@@ -254,7 +254,7 @@ def goes_on(newer: KafkaSink, place: Place) -> None:
 
 
 def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
-    """F69: the id is a setting; whoever goes on under a new one ends what was begun under the old one."""
+    """F69: the id is a setting; a sink with a new id ends the transaction of the old one."""
     zombie = place.opened()
     zombie.begin()
     zombie.commit(progress(place.slot, 0x300))
@@ -269,7 +269,7 @@ def test_a_zombie_with_another_id_is_fenced_too(place: Place) -> None:
     assert again is not None
     assert again.end_lsn == 0x500
     newer.begin()
-    with pytest.raises(SinkFenced):  # and back again
+    with pytest.raises(SinkFenced):  # the newer sink is fenced in turn
         newer.commit(progress(place.slot, 0x600))
 
 
@@ -292,7 +292,7 @@ def test_a_zombie_that_has_committed_nothing_yet_is_fenced_by_who_goes_on_under_
 
 @pytest.mark.parametrize("limit", ["client", "topic", "queue"])
 def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
-    """F65: it stops the group, by the client's limit, by the topic's own, or by the client's queue."""
+    """F65: the client's limit, the topic's, or the client's queue refuses it, and the group fails."""
     topic = place.topic
     large = Record(topic, 0, b"k", b"canary" * 400_000)
     properties = {}
@@ -321,7 +321,7 @@ def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
 
 @pytest.mark.parametrize("limit", ["client", "topic"])
 def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place, limit: str) -> None:
-    """F65: no row is in it, so that `sink.too_large: dead_letter` would do nothing."""
+    """F65: it contains no row, so `sink.too_large: dead_letter` would have no effect."""
     properties = {"message.max.bytes": "1000"}
     if limit == "topic":
         properties = {"message.max.bytes": "10000000"}
@@ -343,7 +343,7 @@ def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place
 
 
 def test_a_partition_that_is_not_there_stops_the_group(place: Place) -> None:
-    """F66: it is not put somewhere else."""
+    """F66: the record is not written to another partition."""
     sink = place.opened()
     sink.begin()
     with pytest.raises(TopicMismatch):
@@ -353,7 +353,7 @@ def test_a_partition_that_is_not_there_stops_the_group(place: Place) -> None:
 
 
 def test_nothing_is_begun_in_the_epoch_of_what_was_given_up(place: Place) -> None:
-    """F77: an abort that arrives late, or again, would end it too."""
+    """F77: an abort that arrives late, or twice, would also end a new transaction in that epoch."""
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 1))
@@ -427,7 +427,7 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
     assert found.level == "ok"
     slow = place.settings(
         properties={"socket.timeout.ms": "10000"}
-    )  # librdkafka holds it against the time-out
+    )  # librdkafka compares it with the time-out
     found = check_transactional_id(slow, 900_000)
     assert found is not None
     assert found.level == "ok"
@@ -447,7 +447,7 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
 
 @pytest.mark.own_broker
 def test_a_stopped_broker_is_unavailable_within_the_timeout(place: Place, kafka: KafkaBroker) -> None:
-    """Open, commit and close are all bounded; after the broker's return nothing of the group is there (F76)."""
+    """Open, commit and close are all bounded; after the broker's return nothing of the group is visible (F76)."""
     sink = place.opened(operation_timeout_s=3.0)
     sink.begin()
     kafka.stop()
@@ -471,7 +471,7 @@ def test_a_stopped_broker_is_unavailable_within_the_timeout(place: Place, kafka:
 
 @pytest.mark.own_broker
 def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: KafkaBroker) -> None:
-    """F76: the broker dies between the last delivery and the answer to the commit."""
+    """F76: the broker dies between the last delivery and the response to the commit."""
     sink = place.opened(operation_timeout_s=3.0)
     sink.begin()
     produce_all(sink, records(place.topic, 5))
@@ -489,9 +489,9 @@ def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: Kaf
 
 
 def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
-    """Key: the slot. One record a group, on partition 0, inside its transaction; before it what joins it.
+    """Key: the slot. One record a group, on partition 0, inside its transaction; before it the joining record.
 
-    A group that has nothing on its way has nothing to wait for, and needs nobody to join early.
+    A group whose records are all delivered has nothing to wait for, and writes no joining record.
     """
     sink = place.opened(properties={"linger.ms": "60000"})
     for end_lsn, rows in ((0x200, 3), (0x300, 0), (0x400, 1)):
@@ -508,12 +508,12 @@ def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
         reported,
     ]
     assert {message.partition() for message in found} == {0}
-    # Between two transactions stands the marker of the first, so offsets are not consecutive.
+    # The first transaction's marker is between the two, so offsets are not consecutive.
     assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 5, 6]
 
 
 def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> None:
-    """Rows that come behind what joins the progress topic are in it; it is told of as often as one likes."""
+    """Rows produced after the joining record belong to the same commit; `commit_soon` may be called repeatedly."""
     sink = place.opened(properties={"linger.ms": "60000"})
     for end_lsn in (0x200, 0x300):
         sink.begin()
@@ -555,7 +555,7 @@ def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
 
 
 def test_a_group_that_fills_the_queue_is_committed(place: Place) -> None:
-    """There is no room for what joins the progress topic early; it is not needed."""
+    """The queue has no space for the joining record, which is optional."""
     sink = place.opened(properties={"queue.buffering.max.messages": "5"})
     sink.begin()
     assert sink.produce(records(place.topic, 6), 0) == 5
@@ -573,7 +573,7 @@ def test_order_within_a_partition_is_the_order_of_produce(place: Place) -> None:
 
 
 def test_what_a_reader_sees_uncommitted_is_marked_aborted(place: Place) -> None:
-    """The judge of the other tests can see aborted rows at all: read_uncommitted shows them."""
+    """This shows that the other tests' consumer could see aborted rows: read_uncommitted returns them."""
     sink = place.opened()
     sink.begin()
     sink.produce([Record(place.topic, 0, b"k", b"aborted")], 0)

@@ -1,4 +1,4 @@
-"""Who holds Kafka up, as another client of the cluster sees it."""
+"""Unavailable leaders and replicas of Kafka, as another client of the cluster sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers, all there before and after."""
+    """Yield three brokers, all running before and after."""
     for broker in kafka_cluster.brokers:
         broker.launch()
     for broker in kafka_cluster.brokers:
@@ -34,8 +34,8 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
         future.result(30)
     settings = sink_settings(cluster.bootstrap)
     eventually(lambda: partitions_without_leader(settings, [alone, three]) == (), "all have leaders")
-    # Each broker learns of a topic by itself, and any of them may be asked.
-    topic = eventually(lambda: described(admin).topics.get(alone), "the broker asked knows it")
+    # Each broker learns of a topic separately, and any of them may get the request.
+    topic = eventually(lambda: described(admin).topics.get(alone), "the queried broker knows the topic")
     leaders = {number: one.leader for number, one in topic.partitions.items()}
     gone = cluster.brokers[0]
     gone.kill()

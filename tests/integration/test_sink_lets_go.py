@@ -1,4 +1,4 @@
-"""A sink that was given up in the middle leaves nothing behind: no threads, no connections (fault 35)."""
+"""A sink that is abandoned in the middle leaves no threads and no connections (fault 35)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 
 def given_up(settings: SinkSettings, topic: str, door: Proxy) -> list[weakref.ref[object]]:
-    """Records under way that nobody answers, a commit that failed for it, and the sink closed."""
+    """Close a sink whose commit no broker answered; return weak references to the sink and its client."""
     sink = KafkaSink(settings)
     eventually(lambda: opened(sink), "the broker can be reached")
     sink.begin()
@@ -43,4 +43,4 @@ def test_the_client_ends_with_the_sink(kafka_door: Proxy) -> None:
     left = given_up(settings, topic, kafka_door)
     gc.collect()
     assert [one() for one in left] == [None, None]
-    eventually(lambda: len(os.listdir("/proc/self/task")) <= before, "its threads have ended")
+    eventually(lambda: len(os.listdir("/proc/self/task")) <= before, "the client's threads have ended")

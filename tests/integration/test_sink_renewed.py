@@ -1,4 +1,6 @@
-"""A producer that is made again between two groups, and one that is given up: neither repeats or fences anything."""
+"""A producer that is recreated between two groups, and one that is abandoned: neither repeats records nor fences
+others.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_a_file_that_is_no_certificate_may_be_mended(place: Place, tmp_path: obj
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """What is only part of a cycle lives on, as it does for a while in a daemon."""
+    """Disable garbage collection: objects in reference cycles live on, as they do for a while in a daemon."""
     gc.collect()
     gc.disable()
     yield
@@ -58,7 +60,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncollected")
 def test_a_producer_that_found_nobody_does_not_live_on_in_its_error(place: Place) -> None:
-    """It would go on asking, and fence the next session's producer on the day that somebody answers."""
+    """It would continue to connect, and fence the next session's producer as soon as a broker answers."""
     before = {id(one) for one in gc.get_objects() if isinstance(one, Producer)}
     sink = place.sink(bootstrap_servers=f"127.0.0.1:{free_port()}", operation_timeout_s=1.0)
     with pytest.raises(SinkUnavailable) as caught:

@@ -1,4 +1,6 @@
-"""Behind a client's first group only the last record of each partition is told of; nothing is lost by that."""
+"""After a client's first group only the last record of each partition has a delivery report; nothing is
+lost by that.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def place(kafka: KafkaBroker) -> Iterator[Place]:
 
 
 def test_the_offsets_of_every_group_are_the_real_ones(place: Place) -> None:
-    """A reader cuts the topics there."""
+    """A reader cuts the topics at these offsets."""
     sink = place.opened()
     for group in range(4):
         sink.begin()
@@ -45,7 +47,9 @@ def test_the_offsets_of_every_group_are_the_real_ones(place: Place) -> None:
 def test_a_record_that_a_broker_refuses_in_a_later_group_leaves_nothing_and_is_named_by_the_next_client(
     place: Place,
 ) -> None:
-    """F63, F65: the commit tells that one was not delivered; who has it first in its first group tells which."""
+    """F63, F65: the commit reports an undelivered record; a client that has it in its first group reports
+    which one.
+    """
     topic = new_name("small")
     settings = TopicSettings(True, 1, 1, {"max.message.bytes": "1000"})
     Topics(place.settings(), settings).ensure([topic])
@@ -73,7 +77,7 @@ def test_a_record_that_a_broker_refuses_in_a_later_group_leaves_nothing_and_is_n
 
 
 def test_without_transactions_every_record_is_told_of(place: Place) -> None:
-    """F63: nothing else would tell of one that was not delivered."""
+    """F63: without the report, an undelivered record would go unnoticed."""
     topic = new_name("small")
     settings = TopicSettings(True, 1, 1, {"max.message.bytes": "1000"})
     Topics(place.settings(), settings).ensure([topic])
@@ -90,7 +94,7 @@ def test_without_transactions_every_record_is_told_of(place: Place) -> None:
 
 
 class _LookedAtLate(list[Record]):
-    """Records, of which the second is looked at when the transaction has to be aborted for the first one."""
+    """Records, of which the second is read when the transaction has to be aborted because of the first one."""
 
     def __init__(self, sink: KafkaSink, records: list[Record]) -> None:
         super().__init__(records)
@@ -100,11 +104,13 @@ class _LookedAtLate(list[Record]):
         if at == 1:
             deadline_s = time.monotonic() + 30
             while not self._is_refused():
-                assert time.monotonic() < deadline_s, "the broker has not refused the first one"
+                assert time.monotonic() < deadline_s, "the broker has not refused the first record"
         return super().__getitem__(at)
 
     def _is_refused(self) -> bool:
-        """Whatever is asked of such a transaction is refused with the reason for it."""
+        """Return whether the transaction has failed: every request of such a transaction is refused with
+        the reason.
+        """
         assert self._sink._client is not None
         assert self._sink._client._producer is not None
         with pytest.raises(KafkaException) as caught:
@@ -116,7 +122,7 @@ class _LookedAtLate(list[Record]):
 def test_a_record_behind_one_that_was_refused_meanwhile_is_told_of_that_one(
     place: Place, is_first_group: bool
 ) -> None:
-    """F63: the client takes nothing more then, and says no more than that; nobody was told of the first one yet."""
+    """F63: the client then accepts no record and gives no reason; the first record's failure is not yet reported."""
     topic = new_name("small")
     settings = TopicSettings(True, 1, 1, {"max.message.bytes": "1000"})
     Topics(place.settings(), settings).ensure([topic])
@@ -131,6 +137,6 @@ def test_a_record_behind_one_that_was_refused_meanwhile_is_told_of_that_one(
     if is_first_group:
         assert caught.value.context["topic"] == topic
     else:
-        assert caught.value.retry is not Retry.OPERATOR, "the next client tells of which record it is"
+        assert caught.value.retry is not Retry.OPERATOR, "the next client reports which record failed"
     assert "canary" not in str(caught.value)
     sink.abort()

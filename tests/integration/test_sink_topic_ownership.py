@@ -1,4 +1,4 @@
-"""Two slots that claim one topic at the same moment: one of them writes, whoever is committed first (F80)."""
+"""Two slots that claim one topic at the same moment: only the one committed first writes (F80)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.topics import committed_values, new_name, transactional_produ
 
 
 class Slot:
-    """A sink that has looked whose the topic is, and claims it with its first record."""
+    """A sink that has queried the topic's owner, and claims the topic with its first record."""
 
     def __init__(self, settings: SinkSettings, topic: str) -> None:
         self.settings, self.topic = settings, topic
@@ -31,14 +31,14 @@ class Slot:
         self.sink.ownership = self.ownership
 
     def look(self) -> None:
-        """As a start does."""
+        """Query the owners, as a start does."""
         self.ownership.refuse_owned([self.topic])
         self.sink.identities = TopicIdentities()
         self.sink.identities.set_owner(TopicOwner("7001", "shop", self.settings.slot))
         self.sink.identities.take(self.topic, TopicIdentity("id", 1))
 
     def write(self) -> None:
-        """One group."""
+        """Write one group."""
         self.sink.begin()
         self.sink.produce([Record(self.topic, 0, b"k", self.settings.slot.encode())], 0)
         self.sink.commit(progress(self.settings.slot))
@@ -46,7 +46,7 @@ class Slot:
 
 @pytest.fixture
 def slots(kafka: KafkaBroker) -> tuple[Slot, Slot]:
-    """Two of one name; both have looked before either wrote."""
+    """Return two slots of one name; both have queried before either wrote."""
     kafka.start()
     first = sink_settings(kafka.bootstrap)
     topic = make_topics(first)
@@ -91,7 +91,7 @@ def test_a_claim_that_is_not_decided_counts_until_it_is_taken_back(
 def test_owners_are_found_behind_any_number_of_other_records_and_open_transactions(
     kafka: KafkaBroker, slots: tuple[Slot, Slot]
 ) -> None:
-    """A first start reads all of the topic, and waits for nobody's transaction."""
+    """A first start reads the complete topic, and waits for no transaction."""
     first, second = slots
     first.write()
     filling = transactional_producer(kafka.bootstrap, new_name("filling"))
@@ -119,13 +119,13 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
     producer = transactional_producer(kafka.bootstrap, new_name("foreign"))
     producer.begin_transaction()
     producer.produce(foreign, b"\x00no progress", b"key")
-    producer.produce(foreign, b"\x00no progress", b"\xff\x00\xfe")  # nor a text
+    producer.produce(foreign, b"\x00no progress", b"\xff\x00\xfe")  # not a text either
     producer.commit_transaction(30)
     first.write()
     _, owners = read_owners(first.settings)
     assert first.settings.slot in {owner.progress_key.slot for owner in owners}
     assert foreign not in {owner.progress_key.progress_topic for owner in owners}
-    # One slot of theirs that cannot be read, of a later version for one, hides no other.
+    # A slot of theirs with an unreadable record, for example of a later version, hides no other slot.
     producer.begin_transaction()
     producer.produce(foreign, dump(progress("theirs")), "theirs")
     producer.commit_transaction(30)
@@ -138,7 +138,7 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
 def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
     kafka: KafkaBroker, slots: tuple[Slot, Slot]
 ) -> None:
-    """A copy, to another cluster for one, has its records at other offsets than they say."""
+    """A copy, for example in another cluster, has its records at other offsets than those they contain."""
     theirs, copied = (f"{new_name('foreign')}.__progress" for _ in range(2))
     identities = TopicIdentities()
     identities.set_owner(TopicOwner("7002", "theirs", "theirs"))
@@ -161,7 +161,7 @@ def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
 def test_a_record_of_topics_that_is_not_where_it_is_said_to_be_halts(
     kafka: KafkaBroker, slots: tuple[Slot, Slot], at: int
 ) -> None:
-    """Nobody waits for a record behind the log's end, and one of another slot or of another time is not taken."""
+    """cdcd does not wait for a record beyond the log's end, and accepts no record of another slot or time."""
     first, second = slots
     producer = transactional_producer(kafka.bootstrap, new_name("restored"))
     producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""Topics on a real broker: made with their settings, watched, and checked without a trace (F66, F67)."""
+"""Topics on a real broker: created with their settings, watched, and checked without a trace (F66, F67)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 def look(topics: Topics, names: list[str], own: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
-    """What a start finds of these topics."""
+    """Return the state of these topics that a start finds."""
     return topics.check(topics.cluster_metadata(), names, own or {}, **more)
 
 
@@ -34,7 +34,7 @@ def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: 
 
 def config_of(bootstrap: str, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # it has to outlive its answer
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # the object must outlive its result
     entries = admin.describe_configs([resource])[resource].result(30)
     return {name: entry.value for name, entry in entries.items()}
 
@@ -55,7 +55,7 @@ def test_missing_topics_are_made_with_their_settings(bootstrap: str) -> None:
 def test_two_topics_that_are_one_to_kafka_are_not_made_by_one_request_either(
     bootstrap: str, how: str
 ) -> None:
-    """Kafka takes both in one request, and refuses the second alone: whoever makes them again has one only."""
+    """Kafka accepts both in one request, and refuses the second one alone: a later recreation would give only one."""
     base, topics = new_name("x"), make(bootstrap)
     names = [f"{base}.y_z", f"{base}_y.z"]
     with pytest.raises(SinkError, match="cannot be created together with") as caught:
@@ -70,7 +70,7 @@ def test_two_topics_that_are_one_to_kafka_are_not_made_by_one_request_either(
 def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen with three brokers on a busy machine. Here the answers come early: the topic is made after the first."""
+    """Seen with three brokers on a busy machine. Here the first answer comes early: the topic is created after it."""
     topics, name, times = make(bootstrap), new_name("late"), []
     topics.identities = TopicIdentities()
     describe = topics._admin.client.describe_topics
@@ -79,7 +79,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
         times.append(1)
         if len(times) == 1:
             answers = describe(*asked, **options)
-            assert answers[name].exception() is not None, "no broker knows it yet"
+            assert answers[name].exception() is not None, "no broker knows the topic yet"
             make(bootstrap).ensure([name])
             return answers
         return describe(*asked, **options)
@@ -93,7 +93,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
 def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_to(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F66: keys hashed over another number than the one that is kept would go unnoticed from the next start on."""
+    """F66: keys hashed over another number than the recorded one would go unnoticed from the next start on."""
     topics, name = make(bootstrap), new_name("widened")
     topics.identities = TopicIdentities()
     ensure = topics._ensure
@@ -113,7 +113,7 @@ def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_
 def test_a_topic_that_has_held_records_is_not_gone_because_one_broker_has_not_heard_of_it(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F67: it would be a halt that somebody has to look at."""
+    """F67: otherwise the daemon would halt and need an operator."""
     topics, name, times = make(bootstrap), new_name("late"), []
     topics.identities = TopicIdentities()
     topics.ensure([name])
@@ -152,7 +152,7 @@ def test_the_progress_topic_is_one_compacted_partition(bootstrap: str) -> None:
 
 
 def test_a_progress_topic_that_was_widened_is_used_as_before(bootstrap: str) -> None:
-    """Nobody can take the partition away again: what is written and read stays in the first."""
+    """Kafka cannot remove a partition: reads and writes use only the first."""
     settings = sink_settings(bootstrap)
     topics = Topics(settings, TopicSettings(True, 1, 1))
     topics.ensure_progress(settings.progress_topic)
@@ -195,7 +195,7 @@ def test_a_progress_topic_that_was_widened_is_used_as_before(bootstrap: str) -> 
 def test_a_progress_topic_that_forgets_is_refused(
     bootstrap: str, config: dict[str, str], is_refused: bool
 ) -> None:
-    """F67: what is gone there looks like a first start. Whoever made the topic is told at the start, and by check."""
+    """F67: a removed record looks like a first start. The start refuses the topic, and check reports it."""
     name = new_name("progress")
     create_topic(bootstrap, name, partitions=1, config=config)
     reported = [
@@ -210,7 +210,7 @@ def test_a_progress_topic_that_forgets_is_refused(
 
 
 def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str) -> None:
-    """F63: one line for each reason, however many topics."""
+    """F63: one line for each reason, whatever the number of topics."""
     names = [new_name("thin") for _ in range(5)]
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
@@ -221,7 +221,7 @@ def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str)
 
 
 def test_a_changed_number_of_partitions_is_found(bootstrap: str) -> None:
-    """F66: keys would go elsewhere from then on."""
+    """F66: keys would map to other partitions from then on."""
     name = new_name("grown")
     topics = make(bootstrap)
     known = topics.ensure([name])
@@ -271,7 +271,7 @@ def test_check_says_that_a_topic_cannot_come_to_be(bootstrap: str, create: bool,
 
 
 def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -> None:
-    """Kafka's metrics write a dot as an underscore, so it makes only one of two such topics."""
+    """Kafka's metrics write a dot as an underscore, so it creates only one of two such topics."""
     prefix = new_name("shop")
     one, two = f"{prefix}.a.b_c", f"{prefix}.a_b.c"
     for exists in (False, True):
@@ -287,7 +287,7 @@ def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_compacted_topic_of_a_table_without_a_key_is_refused(bootstrap: str, exists: bool) -> None:
-    """The broker refuses the first record without a key; what is made so is found as well as what is there."""
+    """The broker refuses the first record without a key; the check covers new and existing topics."""
     keyless, keyed = new_name("keyless"), new_name("keyed")
     topics = make(bootstrap, cleanup_policy="compact")
     if exists:
@@ -299,7 +299,7 @@ def test_a_compacted_topic_of_a_table_without_a_key_is_refused(bootstrap: str, e
 
 
 def test_a_topic_that_held_records_and_was_made_again_or_is_gone_is_refused(bootstrap: str) -> None:
-    """F66, F67: as the plan of its table would, at its first row."""
+    """F66, F67: the plan of its table would be refused too, at its first row."""
     gone, again, same = new_name("gone"), new_name("again"), new_name("same")
     topics = make(bootstrap)
     topics.identities = TopicIdentities()

@@ -1,4 +1,4 @@
-"""`cdcd init` without a snapshot makes the slot: it says whom it waits for, and an interrupted one leaves none."""
+"""`cdcd init` without a snapshot creates the slot: it names its blocker, and an interrupted init leaves no slot."""
 
 from __future__ import annotations
 
