@@ -1,4 +1,4 @@
-"""Tables copied as an exported snapshot sees them. The judge of rows and values is PostgreSQL itself."""
+"""Tables copied in an exported snapshot. The judge of rows and values is PostgreSQL itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NASTY = (
 
 @contextlib.contextmanager
 def snapshot_of(settings: SourceSettings, reading: SourceSettings | None = None) -> Iterator[SnapshotReader]:
-    """A reader inside the snapshot of a new slot; `reading` when another role reads."""
+    """Yield a reader inside the snapshot of a new slot; `reading` if another role reads."""
     with create_slot(settings, export_snapshot=True) as slot:
         assert slot.snapshot_name is not None
         reader = SnapshotReader(lambda: connect_sql(reading or settings), translate, slot.snapshot_name)
@@ -62,7 +62,7 @@ def snapshot_of(settings: SourceSettings, reading: SourceSettings | None = None)
 
 
 def published(settings: SourceSettings) -> dict[str, CopiedTable]:
-    """What is to be copied, by name, as the session asks for it."""
+    """Return the tables to copy, by name, as the session requests them."""
     with contextlib.closing(connect_sql(settings)) as connection:
         return {
             one.name: CopiedTable(
@@ -114,7 +114,7 @@ def test_values_arrive_as_postgresql_writes_them(pg_server: PostgresServers, maj
 
 
 def test_rows_committed_after_the_slot_are_not_copied(pg_server: PostgresServers) -> None:
-    """F36: they come in the stream."""
+    """F36: the stream has these rows."""
     with (
         source_database(
             pg_server(18),
@@ -188,7 +188,7 @@ def test_a_partitioned_table_is_copied_once_through_its_root(pg_server: Postgres
 
 
 def test_an_inheriting_tables_rows_are_copied_once_and_not_for_its_parent(pg_server: PostgresServers) -> None:
-    """ONLY: the parent's Relation has no rows of its children, the children are published themselves."""
+    """ONLY: a row of a child is published under the child's Relation, not the parent's."""
     with source_database(
         pg_server(18),
         "CREATE TABLE public.parent (id int PRIMARY KEY)",
@@ -233,7 +233,7 @@ def test_a_reader_that_stops_early_leaves_no_thread_behind(pg_server: PostgresSe
 
 
 def _until_stale(settings: SourceSettings, *statements: str, reading: SourceSettings | None = None) -> None:
-    """Run the statements after the snapshot was taken; the copy of t then begins again."""
+    """Run the statements after the snapshot was taken; check that the copy of t must then restart."""
     table = published(settings)["t"]
     with snapshot_of(settings, reading) as reader:
         run_script(plain(settings), *statements)
@@ -318,7 +318,7 @@ def test_a_rewritten_partition_is_seen_with_a_right_on_columns_of_the_root_alone
 def test_a_new_file_of_a_table_that_was_not_rewritten_begins_nothing_anew(
     pg_server: PostgresServers, statements: tuple[str, ...], rows: list[Row], major: int
 ) -> None:
-    """The stream tells of the TRUNCATE and of what comes after it; the other rows are still the snapshot's."""
+    """The stream has the TRUNCATE and the changes after it; the other rows are still in the snapshot."""
     with source_database(
         pg_server(major),
         "CREATE TABLE public.t (id int PRIMARY KEY, n int)",
@@ -389,7 +389,7 @@ def test_a_table_that_was_renamed_before_it_was_listed_makes_the_snapshot_stale(
             "INSERT INTO public.made VALUES (1)",
         )
         tables = published(settings)
-        assert copied(reader, tables["made"]) == [], "all of it is in the stream"
+        assert copied(reader, tables["made"]) == [], "all changes are in the stream"
         with pytest.raises(SnapshotStale):
             copied(reader, tables["t"])
 
@@ -407,7 +407,7 @@ EXCHANGE = """
                             relminmxid = one.relminmxid WHERE oid = other.oid;
     END $$
 """
-"""As pg_repack does at its end: two tables give each other their files."""
+"""Like the last step of pg_repack: two tables exchange their files."""
 MAY_EXCHANGE = "SET allow_system_table_mods = on"
 
 
@@ -431,9 +431,9 @@ SWAP_IN = (
         ((), (*SWAP_IN, "VACUUM FULL public.t")),
         ((), ("VACUUM FULL public.t", *SWAP_IN)),
         ((), (*SWAP_IN, "INSERT INTO public.t VALUES (7, 7, 'new')")),
-        # not all that is new in it is of the stream
+        # not all new rows in the file are in the stream
         ((), ("TRUNCATE public.t", "INSERT INTO public.t VALUES (7, 7, 'new')")),
-        # the snapshot sees rows in it, and they are not those of then
+        # the snapshot sees rows in the file, but not those of its own time
         (
             ("CREATE TABLE public.new AS TABLE public.t", "UPDATE public.t SET n = 9 WHERE id = 1"),
             ("UPDATE public.new SET n = 9 WHERE id = 1", *SWAP_IN[1:]),
@@ -514,7 +514,7 @@ def test_another_toast_file_alone_is_not_trusted(pg_server: PostgresServers, maj
 def test_a_moved_partition_that_the_role_may_not_read_itself_is_not_trusted(
     pg_server: PostgresServers,
 ) -> None:
-    """Through the root nobody can tell whose rows are missing."""
+    """A read through the root does not show which partition lacks rows."""
     server = pg_server(18)
     with source_database(
         server,
@@ -534,7 +534,7 @@ def test_a_moved_partition_that_the_role_may_not_read_itself_is_not_trusted(
 
 @pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
 def test_another_tablespace_begins_nothing_anew(pg_server: PostgresServers, major: int) -> None:
-    """Its file is copied page by page, with the rows' transaction ids."""
+    """The file is copied page by page, with the rows' transaction ids."""
     with source_database(
         pg_server(major),
         "CREATE TABLE public.t (id int PRIMARY KEY, note text)",
@@ -572,7 +572,7 @@ def drop_slot_of(settings: SourceSettings) -> None:
 
 
 def test_a_copied_table_is_free_while_the_next_one_is_copied(pg_server: PostgresServers) -> None:
-    """A lock that lasts would hold up an ALTER TABLE, and behind it everybody, for the whole snapshot."""
+    """A lock held for the complete snapshot would block an ALTER TABLE, and all sessions that queue behind it."""
     with source_database(
         pg_server(18),
         "CREATE TABLE public.a (id int PRIMARY KEY)",
@@ -592,7 +592,7 @@ def test_a_copied_table_is_free_while_the_next_one_is_copied(pg_server: Postgres
 
 
 def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers) -> None:
-    """F37: it lived in the connection that made it."""
+    """F37: the snapshot ended with the connection that exported it."""
     for major in (14, 18):
         with source_database(
             pg_server(major),
@@ -641,7 +641,7 @@ ATTACH = "ALTER TABLE public.t ATTACH PARTITION public.n FOR VALUES FROM (20) TO
 def test_other_partitions_make_the_snapshot_stale(
     pg_server: PostgresServers, major: int, statements: tuple[str, ...], is_stale: bool
 ) -> None:
-    """F81: what is attached or detached is not in the stream, and a copy reads the partitions of now."""
+    """F81: attached and detached partitions are not in the stream, and a copy reads the current partitions."""
     with source_database(pg_server(major), *ROOT) as settings:
         table = published(settings)["t"]
         with snapshot_of(settings) as reader:

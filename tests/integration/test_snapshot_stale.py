@@ -1,4 +1,4 @@
-"""Tables that get another file while the daemon copies an earlier one: the topic has what SELECT has."""
+"""Tables that get another file while the daemon copies an earlier table: the topic equals the result of SELECT."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_gets_another_file_during_the_snapshot_arrives_whole(
         daemon.wait_state("streaming", deadline_s=120)
         await_confirmed(postgres, daemon)
         stale = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SNAPSHOT-STALE"]
-        assert len(stale) == is_stale, "copied first, it is not stale again"
+        assert len(stale) == is_stale, "z is copied first, so it is not stale again"
         assert len(daemon.events("copied_as_empty")) == (statements == ("TRUNCATE z",))
         for table in ("a", "z"):
             events = reader.read(f"{daemon.name}.public.{table}")
@@ -87,7 +87,7 @@ ALWAYS_ANOTHER = """
 def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F81: a snapshot that could never end is not begun for ever."""
+    """F81: cdcd does not restart a snapshot for ever."""
     run(
         postgres,
         database,

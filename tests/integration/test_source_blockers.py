@@ -1,4 +1,4 @@
-"""Who holds cdcd up in PostgreSQL, against the pids that the blocking sessions have of themselves (F38)."""
+"""The blockers of cdcd in PostgreSQL, compared with the blocking sessions' own pids (F38)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ = "SELECT count(*) FROM public.t"
 
 @dataclass
 class Looks:
-    """What the looks at one statement have found."""
+    """The results of the blocker queries for one statement."""
 
     found: list[Seen | None] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class Looks:
         self.found.append(seen)
 
     def until(self, *whoever: str) -> Blocker:
-        """Wait until one of these holds it up first of all."""
+        """Wait until one of these is the first blocker, and return it."""
         eventually(
             lambda: self._first() is not None and self._first().who in whoever, f"one of {whoever}", 20
         )
@@ -46,7 +46,7 @@ class Looks:
         return found
 
     def of(self, kind: str) -> set[str]:
-        """All that the last look has found of a wait of this kind."""
+        """Return all blockers of a wait of this kind in the last result."""
         seen = self.found[-1]
         assert seen is not None
         assert seen.kind == kind
@@ -59,7 +59,7 @@ class Looks:
 
 @contextlib.contextmanager
 def session(settings: SourceSettings, *statements: str, **connect: Any) -> Iterator[Any]:
-    """A session of somebody else, with an open transaction in which these were run."""
+    """Open another session with a transaction in which these statements were run."""
     with contextlib.closing(psycopg2.connect(plain(settings), **connect)) as connection:
         for statement in statements:
             connection.cursor().execute(statement)
@@ -67,7 +67,7 @@ def session(settings: SourceSettings, *statements: str, **connect: Any) -> Itera
 
 
 def own_pid(connection: Any) -> int:
-    """What the session itself says."""
+    """Return the session's pid, according to the session itself."""
     cursor = connection.cursor()
     cursor.execute("SELECT pg_backend_pid()")
     (pid,) = cursor.fetchone()
@@ -76,7 +76,7 @@ def own_pid(connection: Any) -> int:
 
 @contextlib.contextmanager
 def beside(work: Any) -> Iterator[list[Any]]:
-    """Run this in a thread, and wait for its end; what it returned or raised."""
+    """Run `work` in a thread and wait for its end; yield a list for its result or exception."""
     results: list[Any] = []
 
     def run() -> None:
@@ -94,7 +94,9 @@ def beside(work: Any) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
 def test_a_slot_waits_for_each_open_transaction_and_names_it(pg_server: PostgresServers, major: int) -> None:
-    """In its own database, in another one, and a prepared one: the one that is named is ended, then the next."""
+    """A transaction in its own database, one in another, and a prepared one: the test ends the named one, then the
+    next.
+    """
     looks = Looks()
     server = pg_server(major)
     with (
@@ -132,7 +134,7 @@ def roll_back_prepared(connection: Any) -> None:
 
 
 def test_a_role_without_rights_sees_who_it_is_but_not_since_when(pg_server: PostgresServers) -> None:
-    """What PostgreSQL does not show to it is not made up."""
+    """Values that PostgreSQL hides from the role stay unknown."""
     looks = Looks()
     server = pg_server(18)
     with source_database(server, *TABLE) as settings:
@@ -154,7 +156,7 @@ def test_a_role_without_rights_sees_who_it_is_but_not_since_when(pg_server: Post
 def test_a_slot_is_not_given_up_while_others_go_on_writing(
     pg_server: PostgresServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each writer begins before the last one ends, and all are longer than any limit to a statement's answer."""
+    """Each writer begins before the last one ends, and all take longer than any statement time-out."""
     monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     monkeypatch.setattr("cdcd.source.deadline.ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
@@ -165,11 +167,11 @@ def test_a_slot_is_not_given_up_while_others_go_on_writing(
                 looks.until(f"pid {own_pid(first)}")
                 with session(settings, write.format(2)) as second:
                     first.commit()
-                    # It had begun when the first one ended: the second phase of the creation waits for it.
+                    # The second writer began before the first's end: the second phase of the creation waits for it.
                     looks.until(f"pid {own_pid(second)}")
                     with session(settings, write.format(3)) as third:
                         second.commit()
-                        eventually(lambda: made, "it is made although the third one writes")
+                        eventually(lambda: made, "the slot is created although the third writer is active")
                         third.commit()
             made[0].close()
 
@@ -178,7 +180,9 @@ def test_a_slot_is_not_given_up_while_others_go_on_writing(
 def test_a_table_that_is_locked_is_waited_for_however_long(
     pg_server: PostgresServers, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of the published tables, which the server locks from 16 on; the queue is followed to its head."""
+    """The query of the published tables, which the server locks from 16 on; the lock queue is followed to
+    its head.
+    """
     monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
 
@@ -205,7 +209,7 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
                 ]
                 reading.rollback()
                 holds = lambda: looks.until(f"pid {altering.info.backend_pid}").doing  # noqa: E731
-                eventually(lambda: holds() == "idle in transaction", "it has the lock")
+                eventually(lambda: holds() == "idle in transaction", "the session has the lock")
                 with contextlib.closing(connect_sql(settings)) as asking:
                     (locker,) = table_lockers(asking)
                 assert locker.pid == altering.info.backend_pid
@@ -235,7 +239,7 @@ def fetch_nothing(connection: Any, statement: str) -> None:
 def test_a_session_that_is_gone_is_given_up(
     pg_server: PostgresServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F16: its server has forgotten it, and nothing comes over its link; only the looks can tell."""
+    """F16: the server has ended the session, and its link is silent; only the blocker queries show its end."""
     monkeypatch.setattr(lock_watch, "ANSWER_DEADLINE_S", 1.0)
     looks = Looks()
     with source_database(pg_server(18), *TABLE) as settings:

@@ -1,4 +1,4 @@
-"""The catalog agrees with what the walsender says, and publications with what pgoutput sends."""
+"""The catalog agrees with the walsender's messages, and publications with pgoutput's output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ INSERTS = (
 
 
 async def relations_on_the_wire(settings: SourceSettings, *statements: str) -> dict[int, messages.Relation]:
-    """The last Relation message of each table that the statements changed."""
+    """Return the last Relation message of each table that the statements changed."""
     async with streaming(settings, make_slot(settings)) as stream:
         in_one_transaction(plain(settings), *statements)
         items = await read_until(stream, lambda items: commits(items) == 1)
@@ -143,7 +143,7 @@ async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers,
 
 @pytest.mark.parametrize("major", [14, 18])
 def test_keys_are_told_while_somebody_alters_the_table(pg_server: PostgresServers, major: int) -> None:
-    """A plan that is made amid the stream waits for nobody's transaction."""
+    """A key query while the stream runs waits for no other transaction."""
     with (
         source_database(pg_server(major), *TABLES) as settings,
         contextlib.closing(psycopg2.connect(settings.dsn)) as altering,
@@ -183,7 +183,7 @@ async def test_types_are_closed_over_elements_and_base_types(pg_server: Postgres
             array = found[found[prices].base_oid]
             price = found[array.element_oid]
             assert (price.base_oid, price.base_typmod) == (1700, (10 << 16 | 2) + 4)
-            assert found[22].element_oid == 0  # prints without braces, so it is no array
+            assert found[22].element_oid == 0  # its text has no braces, so it is no array
 
 
 @pytest.mark.parametrize("major", POSTGRES_MAJORS)
@@ -228,7 +228,7 @@ async def test_types_are_closed_over_attributes_and_ranges(pg_server: PostgresSe
 
 
 async def test_an_altered_composite_type_is_seen_at_the_next_look_up(pg_server: PostgresServers) -> None:
-    """F44: the stream does not say that it was altered."""
+    """F44: the stream does not report that the type was altered."""
     server = pg_server(18)
     statements = (
         "CREATE TYPE public.pair AS (a int, b text)",
@@ -258,7 +258,7 @@ async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> N
 async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(
     pg_server: PostgresServers,
 ) -> None:
-    """DDL between the list of published tables and the look at each: nobody has to do anything about it."""
+    """DDL between the query of the published tables and the query of each table: no operator is needed."""
     with source_database(pg_server(18), "CREATE TABLE public.t (id int)") as settings:
         catalog = Catalog(settings)
         with contextlib.closing(catalog), contextlib.closing(connect_sql(settings)) as connection:
@@ -273,7 +273,7 @@ async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(
 
 @pytest.mark.parametrize("major", [15, 16, 17, 18])
 async def test_column_lists_and_row_filters(pg_server: PostgresServers, major: int) -> None:
-    """F41: what a snapshot has to leave out as well."""
+    """F41: a snapshot has to exclude the same rows and columns."""
     statements = (
         "CREATE TABLE public.t (id int PRIMARY KEY, open text, hidden text)",
         "CREATE PUBLICATION pub FOR TABLE public.t (id, open) WHERE (id > 10)",

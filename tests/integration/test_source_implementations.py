@@ -38,7 +38,7 @@ END = "all of it"
 
 @pytest.fixture(scope="module")
 def secured(pg_server: PostgresServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A server that speaks TLS to who asks for it."""
+    """Yield a server that accepts TLS connections."""
     certificates: Path = tmp_path_factory.mktemp("certificates") / "one"
     authority(certificates)
     settings = {"ssl_cert_file": "server.crt", "ssl_key_file": "server.key"}
@@ -60,7 +60,7 @@ def reached(server: PostgresServer, settings: SourceSettings, way: str) -> Sourc
 
 
 def work(settings: SourceSettings) -> None:
-    """Small transactions by the hundred, one of thousands of rows, streamed ones, and what is not a row."""
+    """Run hundreds of small transactions, one of thousands of rows, streamed ones, and statements without rows."""
     insert = "INSERT INTO public.t SELECT g, repeat('x', g % 300) FROM generate_series({}, {}) g"
     run_script(
         plain(settings), *[insert.format(number, number) for number in range(400)], insert.format(400, 900)
@@ -81,7 +81,7 @@ def work(settings: SourceSettings) -> None:
 def items_of(
     server: PostgresServer, settings: SourceSettings, way: str, max_bytes: int, gathers: bool
 ) -> list[Item]:
-    """Everything that the slot has up to the Commit behind the last message."""
+    """Return all items of the slot up to the Commit after the last message."""
     options = choose_options(NEWEST_POSTGRES * 10_000, streaming="on", messages=True)
     started = start(settings, options, 0)
     try:
@@ -107,7 +107,7 @@ def is_all(items: list[Item]) -> bool:
 
 
 def messages(items: list[Item]) -> list[tuple[int | None, bytes]]:
-    """Each message, a row with the xid of its batch and its LSN: where a batch ends is the socket's to say."""
+    """Return each message, a row with its batch's xid and LSN: the ends of batches depend on the socket."""
     found: list[tuple[int | None, bytes]] = []
     for item in items:
         for one in expanded(item) if isinstance(item, TransactionBatch) else [item]:

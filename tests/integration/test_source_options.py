@@ -1,4 +1,6 @@
-"""Every option of START_REPLICATION on every major: what cdcd says a server cannot do, that server refuses."""
+"""Every option of START_REPLICATION on every major: a server refuses exactly the options that cdcd reports as
+unsupported.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ EVERY_WISH = [
 def test_a_server_refuses_what_is_said_that_it_cannot_do_and_takes_the_rest(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """The judge is the server: each combination is sent to it as it is, also those that cdcd never sends."""
+    """The judge is the server: each combination is sent to it unchanged, also those that cdcd never sends."""
     with source_database(pg_server(major), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         make_slot(settings)
         taken = {options: _is_taken(settings, options) for options in EVERY_WISH}
@@ -56,12 +58,12 @@ def test_a_server_refuses_what_is_said_that_it_cannot_do_and_takes_the_rest(
 def _is_taken(settings: SourceSettings, options: StreamOptions) -> bool:
     try:
         started = start(settings, options, 0)
-    except SlotActive:  # the walsender of the last attempt has not noticed yet
+    except SlotActive:  # the last attempt's walsender has not ended yet
         return _is_taken(settings, options)
     except SourceError:
         return False
     try:
-        # an option that the plugin does not know fails only after the copy has begun
+        # the server reports an option unknown to the plugin only after the copy mode has begun
         while (message := started.copy.read_message()) == 0:
             select.select([started.copy.socket], [], [])
             assert started.copy.consume()
@@ -142,7 +144,7 @@ def _has_row_2(items: list[object]) -> bool:
 
 
 async def _released(settings: SourceSettings) -> None:
-    """Until the walsender has let the slot go."""
+    """Wait until the walsender has released the slot."""
     with contextlib.closing(connect_sql(settings)) as connection:
         async with asyncio.timeout(30):
             while (state := read_slot(connection, settings.slot)) is None or state.active:

@@ -1,4 +1,4 @@
-"""The check names everything wrong at once, and is quiet about what is right."""
+"""The check reports every error at once, and reports nothing for a correct setup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
 
 
 def complaints(settings: SourceSettings, **options: bool) -> dict[str, str]:
-    """Level and subject of what is not ok."""
+    """Return level and subject of the findings that are not "ok"."""
     return {one.subject: one.level for one in preflight(settings, **options) if one.level != "ok"}
 
 
@@ -80,7 +80,7 @@ def test_a_source_that_cannot_be_reached_is_one_finding() -> None:
 async def test_a_slot_in_use_is_a_failure_unless_this_configurations_own_daemon_has_it(
     postgres: PostgresServer,
 ) -> None:
-    """Nobody is advised to terminate a daemon that works."""
+    """The check does not advise terminating a working daemon."""
     with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         async with streaming(settings, make_slot(settings)):
             assert complaints(settings) == {}
@@ -94,7 +94,9 @@ async def test_a_slot_in_use_is_a_failure_unless_this_configurations_own_daemon_
 def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a_slot(
     postgres: PostgresServer,
 ) -> None:
-    """ALTER ROLE ... SET role changes who asks: the server lets the first one stream, and asks the second for SQL."""
+    """ALTER ROLE ... SET role changes the effective role: streaming needs the login role's attribute, SQL the
+    other's.
+    """
     with source_database(postgres, TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         login, becomes = f"{settings.slot}_login", f"{settings.slot}_becomes"
         run_script(
@@ -126,7 +128,7 @@ def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a
 
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_standby_fails_on_every_major(pg_server: PostgresServers, major: int) -> None:
-    """The daemon reads from a primary only, also where a standby could decode."""
+    """The daemon reads only from a primary, even if a standby could decode."""
     with pg_server.fresh(major) as server:
         run_script(server.dsn(), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
         server.stop()
@@ -148,11 +150,13 @@ def test_a_missing_publication_fails_and_init_is_named_where_it_may_create_it(
             assert word in finding.hint
 
 
-# --- what the role may read ---
+# --- rights of the role ---
 
 
 def as_role(server: PostgresServer, settings: SourceSettings, *grants: str) -> SourceSettings:
-    """The source as a role of its own, with these grants ({role} in them); it goes with the database."""
+    """Yield the source with a role of its own and these grants ({role} in them); the role is dropped with the
+    database.
+    """
     role = settings.slot + "_role"
     server.create_role(role)
     run_script(plain(settings), *(grant.format(role=role) for grant in grants))
@@ -199,7 +203,7 @@ def test_a_schema_that_the_role_may_not_use_is_named_once(postgres: PostgresServ
 
 
 def test_row_security_matters_only_where_it_would_hide_rows(postgres: PostgresServer) -> None:
-    """It does not bind the table's owner, unless it is forced."""
+    """Row security does not apply to the table's owner, unless it is forced."""
     with source_database(
         postgres,
         TABLE,
@@ -257,7 +261,7 @@ def test_every_table_without_a_key_is_named_with_what_follows(postgres: Postgres
 
 
 def test_a_key_that_is_not_sent_whole_is_named_with_what_follows(pg_server: PostgresServers) -> None:
-    """F78: up to PostgreSQL 17 nobody refuses the change, and it comes without the generated column."""
+    """F78: up to PostgreSQL 17 the server accepts the change, and sends it without the generated column."""
     with source_database(
         pg_server(17),
         "CREATE TABLE public.t (id int, g int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)",
@@ -269,7 +273,7 @@ def test_a_key_that_is_not_sent_whole_is_named_with_what_follows(pg_server: Post
 
 
 def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: PostgresServers) -> None:
-    """F82: at the end of the statement is too late, in a partition too."""
+    """F82: a check at the end of the statement is too late, in a partition too."""
     with source_database(
         pg_server(18),
         "CREATE TABLE public.late (id int PRIMARY KEY DEFERRABLE)",
@@ -341,7 +345,7 @@ def test_a_wrong_password_is_never_shown(pg_server: PostgresServers, where: str)
         (finding,) = preflight(settings)
         assert (finding.level, finding.subject) == ("fail", "source password")
         assert "secret" not in finding.message + finding.hint
-        if where == "file":  # a mended secret is read at the next connect
+        if where == "file":  # a corrected secret is read at the next connect
             with contextlib.closing(connect_sql(settings)) as connection:
                 assert isinstance(connection, psycopg2.extensions.connection)
                 assert "right-secret" not in connection.dsn

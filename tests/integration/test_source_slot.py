@@ -1,4 +1,4 @@
-"""Slots on real servers: exported snapshots, creation that waits, what is read back."""
+"""Slots on real servers: exported snapshots, a creation that waits, the values read back."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_slot_that_exists_is_not_created_again(pg_server: PostgresServers) -> 
 
 @pytest.mark.parametrize("major", [14, 18])
 def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresServers, major: int) -> None:
-    """F38: and leaves no slot behind."""
+    """F38: the interrupted creation leaves no slot."""
     with source_database(pg_server(major), TABLE) as settings:
         with contextlib.closing(
             psycopg2.connect(plain(settings), application_name="nightly report")
@@ -141,5 +141,5 @@ def test_an_old_server_does_not_say_what_it_keeps_on_its_own_disk(pg_server: Pos
 
 
 def ends_a_stream(items: list[Item]) -> bool:
-    """Whether a Stream Commit is among them."""
+    """Return whether a Stream Commit is among the items."""
     return any(isinstance(item, Control) and item.payload[:1] == b"c" for item in items)

@@ -1,4 +1,4 @@
-"""The lock from a session's start until it streams (F69): one has it, the next is told who, a loss is noticed."""
+"""The lock from a session's start until it streams (F69): one has it, the next gets its owner, a loss is noticed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWNERS = """
 
 
 class Locks:
-    """Locks on the slots of one database, and what their owners were told."""
+    """Locks on the slots of one database, and the losses reported to their owners."""
 
     def __init__(self, server: PostgresServer, database: str) -> None:
         self._server, self._database = server, database
@@ -41,7 +41,7 @@ class Locks:
         self.is_lost.set()
 
     def owners(self) -> list[int]:
-        """The backends that PostgreSQL says have one."""
+        """Return the pids of the backends that hold such a lock, according to PostgreSQL."""
         return [pid for (pid,) in self._server.execute(OWNERS, dbname=self._database)]
 
 
@@ -82,7 +82,9 @@ def test_other_slots_have_other_locks(locks: Locks) -> None:
 
 
 def test_it_is_kept_for_longer_than_the_server_waits_for_a_silent_one(locks: Locks) -> None:
-    """It says something in time: an owner that works keeps it. Three seconds are also a busy machine's."""
+    """The owner sends a message in time, so a working owner keeps the lock. Three seconds suffice on a
+    busy machine.
+    """
     lock = locks.new(options="?options=-c%20wal_sender_timeout%3D3s")
     lock.acquire()
     (pid,) = locks.owners()

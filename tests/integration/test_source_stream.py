@@ -1,4 +1,4 @@
-"""The stream on real servers: exact items, and a slot that moves when cdcd says so and only then."""
+"""The stream on real servers: exact items, and a slot that advances only when cdcd confirms."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_rows_come_as_runs_between_their_control_messages(
 async def test_a_streamed_transaction_comes_in_runs_of_one_xid(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F26: the stream bit is kept across drains, each batch has the xid of its subtransaction."""
+    """F26: the stream bit is preserved across drains, each batch has the xid of its subtransaction."""
     with source_database(pg_server(major), TABLE, PUBLICATION, logical_decoding_work_mem="64kB") as settings:
         start_lsn = make_slot(settings)
         async with streaming(
@@ -115,7 +115,7 @@ async def test_a_read_stops_near_its_limit_and_says_that_there_is_more(postgres:
 async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confirmed(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F2, F71: with a short wal_sender_timeout, nothing but `queue_flush_lsn` moves the slot, and it to the byte."""
+    """F2, F71: with a short wal_sender_timeout, only `queue_flush_lsn` advances the slot, exactly to its position."""
     server = pg_server(major)
     with source_database(server, TABLE, PUBLICATION, wal_sender_timeout="3s") as settings:
         start_lsn = make_slot(settings)
@@ -151,7 +151,7 @@ async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confi
 
 
 async def test_what_was_received_and_not_confirmed_comes_again(postgres: PostgresServer) -> None:
-    """F71, the scenario: C received but not durable, a larger D that began before it arriving, keepalives."""
+    """F71: C received but not durable, a larger D that began before it arriving, keepalives."""
     with source_database(postgres, TABLE, PUBLICATION, wal_sender_timeout="3s") as settings:
         start_lsn = make_slot(settings)
         with contextlib.closing(psycopg2.connect(plain(settings))) as large:
@@ -312,9 +312,9 @@ async def test_close_wakes_a_reader(postgres: PostgresServer) -> None:
 
 
 def joined(items: list[Item]) -> list[Item]:
-    """The items with keepalives left out and neighbouring batches made one: two drains may cut a batch.
+    """Return the items without keepalives, with adjacent batches joined: two drains may split a batch.
 
-    A server whose caches were reset, by whatever others do in it, tells of a relation again: left out too.
+    A server whose caches were reset by other sessions sends a Relation again: it is left out too.
     """
     whole: list[Item] = []
     reported: set[bytes] = set()
@@ -332,7 +332,7 @@ def joined(items: list[Item]) -> list[Item]:
 
 
 def last_reply(server: PostgresServer, settings: SourceSettings) -> object:
-    """When the server heard last from this slot's reader."""
+    """Return the time at which the server last received a status update from this slot's reader."""
     rows = server.execute(
         "SELECT r.reply_time FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid"
         " WHERE s.slot_name = %s",

@@ -1,4 +1,4 @@
-"""How a stream fails on real servers: each way is told apart, and what came before it is read first."""
+"""Failures of a stream on real servers: each kind has its own error, and earlier messages are read first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PUBLICATION = "CREATE PUBLICATION pub FOR TABLE public.t"
 
 @contextlib.contextmanager
 def source_database_once(server: PostgresServer) -> object:
-    """As source_database, for a server that is stopped in the end."""
+    """Yield a source database of a server that is stopped at the end."""
     server.create_database("once")
     run_script(server.dsn("once"), TABLE, PUBLICATION)
     yield settings_for(server, "once")
@@ -55,7 +55,7 @@ def source_database_once(server: PostgresServer) -> object:
 async def test_a_fast_shutdown_finishes_while_an_idle_stream_confirms_keepalives(
     pg_server: PostgresServers,
 ) -> None:
-    """F13: and the end is SourceUnavailable, which is retried."""
+    """F13: the stream ends with SourceUnavailable, which is retried."""
     server = pg_server.fresh(18)
     with server, source_database_once(server) as settings:
         async with streaming(settings, make_slot(settings)) as stream:
@@ -87,7 +87,7 @@ async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> Non
 async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(
     pg_server: PostgresServers,
 ) -> None:
-    """libpq closes its socket as soon as the connection is lost: the next one that is accepted may get the number."""
+    """libpq closes its socket as soon as the connection is lost: the next accepted socket may get its number."""
     server = pg_server.fresh(18)
     with contextlib.ExitStack() as others, server, source_database_once(server) as settings:
         pairs: list[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
@@ -114,7 +114,7 @@ async def test_a_slot_held_by_another_walsender_is_active(postgres: PostgresServ
             with pytest.raises(SlotActive):
                 async with streaming(settings, start_lsn):
                     pass
-        async with streaming(settings, start_lsn):  # close() has left it free
+        async with streaming(settings, start_lsn):  # close() has released it
             assert slot_is_active(postgres, settings.slot)
 
 
@@ -165,7 +165,7 @@ async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: in
 async def test_a_publication_that_is_missing_while_decoding_halts(
     pg_server: PostgresServers, major: int
 ) -> None:
-    """F39, F72: an error up to 17, from 18 on only a notice, with the changes left out."""
+    """F39, F72: an error up to 17, from 18 on only a notice, and the changes are missing."""
     with source_database(pg_server(major), TABLE, PUBLICATION) as settings:
         start_lsn = make_slot(settings)
         settings = replace(settings, publications=("pub", "gone"))
@@ -197,7 +197,7 @@ async def test_a_terminated_walsender_is_unavailable_and_what_came_before_is_rea
 
 
 async def test_a_frozen_walsender_is_noticed(postgres: PostgresServer) -> None:
-    """F16: no byte arrives although an answer was asked for."""
+    """F16: no byte arrives although a reply was requested."""
     with source_database(postgres, TABLE, PUBLICATION) as settings:
         settings = replace(settings, silence_timeout_s=1.0)
         start_lsn = make_slot(settings)
@@ -219,13 +219,13 @@ async def test_an_idle_server_that_answers_is_not_silent(postgres: PostgresServe
         settings = replace(settings, silence_timeout_s=0.4)
         async with streaming(settings, make_slot(settings)) as stream:
             answers = 0
-            while answers < 6:  # each half of the time-out asks for one
+            while answers < 6:  # a reply is requested at each half of the time-out
                 items = await stream.read()
                 answers += sum(isinstance(item, Keepalive) for item in items)
 
 
 def sent_beyond(server: PostgresServer, settings: SourceSettings) -> bool:
-    """Whether the walsender has sent all there is."""
+    """Return whether the walsender has sent all WAL."""
     rows = server.execute(
         "SELECT r.sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication r"
         " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = %s",

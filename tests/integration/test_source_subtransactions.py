@@ -1,4 +1,4 @@
-"""The server's own account of subtransactions, whether their transaction is open, prepared or committed."""
+"""The server's own account of subtransactions, for an open, prepared or committed transaction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
 def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(
     major: int, stack_folder: Path
 ) -> None:
-    """After 2^32 transactions: while nothing else ends, what is prepared is beyond the snapshot's xmax."""
+    """After 2^32 transactions: while no other transaction ends, the prepared ones are beyond the snapshot's xmax."""
     server = PostgresServer(major, programs_from_wheel(major), stack_folder / f"epoch-{major}")
     server.start()
     server.stop()

@@ -1,6 +1,6 @@
-"""F53: the text of a value is the same whatever server, database and role have as their defaults.
+"""F53: the text of a value is the same for all defaults of server, database and role.
 
-The judge is PostgreSQL: what it prints in a session of the plain settings, and what it says two values compare as.
+The judge is PostgreSQL: its output in a session with plain settings, and its comparison of two values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ HOSTILE = {
     "check_function_bodies": "on",
     "row_security": "off",
 }
-IN_A_FILE_ONLY_PLAIN = ("client_encoding",)  # a server's own setting of it is what the database has
+IN_A_FILE_ONLY_PLAIN = ("client_encoding",)  # the database inherits it from the server's setting
 
 VALUES = {
     "date": ["0044-03-15 BC", "2024-12-31", "infinity"],
@@ -88,7 +88,7 @@ def literal(value: str) -> str:
 
 
 def rows() -> list[list[str]]:
-    """As many rows as the longest list has values, the shorter ones repeated."""
+    """Return as many rows as the longest list has values; shorter lists repeat."""
     longest = max(map(len, VALUES.values()))
     return [[values[n % len(values)] for values in VALUES.values()] for n in range(longest)]
 
@@ -97,7 +97,7 @@ def rows() -> list[list[str]]:
 def hostile_server(
     pg_server: PostgresServers, stack_folder: Path, request: pytest.FixtureRequest
 ) -> Iterator[PostgresServer]:
-    """A server whose own settings are hostile, and that knows a locale with another money."""
+    """Yield a server whose own settings are hostile, and that has a locale with another money format."""
     major = request.param
     folder = stack_folder / f"locales-{major}"
     locales = folder if folder.exists() else make_locale(folder)
@@ -107,7 +107,7 @@ def hostile_server(
 
 
 def hostile_source(server: PostgresServer) -> SourceSettings:
-    """A database and a role whose defaults are hostile too."""
+    """Yield a database and a role whose defaults are hostile too."""
     name = new_database_name()
     kind = "?options=" + quote("-c default_transaction_read_only=off -c client_encoding=UTF8")
     with contextlib.closing(psycopg2.connect(server.dsn() + kind)) as connection:
@@ -142,14 +142,14 @@ async def test_defaults_of_server_database_and_role_do_not_change_a_values_text(
         run_script(friendly, *inserts)
         items = await read_until(stream, lambda items: commits(items) == len(inserts))
     assert [texts(payload) for payload in row_payloads(items)] == rows()
-    # What a snapshot and the catalog read goes over the other kind of connection.
+    # The reads of a snapshot and of the catalog use the other kind of connection.
     with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
         asked = [f"c{n}::text" for n in range(len(VALUES))]
         cursor.execute(f"SELECT {', '.join(asked)} FROM public.v")
         assert [list(row) for row in cursor.fetchall()] == rows()
     with contextlib.closing(Catalog(settings)) as catalog:
         assert catalog.types([790])[790].fraction_digits == 3
-        # The look-up leaves the session as it was.
+        # The look-up leaves the session's settings unchanged.
         with contextlib.closing(connect_sql(settings)) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW lc_monetary")
             assert cursor.fetchall() == [("C",)]

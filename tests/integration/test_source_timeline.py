@@ -1,4 +1,4 @@
-"""The history of a promoted server's timeline, asked over a walsender (F58)."""
+"""The history of a promoted server's timeline, read through a walsender (F58)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.standby import promote
 
 @pytest.mark.parametrize("major", [14, 18])
 def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServers, major: int) -> None:
-    """Until 14 the answer claims to be bytea, later text; the server's own file is the judge."""
+    """Up to 14 the reply's type is bytea, later text; the server's own file is the judge."""
     with pg_server.fresh(major) as server:
         for timeline in (2, 3):
             server.stop()
@@ -27,7 +27,7 @@ def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServ
                 assert identify(connection).timeline == timeline
                 history = read_history(connection, timeline)
                 assert read_history(connection, 1) == {}
-                assert read_history(connection, 9) == {}, "a history that is not there tells nothing"
+                assert read_history(connection, 9) == {}, "a missing history gives no position"
             ((text,),) = server.execute(f"SELECT pg_read_file('pg_wal/{timeline:08X}.history')")
             lines = [line.split("\t") for line in text.splitlines() if line]
             expected = server.execute(

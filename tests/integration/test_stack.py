@@ -1,4 +1,4 @@
-"""The local stack itself: every server starts and does what the other tests take for granted."""
+"""The local stack itself: every server starts and behaves as the other tests assume."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_database_is_dropped_with_its_slots(postgres: PostgresServer, database
 def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
     postgres: PostgresServer, database: str
 ) -> None:
-    """A walsender ends some time after it was told to; the fault made: it is stopped meanwhile."""
+    """A walsender ends some time after its termination; in this test it is stopped meanwhile."""
     statement = "SELECT pg_create_logical_replication_slot(current_database()::text, 'test_decoding')"
     postgres.execute(statement, dbname=database)
     owner = psycopg2.connect(postgres.dsn(database), connection_factory=LogicalReplicationConnection)
@@ -105,7 +105,7 @@ def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
 def test_a_broker_whose_ports_are_taken_takes_others_also_behind_its_proxy(
     artefacts: Cache, tmp_path: Path
 ) -> None:
-    """Another process can be faster; the fault made: it has the port of the listener behind the proxy."""
+    """Another process can be faster; in this test it has the port of the listener behind the proxy."""
     broker = KafkaBroker(tmp_path / "kafka", cache=artefacts)
     with KafkaDoors(broker) as doors:
         (proxy,) = doors.proxies
@@ -217,5 +217,5 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie whose new parent has not fetched it yet is dead all the same.
+    # A zombie that its new parent has not reaped yet counts as dead.
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

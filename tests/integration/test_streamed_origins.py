@@ -1,7 +1,7 @@
-"""Of which streamed transactions the server says the origin: what `source.origin` null may mean.
+"""The streamed transactions whose origin the server reports: the meaning of `source.origin` null.
 
-The server takes it from the first change that it has of the transaction when it streams it for the first time, and
-only rows carry one: not what changes the catalog, in this transaction or in others meanwhile, and no message.
+The server takes the origin from the first change that it has when it streams the transaction for the first time. Only
+rows carry an origin, not catalog changes, in this transaction or in others meanwhile, and not messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MUCH = "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 2000) g
 ROW = "INSERT INTO t VALUES (0, 'first')"
 DDL = "CREATE TABLE other (id int)"
 BEGINNINGS = {
-    # told
+    # reported
     "a row": ([ROW], True),
     "a row of an unpublished table": (["INSERT INTO unpublished VALUES (1)"], True),
     "a row, then DDL": ([ROW, DDL], True),
@@ -34,7 +34,7 @@ BEGINNINGS = {
     "a sequence": (["SELECT nextval('numbers')"], True),
     "DDL that is rolled back": (["SAVEPOINT s", DDL, "ROLLBACK TO s"], True),
     "a row that is rolled back": (["SAVEPOINT s", ROW, "ROLLBACK TO s"], True),
-    # untold
+    # not reported
     "DDL": ([DDL], False),
     "TRUNCATE, which changes the catalog first": (["TRUNCATE t"], False),
     "DDL of a temporary table": (["CREATE TEMPORARY TABLE passing (id int)"], False),
@@ -46,7 +46,7 @@ BEGINNINGS = {
 
 @pytest.fixture(params=SUPPORTED_POSTGRES_MAJORS)
 def dsn(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A new database whose large transactions are streamed, and an origin of its name."""
+    """Yield a new database whose large transactions are streamed, and an origin of its name."""
     server, name = pg_server(request.param), new_database_name()
     server.create_database(name)
     server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
@@ -81,7 +81,7 @@ def test_the_origin_of_a_streamed_transaction_is_that_of_its_first_change(dsn: s
                 else:
                     cursor.execute(statement)
             connection.commit()
-            # Until a closed connection's process has ended, the origin would still be its own.
+            # Until a closed connection's process has ended, it would still own the origin.
             cursor.execute("SELECT pg_replication_origin_session_reset()")
         connection.close()
         found[beginning] = _is_origin_announced(dsn, name)
@@ -89,7 +89,7 @@ def test_the_origin_of_a_streamed_transaction_is_that_of_its_first_change(dsn: s
 
 
 def _is_origin_announced(dsn: str, slot: str) -> bool:
-    """Read all there is; whether an Origin follows the first Stream Start."""
+    """Read all changes; return whether an Origin follows the first Stream Start."""
     query = (
         "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL,"
         " 'proto_version', '2', 'publication_names', 'p', 'streaming', 'on')"
@@ -98,10 +98,10 @@ def _is_origin_announced(dsn: str, slot: str) -> bool:
         cursor.execute(query, (slot,))
         read = [bytes(data) for (data,) in cursor]
     connection.close()
-    # PostgreSQL 14 and 15 may begin with what was read before, to end it with a Stream Abort.
+    # PostgreSQL 14 and 15 may first send the earlier segments again, and end them with a Stream Abort.
     (xid,) = (payload[1:5] for payload in read if payload[:1] == STREAM_COMMIT)
     starts = [at for at, payload in enumerate(read) if payload[:5] == STREAM_START + xid]
     first, *later = (read[at + 1][:1] for at in starts)
-    assert later, "it is one segment only"
+    assert later, "there is only one segment"
     assert ORIGIN not in later
     return first == ORIGIN

@@ -1,12 +1,12 @@
-"""What PostgreSQL itself cannot stream is read again without streaming, by itself.
+"""Transactions that PostgreSQL itself cannot stream are read again without streaming, automatically.
 
-Found by trying 14 to 18: a walsender that streams a transaction and meets the rows of a subtransaction that changed
-a table and was rolled back meanwhile takes wrong catalog rows for the rest of the transaction, if that changes the
-table again. It fails, each time again, also after the commit; or it describes the table without its key. Changes that
-another session committed meanwhile are lost in the same way: a table with another file cannot be found, one with a
-column more is sent without it, and one that is newly published is not sent, the last two without an error. A
-walsender without streaming decodes the same transaction rightly, and sends no logical message of what was rolled
-back.
+Found by experiments with 14 to 18: a walsender that streams a transaction and decodes the rows of a subtransaction
+that changed a table and was rolled back meanwhile uses wrong catalog rows for the rest of the transaction, if the
+transaction changes the table again. It fails every time, also after the commit; or it describes the table without its
+key. Changes that another session committed meanwhile are lost in the same way: a table with another file cannot be
+found, one with an added column is sent without it, and a newly published one is not sent, the last two without an
+error. A walsender without streaming decodes the same transaction correctly, and sends no logical message of
+rolled-back subtransactions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSERT = "INSERT INTO t (id, v) SELECT g, repeat('v', 200) FROM generate_series(
 
 @pytest.fixture
 def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
-    """A server and a new database with two tables; transactions are streamed soon."""
+    """Yield a server and a new database with two tables; transactions are streamed early."""
     server = pg_server(getattr(request, "param", 18))
     name = new_database_name()
     server.create_database(name)
@@ -45,7 +45,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Others flow while it is open, and it arrives once, each row as its columns were."""
+    """Others flow while it is open, and it arrives once, each row with its columns at that time."""
     server, dbname = place
     with new_daemon(server, dbname) as daemon:
         topics = [f"{daemon.name}.public.{table}" for table in ("t", "other")]
@@ -86,7 +86,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
 def test_a_table_that_is_streamed_without_its_key_is_read_again(
     incompatible: str, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F45: no record has another key than those before it, and nobody has to be told."""
+    """F45: all records of a topic have the same key columns, and no operator is needed."""
     server, dbname = place
     with new_daemon(server, dbname, registry={"incompatible": incompatible}) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -104,7 +104,7 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
             cursor.execute("DROP TABLE t")
             server.execute("INSERT INTO other VALUES (1, 'x')", dbname=dbname)
             daemon.start()
-            eventually(lambda: daemon.events("retrying"), "what is streamed is not taken")
+            eventually(lambda: daemon.events("retrying"), "the streamed changes are not written")
             open_one.commit()
         events = reader.wait([topic], lambda events: len(events) > ROWS)
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SOURCE-STREAMING"]
@@ -119,7 +119,7 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
 def test_a_logical_message_that_was_rolled_back_is_not_written(
     two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F26: streamed, it cannot be told from the others."""
+    """F26: streamed, the message cannot be distinguished from others."""
     server, dbname = place
     emit = "SELECT pg_logical_emit_message(true, 'outbox', %s)"
     with new_daemon(server, dbname, source={"protocol": {"two_phase": two_phase}}) as daemon:
@@ -136,7 +136,7 @@ def test_a_logical_message_that_was_rolled_back_is_not_written(
             cursor.execute("ROLLBACK TO SAVEPOINT s")
             cursor.execute(emit, ("after",))
             server.execute("INSERT INTO other VALUES (1, 'x')", dbname=dbname)
-            eventually(lambda: daemon.events("retrying"), "what is streamed is not taken")
+            eventually(lambda: daemon.events("retrying"), "the streamed changes are not written")
             if two_phase:
                 cursor.execute("PREPARE TRANSACTION 'one'")
                 cursor.execute("COMMIT PREPARED 'one'")
@@ -155,13 +155,13 @@ CHANGES = {
     "a column more": ("ALTER TABLE t ADD extra text", "INSERT INTO t SELECT g, 'v' || g, 'extra'"),
     "newly published": ("ALTER PUBLICATION chosen ADD TABLE later", "INSERT INTO later SELECT g, 'v' || g"),
 }
-"""What another session commits meanwhile, and what the open transaction then does."""
+"""The change that another session commits meanwhile, and the later statements of the open transaction."""
 
 
 ORIGIN = """
     SELECT pg_replication_origin_session_setup('elsewhere'), pg_replication_origin_xact_setup('0/10', '2099-01-01')
 """
-"""A transaction under an origin takes the time of the origin's, by another clock, for its rollbacks too."""
+"""The rollbacks of a transaction with an origin carry the origin's time, from another clock, too."""
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """Judged by the tables. `other` has to be new to the walsender when it decodes what was rolled back."""
+    """Judged by the tables. `other` must be new to the walsender when it decodes the rolled-back rows."""
     server, dbname = place
     meanwhile, insert = CHANGES[change]
     server.execute("CREATE TABLE later (id int PRIMARY KEY, v text)", dbname=dbname)
@@ -244,7 +244,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
 def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
     two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F26: what it had on its disk, more than 4096 changes, is streamed, rolled back, and no Stream Abort comes."""
+    """F26: more than 4096 changes, spilled on the server, are streamed and rolled back, and no Stream Abort comes."""
     server, dbname = place
 
     def insert_other(number: int) -> None:
@@ -262,7 +262,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
             cursor.execute("INSERT INTO t SELECT g, 'gone' FROM generate_series(1, 6000) g")
             insert_other(1)
             assert daemon.stop() == 0
-            daemon.start().wait_state("streaming")  # what lies before is decoded to the server's disk
+            daemon.start().wait_state("streaming")  # the earlier changes are decoded to the server's disk
             more = iter(range(2, 20))
             while "cdcd_open_transactions 1.0" not in daemon.get("/metrics")[1]:  # streamed once, no more
                 cursor.execute(

@@ -1,6 +1,7 @@
-"""Which key a table's records get, for each way to define one, on every server: a fold by key has to give the table.
+"""The key of a table's records, for each way to define one, on every server: a fold by key has to give the table.
 
-The judge is a SELECT of the table after swaps, rotations, updates and deletes; the fold is what compaction leaves.
+The judge is a SELECT of the table after swaps, rotations, updates and deletes; the fold gives the rows that
+compaction leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run
 
 
 def carry_out(dsn: str, table: str, statements: Iterable[str]) -> None:
-    """Run statements about a table; a unique index on what is not unique is left not valid."""
+    """Run statements about a table; a unique index on duplicate values stays invalid."""
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         for statement in statements:
@@ -32,7 +33,7 @@ def carry_out(dsn: str, table: str, statements: Iterable[str]) -> None:
 
 
 def compacted(events: list[Event]) -> list[str]:
-    """The column v of the rows that a compacted topic leaves."""
+    """Return the column v of the rows that a compacted topic leaves."""
     last = {str(event.key): event.value for event in events}
     return sorted(value["after"]["v"] for value in last.values() if value is not None and value["op"] != "d")
 
@@ -107,7 +108,7 @@ def test_a_chosen_key_that_rows_may_share_is_warned_of(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """The reader by key loses rows that are there: so it is, and so check and log say it."""
+    """The reader by key loses existing rows, and both check and log warn of it."""
     carry_out(
         postgres.dsn(database),
         "pos",
@@ -150,7 +151,7 @@ def test_a_key_of_which_digits_are_left_out_is_warned_of(
 def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It has such a key from an earlier version, or from before its constraint was made again."""
+    """Its topic has such a key from an earlier version, or from before its constraint was recreated."""
     carry_out(postgres.dsn(database), "pos", (PLAIN, FULL, ROWS))
     alter = "ALTER TABLE $t DROP CONSTRAINT $t_pkey, ADD PRIMARY KEY (id)"
     with new_daemon(postgres, database) as daemon:
@@ -166,13 +167,13 @@ def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
             "two rows may have the same (id) for a moment, because index public.pos_pkey is DEFERRABLE"
             in said
         )
-        # as before, on purpose
+        # the former key, deliberately
         daemon.config["format"] = {"overrides": [{"table": r"public\.pos", "key_columns": ["id"]}]}
         assert daemon.stop() == 0
         daemon.start()
         await_confirmed(postgres, daemon)
         assert daemon.stop() == 0
-        # or the constraint again
+        # or the recreated constraint
         del daemon.config["format"]
         carry_out(postgres.dsn(database), "pos", (alter, "UPDATE $t SET v = 'last'"))
         daemon.start()

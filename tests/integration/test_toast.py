@@ -1,4 +1,4 @@
-"""F46: a TOASTed value that was not sent, one that is NULL and one that is there are three things to a reader.
+"""F46: readers can distinguish a TOASTed value that was not sent, a NULL, and a present value.
 
 For each replica identity, streamed while the transaction is open or sent after its commit, as text and in binary; the
 rows are read by Confluent's deserializer.
@@ -33,8 +33,8 @@ FILLER = "INSERT INTO filler SELECT n, repeat('f', 200) FROM generate_series(1, 
 CHANGES = (
     "UPDATE {0} SET n = 2",  # another column
     "UPDATE {0} SET big = NULL",
-    "UPDATE {0} SET n = 3",  # NULL stays NULL, and is no TOASTed value
-    "UPDATE {0} SET id = 7, code = 'seven'",  # every identity's key
+    "UPDATE {0} SET n = 3",  # NULL stays NULL, and is not a TOASTed value
+    "UPDATE {0} SET id = 7, code = 'seven'",  # the key of every identity
     "UPDATE {0} SET big = " + LONG.format(5000),
     "UPDATE {0} SET raw = NULL, n = 4",
     "DELETE FROM {0}",
@@ -43,7 +43,7 @@ CHANGES = (
 
 @dataclass(frozen=True)
 class Place:
-    """A database and what its tables' values are."""
+    """A database and the values of its tables."""
 
     server: PostgresServer
     dbname: str
@@ -52,7 +52,7 @@ class Place:
         return self.server.execute(statement, *values, dbname=self.dbname)
 
     def long(self, first: int) -> str:
-        """The server's own word for what a long value is."""
+        """Return the server's own text of a long value."""
         return str(self.execute("SELECT " + LONG.format(first))[0][0])
 
 
@@ -73,7 +73,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 
 
 def story(events: list[Event]) -> list[Any]:
-    """Per record: op, key, before, after, unchanged; a tombstone as its key."""
+    """Return per record: op, key, before, after, unchanged; a tombstone as its key."""
     reported: list[Any] = []
     for event in events:
         if event.value is None:
@@ -91,14 +91,16 @@ def row(id_: int, code: str, n: int | None, big: str | None, raw: bytes | None) 
 
 
 def key_only(**key: Any) -> dict[str, Any]:
-    """An old row of which only the key was sent: the rest is "not said", and not NULL (F45)."""
+    """Return an old row of which only the key was sent: the other columns are marked as not logged, not
+    NULL (F45).
+    """
     return {**dict.fromkeys(("id", "code", "n", "big", "raw")), **key}
 
 
 def expected_with_key(
     one: dict[str, Any], seven: dict[str, Any], big: str, other: str, raw: bytes
 ) -> list[Any]:
-    """What a table with an identity of key columns gives; a value that was not sent is None and named."""
+    """Return the records of a table with an identity of key columns; a value that was not sent is None and named."""
     code, new = one.get("code", "one"), seven.get("code", "seven")
     return [
         ("c", one, None, row(1, code, 1, big, raw), []),
@@ -116,7 +118,7 @@ def expected_with_key(
 
 
 def expected_whole(big: str, other: str, raw: bytes) -> list[Any]:
-    """With the whole old row nothing is ever missing."""
+    """Return the records with the complete old row, in which no value is missing."""
     rows = [
         row(1, "one", 1, big, raw),
         row(1, "one", 2, big, raw),
@@ -222,8 +224,8 @@ def test_a_placeholder_stands_in_string_and_bytes_columns(
 def test_a_key_that_is_toasted_itself_is_always_there(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The server sends the old key where the new tuple leaves it out."""
-    key = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 80) n)"  # 2560, what an index still takes
+    """The server sends the old key if the new tuple omits it."""
+    key = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 80) n)"  # 2560, which an index still accepts
     place.execute(
         "CREATE TABLE keyed (k text PRIMARY KEY, n int, big text);"
         "ALTER TABLE keyed ALTER k SET STORAGE EXTERNAL, ALTER big SET STORAGE EXTERNAL"

@@ -1,5 +1,6 @@
-"""PostgreSQL judges the types: what its output and send functions wrote, encoded, decoded by fastavro and
-cast back, is the value it had. Text and binary of one value give the same Avro bytes."""
+"""PostgreSQL judges the types: the output of its output and send functions, encoded, decoded by fastavro and cast
+back, equals the original value. Text and binary of one value give the same Avro bytes.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +147,7 @@ SPECIAL = [
 
 @dataclass(frozen=True)
 class Value:
-    """One value as the server has it: its output function's text, and its send function's bytes."""
+    """One value from the server: its output function's text, and its send function's bytes."""
 
     codec: Codec
     text: bytes
@@ -196,7 +197,7 @@ def oracle(postgres: Any, database: str) -> Iterator[Oracle]:
 
 
 def back(avro: Any, value: Any) -> tuple[str, list[Any]]:
-    """An SQL expression that makes the value again of what fastavro read (logical types as plain numbers)."""
+    """Return an SQL expression that rebuilds the value from fastavro's (logical types as plain numbers)."""
     if value is None:
         return "null", []
     if isinstance(avro, dict) and avro["type"] == "array":
@@ -227,12 +228,12 @@ def back(avro: Any, value: Any) -> tuple[str, list[Any]]:
     if isinstance(value, bytes):
         return "%s::bytea", [value]
     if isinstance(value, bool):
-        return "%s::int::text", [value]  # bool and bit(1) both read 0 and 1
+        return "%s::int::text", [value]  # both bool and bit(1) are read as 0 and 1
     return "%s::text", [value if isinstance(value, str) else repr(value)]
 
 
 def quoted(type_name: str) -> str:
-    """A type's name as the schema says it, for SQL."""
+    """Return a type's name from the schema, quoted for SQL."""
     element, brackets = (type_name[:-2], "[]") if type_name.endswith("[]") else (type_name, "")
     return ".".join(f'"{part}"' for part in element.split(".")) + brackets
 

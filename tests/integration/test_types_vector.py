@@ -1,4 +1,4 @@
-"""pgvector's types on a server that has them: their answer, and any value comes back as it was."""
+"""pgvector's types on a server that has them: their mapping, and every value is preserved."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RANDOM = {
 
 @pytest.fixture(scope="module", params=WHEEL_POSTGRES)
 def vector_server(stack_folder: Path, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """PostgreSQL with pgvector, from the wheel."""
+    """Yield PostgreSQL with pgvector, from the wheel."""
     folder = stack_folder / f"postgres-vector-{request.param}"
     with PostgresServer(request.param, programs_from_wheel(request.param), folder) as server:
         server.execute("CREATE EXTENSION vector")

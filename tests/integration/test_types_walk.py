@@ -1,7 +1,7 @@
-"""Every type that a column can have has an answer, on every major: pg_type is walked whole.
+"""Every type that a column can have has a mapping, on every major: the test reads all of pg_type.
 
-A type that a future PostgreSQL or extension adds fails here until somebody has said what it becomes. Pseudo-types
-cannot be a column's.
+A type that a future PostgreSQL or extension adds fails here until a mapping is defined. Pseudo-types cannot be a
+column's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OWN = (
 
 
 def every_type(settings: SourceSettings, server: PostgresServer) -> dict[int, PgType]:
-    """All types that a column can have, and what they are made of."""
+    """Return all types that a column can have, and the types that they consist of."""
     rows = server.execute("SELECT oid::int8 FROM pg_type WHERE typtype <> 'p'", dbname=settings.slot)
     with contextlib.closing(Catalog(settings)) as catalog:
         return catalog.types(oid for (oid,) in rows)
@@ -94,7 +94,7 @@ def test_arrays_and_composite_types_are_made_of_their_parts(pg_server: PostgresS
         element = resolve(entry.element_oid, -1, types).codec.avro
         assert avro_of(entry, types) == {"type": "array", "items": ["null", element]}, entry.name
     composites = [entry for entry in types.values() if entry.kind == "c"]
-    assert len(composites) > 180  # each table and view is one
+    assert len(composites) > 180  # each table and view has one
     for entry in composites:
         avro = avro_of(entry, types)
         assert [field["pg.name"] for field in avro["fields"]] == [a.name for a in entry.attributes]

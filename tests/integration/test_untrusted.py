@@ -1,7 +1,7 @@
-"""What servers, clients and names bring, and everything that cdcd shows: no secret, no line of their own, no end.
+"""Input from servers, clients and names, and every output of cdcd: no secret, no forged line, no unlimited text.
 
-Planted secrets are looked for in the log in both formats, `/status`, `/readyz`, `/metrics`, `cdcd check` as text and
-as JSON, and what is printed at the end.
+The test searches planted secrets in the log in both formats, `/status`, `/readyz`, `/metrics`, `cdcd check` as text
+and as JSON, and the output at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.hostile_http import HostileServer, whole
 from tests.support.waiting import eventually
 
 CANARY = "canary/5f 3a91+"
-"""Each of its forms is another text."""
+"""Each of its encoded forms is another text."""
 FORGED = f"no\nok    registry  fine\r\n2026-01-01T00:00:00Z INFO forged\x1b[2J\x9b31m\u202e\u2028 {CANARY}"
 WITHIN_S = 60.0
 Outputs = dict[str, str]
@@ -56,7 +56,7 @@ def command(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def outputs_of(daemon: Daemon, until: Callable[[Daemon], bool]) -> Outputs:
-    """Everything that cdcd says: commands, a daemon in each format of its log, and its pages."""
+    """Return every output of cdcd: commands, a daemon in each format of its log, and its pages."""
     found: Outputs = {}
     for words in (
         ("check",),
@@ -70,7 +70,7 @@ def outputs_of(daemon: Daemon, until: Callable[[Daemon], bool]) -> Outputs:
         daemon.config["log"] = {"format": form, "level": "debug"}
         daemon.log_path = daemon.folder / f"{form}.log"
         daemon.start()
-        eventually(lambda: until(daemon), "it has met what was planted", WITHIN_S)
+        eventually(lambda: until(daemon), "the daemon has received the planted input", WITHIN_S)
         for page in ("/status", "/readyz", "/livez", "/startupz", "/metrics"):
             found[f"{page} {form}"] = daemon.get(page)[1]
         daemon.stop()
@@ -79,7 +79,7 @@ def outputs_of(daemon: Daemon, until: Callable[[Daemon], bool]) -> Outputs:
 
 
 def assert_clean(found: Outputs) -> None:
-    """No secret in any form, nothing that a terminal acts on; a page of one line has one, a log has its own lines."""
+    """Check that no form of the secret and no control character is in the outputs, and that no line is forged."""
     assert json.loads(found["check --json"])
     for name, text in found.items():
         for form in forms(CANARY):
@@ -101,7 +101,7 @@ def assert_clean(found: Outputs) -> None:
 
 
 def echo(request: bytes, status: int) -> bytes:
-    """Repeat the header as it came and decoded, with words to forge lines by, and words that fill what is shown."""
+    """Repeat the header as received and decoded, with text that would forge lines, and text that fills the limit."""
     found = re.search(rb"Authorization: (\S+) (\S+)", request)
     assert found is not None
     sent = found[2].decode()
@@ -161,7 +161,7 @@ def test_whatever_a_registry_answers_is_shown_clean(
 
 
 class HostilePostgres:
-    """Asks for the password in clear, and answers with it."""
+    """Requests the password in clear text, and repeats it in its reply."""
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._answer = answer
@@ -257,7 +257,7 @@ def exactly(client: socket.socket, size: int) -> bytes:
 
 
 def refuse_with_what_was_sent(client: socket.socket) -> None:
-    """A broker, as far as the log-in, whose refusal repeats the password."""
+    """Act as a broker up to the log-in, whose refusal repeats the password."""
 
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value.encode())) + value.encode()
@@ -318,7 +318,7 @@ def test_names_of_tables_and_columns_are_shown_clean(
     daemon = new_daemon(postgres, database)
     found = outputs_of(daemon, lambda one: one.status().get("state") == "streaming")
     assert_clean(found)
-    assert any(r"x\x1b[2J\u202e\u2028\x7f" in text for text in found.values()), "it is shown, and escaped"
+    assert any(r"x\x1b[2J\u202e\u2028\x7f" in text for text in found.values()), "the name is shown escaped"
     assert "cdcd_events_total{" in found["/metrics json"]
 
 
@@ -336,7 +336,7 @@ sys.exit(main())
 def test_half_requests_hold_up_neither_probes_nor_rows(
     descriptors: int, new_daemon: NewDaemon, postgres: PostgresServer, database: str
 ) -> None:
-    """1,500 of them, again and again, and as many that are none."""
+    """1,500 incomplete requests, repeatedly, and as many invalid ones."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     daemon.entry = ("-c", WITH_FEW.format(descriptors=descriptors))
@@ -403,7 +403,7 @@ def test_whatever_others_write_to_cdcds_topics_is_shown_clean(
     assert "CDCD-INTERNAL" not in found["/status json"]
 
 
-# --- who listens at the admin port ---------------------------------------------------------------------------
+# --- another server on the admin port ------------------------------------------------------------------------
 
 OTHERS: dict[str, Callable[[HostileServer, bytes], Iterable[bytes]]] = {
     "a daemon's words": lambda _s, request: [

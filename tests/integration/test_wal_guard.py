@@ -1,4 +1,4 @@
-"""F21, F22: what the slot keeps back is told with its holder, and given up only where that was asked for."""
+"""F21, F22: the WAL that the slot retains is reported with its blocker; the slot is dropped only if so configured."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def server(pg_server: PostgresServers) -> Iterator[PostgresServer]:
-    """A server whose slots are this file's."""
+    """Yield a server with only this file's slots."""
     with pg_server.fresh(18) as own:
         yield own
 
 
 def burn(server: PostgresServer, size_bytes: int) -> None:
-    """Have WAL written, by whole segments."""
+    """Write WAL, by whole segments."""
     end_lsn = wal_position(server) + size_bytes
     while wal_position(server) < end_lsn:
         server.execute("SELECT pg_logical_emit_message(false, 'burn', 'x'), pg_switch_wal()")
@@ -62,7 +62,7 @@ def test_the_oldest_transaction_that_writes_is_named_also_a_prepared_one_of_anot
         asking.autocommit = True
         with writing.cursor() as cursor:
             cursor.execute("SELECT 1")
-            assert oldest_writer(asking) is None, "one that only reads keeps nothing back"
+            assert oldest_writer(asking) is None, "a transaction that only reads retains no WAL"
             cursor.execute("INSERT INTO w VALUES (1)")
         name, age_s = oldest_writer(asking) or ("", -1.0)
         assert name == f"pid {writing.info.backend_pid} of postgres in database elsewhere (batch)"
@@ -77,7 +77,7 @@ def test_the_oldest_transaction_that_writes_is_named_also_a_prepared_one_of_anot
 def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
-    """A prepared transaction keeps the WAL back, whatever is confirmed; the halt names the ways on."""
+    """A prepared transaction retains the WAL, whatever is confirmed; the halt names the resolutions."""
     server.create_database("held")
     run(server, "held", "CREATE TABLE t (id int PRIMARY KEY)")
     with new_daemon(server, "held", source=guard(drop_slot="96MiB")) as daemon:
@@ -92,14 +92,16 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
             assert "from_lsn=" in page["reason"]
             (way,) = [way for way in commands_in(hint_of(page["reason"])) if way[0] == "resnapshot"]
             eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
-            eventually(lambda: daemon.events("slot_dropped_by_wal_guard"), "and it is said")
+            eventually(lambda: daemon.events("slot_dropped_by_wal_guard"), "the drop is logged")
         finally:
             server.execute("ROLLBACK PREPARED 'kept'", dbname="held")
         assert 'cdcd_pipeline_state{state="halted"} 1.0' in daemon.get("/metrics")[1]
         assert "cdcd_wal_guard_slots_dropped_total 1.0" in daemon.get("/metrics")[1]
         assert daemon.get("/readyz")[0] != 200
         daemon.reload()
-        eventually(lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start says it again")
+        eventually(
+            lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start reports it again"
+        )
         assert daemon.events("wal_guard")[-1]["now"] == "drop_slot"
         audited(command(daemon, *way))
         daemon.wait_state("streaming")
@@ -109,15 +111,15 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
 
 
 def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:
-    """F69: what another daemon holds is not this one's to give up, whatever its own limit; nor is it a halt."""
+    """F69: a daemon does not drop a slot that another one holds, whatever its own limit; nor does it halt."""
     second.config["name"] = first.name
     second.config["source"] |= guard(warn="8MiB", critical="16MiB", drop_slot="24MiB")
     second.start()
-    eventually(lambda: second.events("wal_guard"), "its guard has looked")
+    eventually(lambda: second.events("wal_guard"), "its guard has measured the slot")
     (level,) = second.events("wal_guard")
     assert level["now"] == "drop_slot"
     tries = len(second.events("retrying"))
-    eventually(lambda: len(second.events("retrying")) > tries, "it goes on waiting")
+    eventually(lambda: len(second.events("retrying")) > tries, "the daemon continues to wait")
     assert second.status()["state"] == "waiting_slot"
     assert second.status()["wal_guard"]["level"] == "drop_slot"
     assert second.stop() == 0
@@ -128,7 +130,7 @@ def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, fir
 def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_that_is_wanted(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
-    """F21: no session gets far enough to hold the slot, and the guard goes on all the same."""
+    """F21: no session gets far enough to hold the slot, and the guard works all the same."""
     server.create_database("away")
     run(server, "away", "CREATE TABLE t (id int PRIMARY KEY)")
     with new_daemon(server, "away", source=guard()) as daemon:
@@ -137,7 +139,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
         burn(server, 100 * MIB)
         daemon.start()
-        eventually(lambda: shown(daemon).get("level") == "critical", "the guard has looked")
+        eventually(lambda: shown(daemon).get("level") == "critical", "the guard has measured the slot")
         assert shown(daemon)["held_by"].startswith("cdcd, which has not confirmed 1")
         assert has_slot(server, daemon), "never by itself"
         assert daemon.stop() == 0
@@ -151,7 +153,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
 def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
-    """F80: its daemon is stopped, and this one has halted because the slot is not its own."""
+    """F80: the slot's daemon is stopped, and this one has halted because the slot belongs to the other."""
     server.create_database("shared")
     run(server, "shared", "CREATE TABLE t (id int PRIMARY KEY)")
     with new_daemon(server, "shared") as owner, new_daemon(server, "shared") as other:
@@ -164,17 +166,17 @@ def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
         assert "CDCD-SLOT-UNUSABLE" in reason
         assert "drop" not in reason
         burn(server, 32 * MIB)
-        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has looked")
+        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has measured the slot")
         assert "not this one" in shown(other)["held_by"]
         eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
         assert other.status()["state"] == "halted"
         assert has_slot(server, owner)
         assert other.stop() == 0
         assert not other.events("slot_dropped_by_wal_guard")
-        # Its WAL is beyond the limit already: the guard waits for what the start finds.
+        # Its WAL is beyond the limit already: the guard waits for the result of the start.
         other.start()
         reason = halts_with(other, "CDCD-SLOT-UNUSABLE")
-        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has looked")
+        eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has measured the slot")
         eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
         assert other.status()["reason"] == reason
         assert other.stop() == 0

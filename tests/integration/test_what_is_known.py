@@ -1,13 +1,13 @@
-"""Every metric, field of /status and probe, in every situation: what is not known is absent or null, never 0.
+"""Every metric, field of /status and probe, in every situation: an unknown value is absent or null, never 0.
 
-`METRICS`, `FIELDS` and `PROBES` say, for each name and each of `SITUATIONS`, what a daemon shows there:
+`METRICS`, `FIELDS` and `PROBES` give, for each name and each of `SITUATIONS`, the daemon's value there:
 
     -  absent, or null       0  zero                  +  more than zero, or any text
-    ^  grows while one looks  k  known, whatever it is  ?  known or not: when it is known is a matter of time
+    ^  grows between reads   k  known, any value      ?  known or not: it becomes known at some time
     e  an empty text
 
-A name that is not in its table fails the walk, and so does a name of the tables that is nowhere seen. The lag is
-compared with what was committed and is not durable in Kafka, which is looked up in PostgreSQL alone.
+A name that is not in its table fails the walk, and so does a name of the tables that never has a value. The lag is
+compared with the commits that are not durable in Kafka, which are read from PostgreSQL alone.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from tests.support.standby import make_standby
 from tests.support.waiting import eventually
 
 SITUATIONS = (
-    "first",  # the first start, and the source refuses connections: nothing is known
-    "copy",  # the snapshot runs; its server process stands still, and others commit
+    "first",  # the first start, and the source refuses connections: no value is known
+    "copy",  # the snapshot runs; its server process is stopped, and other sessions commit
     "rest",  # streaming, and everything is durable
-    "stalled",  # the walsender stands still, and others commit
-    "held",  # Kafka says nothing, and others commit
-    "lost",  # the source refuses connections, and others commit
+    "stalled",  # the walsender is stopped, and other sessions commit
+    "held",  # Kafka does not answer, and other sessions commit
+    "lost",  # the source refuses connections, and other sessions commit
     "restarted",  # a new process, and the source refuses connections
-    "again",  # that process streams, and nothing was committed since
-    "halted",  # an operator has to decide, and others commit
-    "all",  # another daemon with what is off by default: two_phase with a prepared transaction, heartbeats
-    "all lost",  # that one, and the source refuses connections
-    "bare",  # a third, without a registry, a snapshot and exactly once, at rest
+    "again",  # that process streams, and there was no later commit
+    "halted",  # an operator has to decide, and other sessions commit
+    "all",  # another daemon with options that are off by default: two_phase (a prepared transaction), heartbeats
+    "all lost",  # that daemon, and the source refuses connections
+    "bare",  # a third daemon, without a registry, a snapshot and exactly once, idle
 )
 COUNTER = "k k k k k k k k k k k k"
 BY_SLOT = "- k k k k - - k k k - k"
 
 METRICS = {
-    # how far behind; the server writes WAL of its own at any time
+    # the lag; the server writes WAL of its own at any time
     "cdcd_replication_lag_seconds": "- ^ 0 ^ ^ ^ ? 0 ^ 0 ^ 0",
     "cdcd_replication_lag_bytes": "- + k + + - - k + k - k",
     "cdcd_received_lag_bytes": "- + k + k - - k + k - k",
@@ -69,7 +69,7 @@ METRICS = {
     "cdcd_source_connected": "0 0 + + + 0 0 + 0 + 0 +",
     "cdcd_sink_connected": "0 + + + + 0 0 + 0 + 0 +",
     "cdcd_event_loop_last_iteration_timestamp_seconds": "+ + + + + + + + + + + +",
-    # throughput, since the process began
+    # throughput, since the process started
     "cdcd_source_bytes_total": "0 k + + + + 0 k k + + +",
     "cdcd_events_total": "- k + + + + - ? ? + + +",
     "cdcd_transactions_total": "0 0 + + + + 0 k k + + +",
@@ -100,7 +100,7 @@ METRICS = {
     "cdcd_reconnects_total": "+ k k k k + + k k k + 0",
     "cdcd_errors_total": "+ k k k k + + k + k + 0",
     "cdcd_producer_rebuilds_total": COUNTER,
-    # the slot, while it can be looked at
+    # the slot, while it can be read
     "cdcd_slot_active": "- 0 + + + - - + 0 + - +",
     "cdcd_slot_retained_wal_bytes": "- + + + + - - + + + - +",
     "cdcd_slot_confirmed_flush_lag_bytes": "- + k + + - - k + k - k",
@@ -113,7 +113,7 @@ METRICS = {
     "cdcd_slot_wal_status": "- + + + + - - + + + - +",
     "cdcd_wal_guard_level": "- ? 0 0 0 - - ? ? ? - ?",
     "cdcd_wal_guard_slots_dropped_total": COUNTER,
-    # what is watched beside the stream
+    # the monitors
     "cdcd_publication_changes_total": COUNTER,
     "cdcd_unpublished_tables_with_topic": "- ? 0 0 0 - - ? ? ? - ?",
     "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + + 0",
@@ -127,9 +127,9 @@ METRICS = {
     "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + + -",
 }
 ELSEWHERE = {"cdcd_slot_safe_wal_bytes", "cdcd_wait_blocker_info"}
-"""What no situation here brings about: a limit of the server's, somebody who holds cdcd up."""
+"""Names that no situation here produces: a limit of the server, a blocker of cdcd."""
 OF_LIBRARIES = ("process_", "python_")
-"""Of prometheus_client, which says what the process and the interpreter are at the moment."""
+"""Metrics of prometheus_client: the current values of the process and the interpreter."""
 
 FIELDS = {
     "name": "+ + + + + + + + + + + +",
@@ -163,10 +163,10 @@ FIELDS = {
     "dead_letters": "0 0 0 0 0 0 0 0 0 0 0 0",
     "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
 }
-PROBES = {  # whether it passes
+PROBES = {  # whether the probe passes
     "/startupz": "+ + + + + + + + + + + +",
     "/livez": "+ + + + + + + + + + + +",
-    "/readyz": "0 + + + + ? 0 + 0 + ? +",  # a back-off of up to 30 s leaves it ready
+    "/readyz": "0 + + + + ? 0 + 0 + ? +",  # a back-off of up to 30 s leaves the daemon ready
 }
 
 BY_LOOKS = {
@@ -174,13 +174,13 @@ BY_LOOKS = {
     for name, row in METRICS.items()
     if row.split()[SITUATIONS.index("lost")] == "-" and row.split()[SITUATIONS.index("stalled")] != "-"
 } - {"cdcd_open_transactions"}
-"""What is known by looks at the server, not by the stream."""
+"""Values from queries of the server, not from the stream."""
 
 Values = dict[str, float | str | None]
 
 
 def samples(daemon: Daemon) -> Values:
-    """Each metric by its name: the sum of its series, the count of a histogram."""
+    """Return each metric by its name: the sum of its series, the count of a histogram."""
     code, text = daemon.get("/metrics")
     assert code == 200
     found: Values = {}
@@ -197,7 +197,7 @@ def samples(daemon: Daemon) -> Values:
 
 
 def fields(daemon: Daemon) -> Values:
-    """Each field of /status, those of a mapping by `field.inner`."""
+    """Return each field of /status, those of a mapping as `field.inner`."""
     found: Values = {}
     for name, value in daemon.status().items():
         found[name] = str(value or "") if isinstance(value, (dict, list)) else value
@@ -207,7 +207,7 @@ def fields(daemon: Daemon) -> Values:
 
 
 def probes(daemon: Daemon) -> Values:
-    """Whether each probe passes."""
+    """Return whether each probe passes."""
     return {path: float(daemon.get(path)[0] == 200) for path in PROBES}
 
 
@@ -216,15 +216,17 @@ PAGES = (("metric", METRICS, samples), ("field", FIELDS, fields), ("probe", PROB
 
 @dataclass
 class Walk:
-    """Compares what a daemon shows with the tables; `finish` compares what was seen anywhere."""
+    """Compares a daemon's values with the tables; `finish` reports the differences and the names without
+    any value.
+    """
 
     findings: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
 
     def look(self, situation: str, daemon: Daemon) -> None:
-        """Look twice, a second of the daemon's own later."""
+        """Read the values twice, a second of the daemon's lifetime apart, and compare them."""
         column = SITUATIONS.index(situation)
-        await_life(daemon, SCRAPE_INTERVAL_S)  # what was seen before is shown no more
+        await_life(daemon, SCRAPE_INTERVAL_S)  # values measured before are not shown any more
         before = [read(daemon) for _, _, read in PAGES]
         await_life(daemon, 1)
         after = [read(daemon) for _, _, read in PAGES]
@@ -242,20 +244,20 @@ class Walk:
                     )
 
     def finish(self) -> None:
-        """Fail with all that was found."""
+        """Fail with all differences."""
         never = {name for _, table, _ in PAGES for name in table} - self.seen - ELSEWHERE
-        self.findings += [f"{name} is in a table and nowhere seen" for name in sorted(never)]
+        self.findings += [f"{name} is in a table and never has a value" for name in sorted(never)]
         assert not self.findings, "\n".join(self.findings)
 
 
 def await_life(daemon: Daemon, for_s: float) -> None:
-    """Wait until the daemon has lived for so much longer."""
+    """Wait until the daemon has run for this many more seconds."""
     uptime_s = daemon.status()["uptime_s"]
-    eventually(lambda: daemon.status()["uptime_s"] > uptime_s + for_s, "it lives")
+    eventually(lambda: daemon.status()["uptime_s"] > uptime_s + for_s, "the daemon runs")
 
 
 def fits(code: str, was: float | str | None, now: float | str | None) -> bool:
-    """Whether two looks at a value are what the code says."""
+    """Return whether two reads of a value agree with the code."""
     both = (was, now)
     if code == "^":
         return isinstance(was, (int, float)) and isinstance(now, (int, float)) and now > was
@@ -285,13 +287,13 @@ def test_the_page_has_each_metric_and_alerts_on_none_that_is_not_there() -> None
 
 @dataclass
 class Truth:
-    """Commits of this test, and what is true of them at a moment."""
+    """Commits of this test, and their true positions and times."""
 
     server: PostgresServer
     database: str
     slot: str
     committed_s: float | None = None
-    """When the first one that is not durable was certainly committed."""
+    """A time by which the first commit that is not durable was certainly made."""
 
     def commit(self, rows: int = 1) -> None:
         """Commit rows of some hundred bytes each."""
@@ -301,18 +303,18 @@ class Truth:
             self.committed_s = time.time()
 
     def positions(self) -> tuple[int, int, int]:
-        """Flushed, inserted and confirmed."""
+        """Return the flushed, inserted and confirmed positions."""
         lsn = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
         flushed_lsn, inserted_lsn = map(int, self.server.execute(lsn)[0])
         return flushed_lsn, inserted_lsn, confirmed_position(self.server, self.slot) or 0
 
     def compare(self, daemon: Daemon, known_s: float) -> None:
-        """The lag is no less than the age of the first commit that is not durable, and has grown since `known_s`."""
+        """Check that the lag is at least the age of the first commit not durable, and has grown since `known_s`."""
         assert self.committed_s is not None
         before_s, before = time.time(), self.positions()
 
         def looked_since() -> dict[str, Any] | None:
-            """A scrape soon after another one shows what that one has seen, and the server writes WAL of its own."""
+            """A scrape soon after another one returns the same measurement, and the server writes WAL of its own."""
             said = samples(daemon)
             lag_bytes = said.get("cdcd_replication_lag_bytes")
             is_older = isinstance(lag_bytes, float) and lag_bytes < before[0] - self.positions()[2]
@@ -330,7 +332,7 @@ class Truth:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process of the server's stands still."""
+    """Stop a server process for the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -340,7 +342,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 @contextmanager
 def refused(link: Proxy) -> Iterator[None]:
-    """The source refuses connections, and those there are have been reset."""
+    """Refuse connections to the source, and reset existing ones."""
     link.refuse()
     try:
         yield
@@ -349,14 +351,14 @@ def refused(link: Proxy) -> Iterator[None]:
 
 
 def caught_up(server: PostgresServer, daemon: Daemon) -> float:
-    """Wait until everything is durable and the lag 0; a moment before the look that this was seen by."""
+    """Wait until everything is durable and the lag 0; return a time before the measurement that shows it."""
     daemon.wait_state("streaming")
     await_confirmed(server, daemon)
     return is_0(daemon)
 
 
 def is_0(daemon: Daemon) -> float:
-    """Wait until the lag is 0; a moment before the look that this was seen by."""
+    """Wait until the lag is 0; return a time before the measurement that shows it."""
     known_s = 0.0
 
     def says_so() -> bool:
@@ -369,7 +371,7 @@ def is_0(daemon: Daemon) -> float:
 
 
 def copying(server: PostgresServer, database: str) -> int:
-    """The server process that copies a table for the snapshot, once there is one."""
+    """Return the pid of the server process that copies a table for the snapshot."""
     asked = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND query LIKE 'COPY%%' AND state = 'active'"
     (row,) = eventually(lambda: server.execute(asked, database), "a table is being copied", pause_s=0.005)
     return int(row[0])
@@ -412,7 +414,7 @@ def test_what_is_not_known_is_absent_and_the_lag_is_true(
 def walk_plain(
     walk: Walk, postgres: PostgresServer, database: str, daemon: Daemon, link: Proxy, kafka_door: Proxy
 ) -> None:
-    """All situations of a daemon as it is by default."""
+    """Walk all situations of a daemon with default options."""
     with daemon, refused(link):
         daemon.start().wait_state("backoff")
         walk.look("first", daemon)
@@ -420,13 +422,17 @@ def walk_plain(
         link.accept()
         truth = Truth(postgres, database, daemon.slot)
         with stopped(copying(postgres, database)):
-            eventually(lambda: samples(daemon).get("cdcd_snapshot_running") == 1, "it says that it copies")
+            eventually(
+                lambda: samples(daemon).get("cdcd_snapshot_running") == 1, "the daemon reports the snapshot"
+            )
             truth.commit(10_000)
             walk.look("copy", daemon)
             truth.compare(daemon, began_s)
         caught_up(postgres, daemon)
         truth.committed_s = None
-        eventually(lambda: samples(daemon).get("cdcd_wal_guard_level") == 0, "the guard has looked")
+        eventually(
+            lambda: samples(daemon).get("cdcd_wal_guard_level") == 0, "the guard has measured the slot"
+        )
         walk.look("rest", daemon)
 
         known_s = caught_up(postgres, daemon)
@@ -475,7 +481,7 @@ def walk_plain(
 
 
 def walk_everything(walk: Walk, postgres: PostgresServer, database: str, daemon: Daemon, link: Proxy) -> None:
-    """A daemon with what is off by default."""
+    """Walk the situations of a daemon with the options that are off by default."""
     truth = Truth(postgres, database, daemon.slot)
     with daemon:
         daemon.start().wait_state("streaming")
@@ -501,7 +507,7 @@ def walk_everything(walk: Walk, postgres: PostgresServer, database: str, daemon:
 def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F16: nobody has noticed yet, so that the state is as before; /metrics answers all the same."""
+    """F16: the failure is not noticed yet, so the state is unchanged; /metrics answers all the same."""
     run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
     with Proxy(postgres.port, postgres.host) as link:
         dsn = postgres.dsn(database).replace(f":{postgres.port}/", f":{link.port}/")
@@ -525,7 +531,7 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
 def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    """F57: it has replayed all that was received, and the primary, which cannot be reached, goes on committing."""
+    """F57: the standby has replayed all received WAL, and the unreachable primary continues to commit."""
     with pg_server.fresh(18) as primary, contextlib.ExitStack() as ends:
         run(primary, "postgres", "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
         standby = pg_server.fresh(18)
@@ -542,13 +548,17 @@ def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
         primary.execute("SELECT pg_switch_wal()")
         end_lsn = wal_position(primary)
         replayed = "SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn >= %s"
-        eventually(lambda: standby.execute(replayed, end_lsn) == [(True,)], "the standby has all of it")
+        eventually(
+            lambda: standby.execute(replayed, end_lsn) == [(True,)], "the standby has replayed all WAL"
+        )
         standby.execute("SELECT pg_wal_replay_pause()")
         truth.committed_s = None
         truth.commit(1000)
         link.point_to(standby.port, standby.host)
         link.accept()
-        eventually(lambda: "CDCD-SOURCE-STANDBY" in daemon.status()["reason"], "it has found the standby")
+        eventually(
+            lambda: "CDCD-SOURCE-STANDBY" in daemon.status()["reason"], "the daemon has found the standby"
+        )
         assert truth.committed_s is not None
         for _ in range(3):
             await_life(daemon, 2 * SCRAPE_INTERVAL_S)
@@ -564,7 +574,7 @@ def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
 
 
 def one_durable(postgres: PostgresServer, database: str, daemon: Daemon) -> Truth:
-    """A daemon that streams, and has one commit in Kafka."""
+    """Start a daemon that streams, with one commit in Kafka."""
     daemon.start().wait_state("streaming")
     truth = Truth(postgres, database, daemon.slot)
     truth.commit()
@@ -573,7 +583,7 @@ def one_durable(postgres: PostgresServer, database: str, daemon: Daemon) -> Trut
 
 
 def missed_without_a_slot(postgres: PostgresServer, truth: Truth) -> None:
-    """Commit what no slot keeps any more."""
+    """Drop the slot and commit changes that no slot retains."""
     postgres.execute("SELECT pg_drop_replication_slot(%s)", truth.slot)
     truth.committed_s = None
     truth.commit()
@@ -582,7 +592,7 @@ def missed_without_a_slot(postgres: PostgresServer, truth: Truth) -> None:
 def test_a_new_snapshot_counts_from_the_last_commit_that_is_durable(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """What was missed is in no topic before it is copied, in this process and in the next."""
+    """The missed changes are in no topic before they are copied, in this process and in the next."""
     run(postgres, database, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
     with new_daemon(postgres, database) as daemon:
         truth = one_durable(postgres, database, daemon)
@@ -594,7 +604,9 @@ def test_a_new_snapshot_counts_from_the_last_commit_that_is_durable(
             locking.cursor().execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
             for _ in range(2):
                 daemon.start()
-                eventually(lambda: daemon.waits_for("lock") and daemon.status()["durable"], "it waits")
+                eventually(
+                    lambda: daemon.waits_for("lock") and daemon.status()["durable"], "the daemon waits"
+                )
                 asked_s, lag_s = time.time(), samples(daemon)["cdcd_replication_lag_seconds"]
                 assert isinstance(lag_s, float)
                 assert lag_s >= asked_s - truth.committed_s
