@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def py_spy() -> str:
     """Return the path of py-spy. Raises StackError when it is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    installed = Path(sys.executable).with_name("py-spy")
+    found = str(installed) if installed.exists() else shutil.which("py-spy")
     if found is None:
         raise StackError("py-spy is not installed", hint="pip install 'cdcd[bench]'")
     return found

@@ -64,8 +64,8 @@ class Capturing:
 
     def end(self) -> tuple[int, str]:
         """Return the exit status and the rest of standard error."""
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+        _, output = self.process.communicate(timeout=60)
+        return self.process.returncode, output
 
 
 def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
@@ -181,8 +181,8 @@ def test_a_streamed_transaction_is_read_with_its_xids_and_nothing_is_confirmed(
 
         eventually(is_written, "a keepalive beyond the work is in the file")
         capturing.process.send_signal(signal.SIGINT)
-        status, said = capturing.end()
-        assert (status, said.endswith(" messages\n")) == (0, True)
+        status, output = capturing.end()
+        assert (status, output.endswith(" messages\n")) == (0, True)
         after = server.execute("SELECT * FROM pg_replication_slots WHERE slot_name = 'cdcd_shop'")
         assert after == before
     finally:
@@ -209,10 +209,10 @@ def test_a_capture_ends_after_its_seconds_and_touches_no_existing_file(
     assert capturing.end() == (0, "cdcd: 0 messages\n")
     content = capturing.path.read_bytes()
     again = Capturing(tmp_path, postgres.dsn(database), "--seconds", "0.5")
-    status, said = again.end()
+    status, output = again.end()
     assert status == 1
-    assert "CDCD-CAPTURE" in said
-    assert "File exists" in said
+    assert "CDCD-CAPTURE" in output
+    assert "File exists" in output
     assert capturing.path.read_bytes() == content
 
 
@@ -220,10 +220,10 @@ def test_a_capture_that_cannot_begin_leaves_no_file(
     database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     capturing = Capturing(tmp_path, postgres.dsn(database))
-    status, said = capturing.end()
+    status, output = capturing.end()
     assert status == 1
-    assert "publication pub does not exist" in said
-    assert "cdcd init" in said
+    assert "publication pub does not exist" in output
+    assert "cdcd init" in output
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
 
 
@@ -235,13 +235,13 @@ def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
     with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as connection:
         connection.cursor().execute("INSERT INTO public.t VALUES (1)")
         capturing = Capturing(tmp_path, postgres.dsn(database))
-        said = capturing.begun()
-        assert "open transactions" in said
-        assert f"pid {connection.info.backend_pid} of" in said
+        output = capturing.begun()
+        assert "open transactions" in output
+        assert f"pid {connection.info.backend_pid} of" in output
         capturing.process.send_signal(signal.SIGINT)
-        status, said = capturing.end()
-    assert (status, len(said.splitlines())) == (1, 1)
-    assert "interrupted before the capture started" in said
+        status, output = capturing.end()
+    assert (status, len(output.splitlines())) == (1, 1)
+    assert "interrupted before the capture started" in output
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
 
 
@@ -252,9 +252,9 @@ def test_a_capture_whose_file_cannot_grow_says_so_in_one_line(
     capturing = Capturing(tmp_path, postgres.dsn(database), "--seconds", "30", largest_file_bytes=8192)
     assert capturing.begun().startswith("cdcd: capturing")
     postgres.execute("INSERT INTO public.t SELECT g FROM generate_series(1, 1000) g", dbname=database)
-    status, said = capturing.end()
-    assert (status, len(said.splitlines())) == (1, 1)
-    assert f"{capturing.path} cannot be written: File too large" in said
+    status, output = capturing.end()
+    assert (status, len(output.splitlines())) == (1, 1)
+    assert f"{capturing.path} cannot be written: File too large" in output
     command = [sys.executable, "-m", "cdcd", "decode", str(capturing.path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert '"message": "Insert"' in shown.stdout.splitlines()[-1]

@@ -90,13 +90,15 @@ def test_init_makes_what_check_misses_and_check_is_content(
     assert f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');" in plan
     assert f"--create --topic {name}.__progress --partitions 1" in plan
     letters = f"--create --topic {name}.__dead_letters --partitions 1 --replication-factor 1"
-    assert f"{letters} --config cleanup.policy=delete --config retention.ms=-1" in plan, "they are kept"
+    assert f"{letters} --config cleanup.policy=delete --config retention.ms=-1" in plan, (
+        "dead letters are retained"
+    )
     assert postgres.execute("SELECT count(*) FROM pg_publication", dbname=database) == [(0,)]
     assert topics_of(kafka, name) == {}
 
-    status, said = command.run("init")
-    assert status == 0, said
-    assert [line.split()[:2] for line in said.splitlines()] == [
+    status, output = command.run("init")
+    assert status == 0, output
+    assert [line.split()[:2] for line in output.splitlines()] == [
         ["created", "publication"],
         ["created", "topic"],
         ["created", "topic"],
@@ -110,9 +112,9 @@ def test_init_makes_what_check_misses_and_check_is_content(
     slots = postgres.execute("SELECT plugin FROM pg_replication_slots WHERE slot_name = %s", slot)
     assert slots == [("pgoutput",)]
 
-    status, said = command.run("init")
+    status, output = command.run("init")
     assert status == 0
-    assert {line.split()[0] for line in said.splitlines()} == {"exists"}
+    assert {line.split()[0] for line in output.splitlines()} == {"exists"}
     status, plan = command.run("init", "--dry-run")
     assert plan == "# nothing is missing\n"
     status, found = command.check()
@@ -143,8 +145,8 @@ def test_a_slot_for_prepared_transactions_is_made_as_one_and_checked(
     command.tree["source"]["publication"] = {"create": True, "tables": ["public.orders"]}
     command.tree["source"]["protocol"] = {"two_phase": True}
     if by == "init":
-        status, said = command.run("init")
-        assert status == 0, said
+        status, output = command.run("init")
+        assert status == 0, output
     else:
         _, plan = command.run("init", "--dry-run")
         run_script(postgres.dsn(database), *(line for line in plan.splitlines() if line.endswith(";")))
@@ -166,17 +168,17 @@ def test_init_leaves_the_slot_to_the_daemon_when_a_snapshot_is_wanted(
     """F36: slot and snapshot are created together."""
     slot = slot_of(command)
     publish_orders(command, postgres, database)
-    status, said = command.run("init")
-    assert status == 0, said
-    assert f"later    slot {slot}" in said
+    status, output = command.run("init")
+    assert status == 0, output
+    assert f"later    slot {slot}" in output
     assert postgres.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", slot) == []
 
 
 def test_init_prints_the_sql_of_a_publication_it_may_not_create(command: Command) -> None:
-    status, said = command.run("init")
+    status, output = command.run("init")
     assert status == 1
-    assert "missing  publication" in said
-    assert "CREATE PUBLICATION" in said
+    assert "missing  publication" in output
+    assert "CREATE PUBLICATION" in output
 
 
 def test_check_says_how_each_topic_will_be_made(

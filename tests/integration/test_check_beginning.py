@@ -240,9 +240,9 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
         status, found = check(daemon)
         assert (status, failed(found)) == (0, [])
-        ((level, said, hint),) = found["slot"]
+        ((level, detail, hint),) = found["slot"]
         assert (level, hint) == ("ok", ""), "nobody is advised to end a daemon that works"
-        assert "a daemon of this name" in said
+        assert "a daemon of this name" in detail
         assert "the daemon of this configuration answers" in found["admin.port"][0][1]
         assert found["start"][0][1].startswith("continues from ")
     topic = f"{daemon.name}.public.t"

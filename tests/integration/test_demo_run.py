@@ -99,7 +99,7 @@ def test_an_interrupt_stops_everything_that_was_started(
         [*DEMO, "--rows", "1000", "--seconds", "20"], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert demo.stdout is not None
-    assert any(line in said for said in demo.stdout), "the demo ended early"
+    assert any(line in output for output in demo.stdout), "the demo ended early"
     eventually(lambda: processes_in(folder), "an announced server runs")
     demo.send_signal(number)
     assert demo.wait(60) == 130

@@ -72,8 +72,8 @@ def test_changes_of_a_table_as_a_whole(
     for daemon in both:
         await_confirmed(postgres, daemon, 120)
         assert_tables(topics_of(daemon))
-        said = daemon.events("replica_identity_changed")
-        assert [(line["table"], line["was"], line["now"]) for line in said] == [
+        reported = daemon.events("replica_identity_changed")
+        assert [(line["table"], line["was"], line["now"]) for line in reported] == [
             ("public.identity", "DEFAULT", "FULL"),
             ("public.identity", "FULL", "DEFAULT"),
         ]
@@ -203,8 +203,8 @@ def test_a_key_that_comes_and_a_key_that_widens_are_said(
         assert topics.keys("wide") == [("c", {"id": 1}), ("c", {"id": 3000000000}), ("d", {"id": 1})]
         added = [f"{daemon.name}.public.first", f"{daemon.name}.public.added"]
         assert [line["topic"] for line in daemon.events("key_added")] == added
-        said = daemon.events("key_schema_changed")
-        assert [line["topic"] for line in said] == [f"{daemon.name}.public.wide"]
+        reported = daemon.events("key_schema_changed")
+        assert [line["topic"] for line in reported] == [f"{daemon.name}.public.wide"]
         assert daemon.stop() == 0
 
 

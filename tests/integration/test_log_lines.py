@@ -61,12 +61,12 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
             daemon.stop()
         days = [event.value["after"]["day"] for event in reader.read(f"{daemon.name}.public.t")]
         assert [str(day) for day in sorted(days)] == ["2024-02-01", "2024-02-02"]
-        said = [one for one in lines(daemon.log()) if one["event"] == "server_notice"]
-        assert [(one["level"], one["message"]) for one in said] == [
+        notices = [one for one in lines(daemon.log()) if one["event"] == "server_notice"]
+        assert [(one["level"], one["message"]) for one in notices] == [
             ("warning", "the office is closed"),
             ("info", "the office is closed"),
         ]
-        assert said[1]["repeated"] > 3
+        assert notices[1]["repeated"] > 3
         assert "a value of a row" not in daemon.log()
     finally:
         drop_database(server, dbname)

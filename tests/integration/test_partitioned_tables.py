@@ -65,10 +65,10 @@ def test_the_examples(via_root: Daemon, postgres: PostgresServer, database: str,
         ("c", None, None, {"id": 3, "v": "d"}, []),
         ("d", None, {"id": 3, "v": None}, None, []),
     ]
-    said = {line["table"]: line for line in via_root.events("partition_identity")}
-    assert said.keys() == {"public.r", "public.n"}
-    assert 'ALTER TABLE "public"."r1" REPLICA IDENTITY FULL' in said["public.r"]["hint"]
-    assert "format.key_columns" in said["public.n"]["hint"]
+    identities = {line["table"]: line for line in via_root.events("partition_identity")}
+    assert identities.keys() == {"public.r", "public.n"}
+    assert 'ALTER TABLE "public"."r1" REPLICA IDENTITY FULL' in identities["public.r"]["hint"]
+    assert "format.key_columns" in identities["public.n"]["hint"]
 
 
 def test_a_change_that_names_no_row_halts_until_the_key_is_named(

@@ -76,8 +76,8 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
     metric = "cdcd_unpublished_tables_with_topic"
     assert f"{metric} 1.0" in daemon.get("/metrics")[1]
     assert daemon.events("table_not_published") == [], "each change is reported once"
-    said = complaints(daemon)
-    assert ADD_T in said
+    findings = complaints(daemon)
+    assert ADD_T in findings
     # The accepted change is in Kafka with the next transaction.
     postgres.execute("INSERT INTO sales.u VALUES (2)", dbname=database)
     await_confirmed(postgres, daemon)
@@ -132,13 +132,13 @@ def test_what_was_renamed_while_cdcd_was_not_running_is_told_by_check_and_at_the
 ) -> None:
     assert daemon.stop() == 0
     run_script(postgres.dsn(database), *statements)
-    said = complaints(daemon)
+    findings = complaints(daemon)
     daemon.start().wait_state("streaming")
     assert kinds(daemon) == expected
-    assert sql in said
+    assert sql in findings
     lines = daemon.events("publication_changed")
-    assert all(line["detail"] in said for line in lines if line["change"] != "table_gone"), said
-    assert ("another name" in said) == ("table_renamed" in expected)
+    assert all(line["detail"] in findings for line in lines if line["change"] != "table_gone"), findings
+    assert ("another name" in findings) == ("table_renamed" in expected)
     if sql:
         assert sql in sql_of(daemon, "table_replaced")
 

@@ -81,7 +81,7 @@ def test_the_row_halts_with_what_check_and_the_log_have_said(
     assert (found.level, found.code, found.at_row) == ("fail", code, True)
     assert "next row would halt" in found.message
     world.daemon.start().wait_state("streaming")
-    eventually(lambda: world.daemon.events("table_will_halt"), "it is said")
+    eventually(lambda: world.daemon.events("table_will_halt"), "the halt is announced in the log")
     (line,) = world.daemon.events("table_will_halt")
     assert (line["subject"], line["code"], line["hint"]) == (found.subject, code, found.hint)
     assert subjects(registry, world.daemon.name) == before, "the check registered something"

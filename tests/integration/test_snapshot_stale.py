@@ -95,8 +95,8 @@ def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
         "CREATE TABLE z (id int PRIMARY KEY, n int)",
         "CREATE TABLE goes_on AS SELECT 1",
     )
-    with ThreadPoolExecutor(1) as beside, new_daemon(postgres, database) as daemon:
-        rewriting = beside.submit(run_script, postgres.dsn(database), ALWAYS_ANOTHER)
+    with ThreadPoolExecutor(1) as pool, new_daemon(postgres, database) as daemon:
+        rewriting = pool.submit(run_script, postgres.dsn(database), ALWAYS_ANOTHER)
         try:
             reason = halts_with(daemon.start(), "CDCD-SNAPSHOT-STALE")
         finally:

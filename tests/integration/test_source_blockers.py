@@ -75,7 +75,7 @@ def own_pid(connection: Any) -> int:
 
 
 @contextlib.contextmanager
-def beside(work: Any) -> Iterator[list[Any]]:
+def in_thread(work: Any) -> Iterator[list[Any]]:
     """Run `work` in a thread and wait for its end; yield a list for its result or exception."""
     results: list[Any] = []
 
@@ -105,7 +105,7 @@ def test_a_slot_waits_for_each_open_transaction_and_names_it(pg_server: Postgres
         session(settings, "INSERT INTO public.t VALUES (1)", application_name="nightly report") as first,
         session(elsewhere, "INSERT INTO public.t VALUES (1)", application_name="batch") as second,
         session(elsewhere, "INSERT INTO public.t VALUES (2)", "PREPARE TRANSACTION 'it''s open'") as third,
-        beside(lambda: create_slot(settings, export_snapshot=True, report=looks)) as made,
+        in_thread(lambda: create_slot(settings, export_snapshot=True, report=looks)) as made,
     ):
         open_now = {
             f"pid {own_pid(first)}": (settings.slot, "nightly report", first.rollback),
@@ -142,7 +142,7 @@ def test_a_role_without_rights_sees_who_it_is_but_not_since_when(pg_server: Post
         blind = replace(settings, dsn=plain(settings).replace(f"{server.superuser}@", "blind@"))
         try:
             with session(settings, "INSERT INTO public.t VALUES (1)") as blocking:
-                with beside(lambda: create_slot(blind, export_snapshot=False, report=looks)) as made:
+                with in_thread(lambda: create_slot(blind, export_snapshot=False, report=looks)) as made:
                     blocker = looks.until(f"pid {own_pid(blocking)}")
                     assert (blocker.database, blocker.since_s) == (settings.slot, None)
                     assert "since" not in str(blocker)
@@ -163,7 +163,7 @@ def test_a_slot_is_not_given_up_while_others_go_on_writing(
     with source_database(pg_server(18), *TABLE) as settings:
         write = "INSERT INTO public.t VALUES ({})"
         with session(settings, write.format(1)) as first:
-            with beside(lambda: create_slot(settings, export_snapshot=True, report=looks)) as made:
+            with in_thread(lambda: create_slot(settings, export_snapshot=True, report=looks)) as made:
                 looks.until(f"pid {own_pid(first)}")
                 with session(settings, write.format(2)) as second:
                     first.commit()
@@ -194,10 +194,10 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
         reading = stack.enter_context(session(settings, READ))
         alter = lambda: altering.cursor().execute("ALTER TABLE public.t ADD COLUMN v int")  # noqa: E731
         connection = stack.enter_context(contextlib.closing(connect_sql(settings)))
-        with beside(alter):
+        with in_thread(alter):
             is_waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
             eventually(lambda: fetch(connection, is_waiting, (altering.info.backend_pid,)), "it waits")
-            with beside(lambda: published_tables(connection, ("pub",), ask)) as listed:
+            with in_thread(lambda: published_tables(connection, ("pub",), ask)) as listed:
                 found = looks.until(f"pid {altering.info.backend_pid}")
                 assert f"itself waits for pid {reading.info.backend_pid}" in found.doing
                 seen = looks.found[-1]
@@ -223,7 +223,7 @@ def test_a_prepared_transaction_that_locks_a_table_is_named(pg_server: PostgresS
     with source_database(pg_server(18), *TABLE) as settings:
         lock = ("LOCK TABLE public.t", "PREPARE TRANSACTION 'locks'")
         with session(settings, *lock), contextlib.closing(connect_sql(settings)) as connection:
-            with beside(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
+            with in_thread(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
                 assert looks.until("prepared transaction 'locks'").database == settings.slot
                 with contextlib.closing(connect_sql(settings)) as asking:
                     assert [one.who for one in table_lockers(asking)] == ["prepared transaction 'locks'"]
@@ -246,7 +246,7 @@ def test_a_session_that_is_gone_is_given_up(
         with contextlib.closing(connect_sql(settings)) as connection:
             monkeypatch.setattr(lock_watch, "blockers_of", gone)
             with session(settings, "LOCK TABLE public.t") as locking:
-                with beside(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
+                with in_thread(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
                     eventually(lambda: read, "it has ended")
                 locking.rollback()
         assert isinstance(read[0], SourceUnavailable)

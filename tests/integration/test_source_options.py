@@ -50,8 +50,8 @@ def test_a_server_refuses_what_is_said_that_it_cannot_do_and_takes_the_rest(
     with source_database(pg_server(major), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         make_slot(settings)
         taken = {options: _is_taken(settings, options) for options in EVERY_WISH}
-        said = {options: not shortfalls(major * 10_000, options) for options in EVERY_WISH}
-    assert taken == said
+        supported = {options: not shortfalls(major * 10_000, options) for options in EVERY_WISH}
+    assert taken == supported
     assert sum(taken.values()) == {12: 1, 13: 1, 14: 12, 15: 20, 16: 64, 17: 64, 18: 64}[major]
 
 

@@ -287,7 +287,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
         " WITH (publish_via_partition_root = true)",
     ) as settings:
         found = {one.subject.removeprefix("table public."): one for one in preflight(settings)}
-        said = {
+        texts = {
             name: (found[name].level, found[name].message, found[name].hint)
             for name in ("late", "late_full", "root")
         }
@@ -295,7 +295,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
         again = (
             "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
         )
-        assert said == {
+        assert texts == {
             "late": (
                 "warn",
                 "(id) is not a replica identity, because index public.late_pkey is DEFERRABLE: the application's "

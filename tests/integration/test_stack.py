@@ -184,10 +184,10 @@ def test_servers_die_with_the_process_that_started_them() -> None:
         [sys.executable, "-m", "cdcd.demo.stack", "--only", "postgres"], stdout=subprocess.PIPE, text=True
     )
     assert started.stdout is not None
-    said = json.loads(started.stdout.readline())
+    servers = json.loads(started.stdout.readline())
     started.send_signal(signal.SIGKILL)
     started.wait()
-    eventually(lambda: not is_alive(said["pids"]["postgres"]), "the end of PostgreSQL")
+    eventually(lambda: not is_alive(servers["pids"]["postgres"]), "the end of PostgreSQL")
 
 
 def registered(

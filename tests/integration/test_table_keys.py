@@ -121,8 +121,8 @@ def test_a_chosen_key_that_rows_may_share_is_warned_of(
     with new_daemon(
         postgres, database, format={"overrides": [{"table": r"public\.pos", **policy}]}
     ) as daemon:
-        said = command(daemon, "check").stdout
-        assert "rows with the same key replace one another" in said
+        output = command(daemon, "check").stdout
+        assert "rows with the same key replace one another" in output
         daemon.start().wait_state("streaming")
         carry_out(postgres.dsn(database), "pos", ("UPDATE $t SET id = 3 - id",))
         await_confirmed(postgres, daemon)
@@ -162,10 +162,10 @@ def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
         reason = daemon.wait_state("halted")["reason"]
         assert "CDCD-KEY-CHANGED" in reason
         assert "NOT DEFERRABLE" in reason
-        said = command(daemon, "check").stdout
+        output = command(daemon, "check").stdout
         assert (
             "two rows may have the same (id) for a moment, because index public.pos_pkey is DEFERRABLE"
-            in said
+            in output
         )
         # the former key, deliberately
         daemon.config["format"] = {"overrides": [{"table": r"public\.pos", "key_columns": ["id"]}]}

@@ -168,7 +168,7 @@ def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
         burn(server, 32 * MIB)
         eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has measured the slot")
         assert "not this one" in shown(other)["held_by"]
-        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "the level is logged")
         assert other.status()["state"] == "halted"
         assert has_slot(server, owner)
         assert other.stop() == 0
@@ -177,7 +177,7 @@ def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
         other.start()
         reason = halts_with(other, "CDCD-SLOT-UNUSABLE")
         eventually(lambda: shown(other).get("level") == "drop_slot", "its guard has measured the slot")
-        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "it is said")
+        eventually(lambda: other.events("wal_guard")[-1]["now"] == "drop_slot", "the level is logged")
         assert other.status()["reason"] == reason
         assert other.stop() == 0
         assert not other.events("slot_dropped_by_wal_guard")

@@ -315,14 +315,14 @@ class Truth:
 
         def looked_since() -> dict[str, Any] | None:
             """A scrape soon after another one returns the same measurement, and the server writes WAL of its own."""
-            said = samples(daemon)
-            lag_bytes = said.get("cdcd_replication_lag_bytes")
+            shown = samples(daemon)
+            lag_bytes = shown.get("cdcd_replication_lag_bytes")
             is_older = isinstance(lag_bytes, float) and lag_bytes < before[0] - self.positions()[2]
-            return None if is_older else said
+            return None if is_older else shown
 
-        said = eventually(looked_since, "no less than was written before")
+        shown = eventually(looked_since, "no less than was written before")
         after_s, after = time.time(), self.positions()
-        lag_s, lag_bytes = said.get("cdcd_replication_lag_seconds"), said.get("cdcd_replication_lag_bytes")
+        lag_s, lag_bytes = shown.get("cdcd_replication_lag_seconds"), shown.get("cdcd_replication_lag_bytes")
         assert isinstance(lag_s, float)
         assert before_s - self.committed_s <= lag_s <= after_s - known_s
         if isinstance(lag_bytes, float):
@@ -562,11 +562,11 @@ def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
         assert truth.committed_s is not None
         for _ in range(3):
             await_life(daemon, 2 * SCRAPE_INTERVAL_S)
-            asked_s, said = time.time(), samples(daemon)
-            lag_s = said["cdcd_replication_lag_seconds"]
+            asked_s, shown = time.time(), samples(daemon)
+            lag_s = shown["cdcd_replication_lag_seconds"]
             assert isinstance(lag_s, float)
             assert lag_s >= asked_s - truth.committed_s
-            assert not said.keys() & BY_LOOKS, "its slots are not the primary's"
+            assert not shown.keys() & BY_LOOKS, "its slots are not the primary's"
         link.refuse()
         link.point_to(primary.port, primary.host)
         link.accept()
@@ -627,9 +627,9 @@ def test_a_start_that_is_refused_says_what_is_durable(
         assert daemon.stop() == 0
         missed_without_a_slot(postgres, truth)
         daemon.start().wait_state("halted")
-        said = samples(daemon)
+        shown = samples(daemon)
         assert daemon.status()["durable"]["commit_lsn"] == durable["commit_lsn"]
-        assert said["cdcd_last_commit_timestamp_seconds"] == before["cdcd_last_commit_timestamp_seconds"]
+        assert shown["cdcd_last_commit_timestamp_seconds"] == before["cdcd_last_commit_timestamp_seconds"]
         asked_s = time.time()
         lag_s = samples(daemon)["cdcd_replication_lag_seconds"]
         assert isinstance(lag_s, float)

@@ -49,9 +49,9 @@ class Cell:
         }
 
     def __str__(self) -> str:
-        said = [f"version {self.version}", f"streaming {self.streaming}", f"origin {self.origin}"]
+        parts = [f"version {self.version}", f"streaming {self.streaming}", f"origin {self.origin}"]
         switches = ("binary", "messages", "two_phase", "via_root")
-        return ", ".join(said + [name for name in switches if getattr(self, name)])
+        return ", ".join(parts + [name for name in switches if getattr(self, name)])
 
 
 def cells_of(major: int) -> Iterator[Cell]:

@@ -219,12 +219,12 @@ class Judge:
         """Count values in `source.special` that their Avro type could hold: scalars, and arrays of one dimension."""
         for name in counts.keys() - _HELD_BESIDE:
             counts[name].needless += sum(name in row.special for _, row in chunk)
-        beside = [number for number, row in chunk if "a" in row.special]
-        if beside:
+        special_ids = [number for number, row in chunk if "a" in row.special]
+        if special_ids:
             self._cursor.execute(
                 f"select count(*) from {table.name} where id = any(%s)"
                 " and array_ndims(a) = 1 and array_lower(a, 1) = 1",
-                (beside,),
+                (special_ids,),
             )
             counts["a"].needless += self._cursor.fetchall()[0][0]
 

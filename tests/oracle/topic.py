@@ -121,6 +121,8 @@ def resolved(avro: Any, named: dict[str, Any]) -> Any:
 def undressed(avro: Any) -> Any:
     """Return the schema without logical types."""
     if isinstance(avro, dict):
-        kept = {key: undressed(part) for key, part in avro.items()}
-        return {key: part for key, part in kept.items() if key not in ("logicalType", "precision", "scale")}
+        stripped = {key: undressed(part) for key, part in avro.items()}
+        return {
+            key: part for key, part in stripped.items() if key not in ("logicalType", "precision", "scale")
+        }
     return [undressed(branch) for branch in avro] if isinstance(avro, list) else avro

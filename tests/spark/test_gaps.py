@@ -42,7 +42,7 @@ def _marker(table: Table, commit_lsn: int, special: dict[str, str], timeline: in
 
 
 @pytest.mark.parametrize(
-    ("said", "timeline", "lsns", "key"),
+    ("gap", "timeline", "lsns", "key"),
     [
         (LOST, 1, (40, 50, 60), ("id",)),
         (BACK, 2, (4, 5, 6), ()),
@@ -55,7 +55,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     topics: TopicsWriter,
     target: Path,
     key: tuple[str, ...],
-    said: dict[str, str],
+    gap: dict[str, str],
     timeline: int,
     lsns: tuple[int, int, int],
 ) -> None:
@@ -63,7 +63,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     items = topics.table("items", ITEMS, key)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "old")))
     assert rows_of(run_mirror(spark, topics, target), items) == [_row(1, "old")]
-    topics.commit(lsns[0], _marker(items, lsns[0], said, timeline))
+    topics.commit(lsns[0], _marker(items, lsns[0], gap, timeline))
     new = topics.change(items, "c", lsns[1], 1, after=_row(2, "new"), timeline=timeline)
     topics.commit(lsns[1], new)
     with pytest.raises(StreamingQueryException, match="CDCD-GAP") as raised:
@@ -98,15 +98,15 @@ def test_the_mirror_stops_at_a_row_that_was_too_large_for_kafka(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("key", [("id",), ()])
-@pytest.mark.parametrize("said", [BEFORE_SNAPSHOT, pytest.param(LOST, marks=pytest.mark.long)])
+@pytest.mark.parametrize("gap", [BEFORE_SNAPSHOT, pytest.param(LOST, marks=pytest.mark.long)])
 def test_a_gap_that_a_snapshot_follows_is_whole(
-    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], said: dict[str, str]
+    spark: SparkSession, topics: TopicsWriter, target: Path, key: tuple[str, ...], gap: dict[str, str]
 ) -> None:
     items = topics.table("items", ITEMS, key)
     topics.commit(10, topics.change(items, "r", 10, 1, after=_row(1, "gone in the gap")))
     run_mirror(spark, topics, target)
-    topics.commit(20, _marker(items, 20, said))
-    if said is BEFORE_SNAPSHOT:
+    topics.commit(20, _marker(items, 20, gap))
+    if gap is BEFORE_SNAPSHOT:
         assert len(rows_of(run_mirror(spark, topics, target), items)) == 1, "as of the gap's beginning"
     topics.commit(
         30,

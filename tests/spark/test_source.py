@@ -55,7 +55,7 @@ def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter,
     """
     items = topics.table("items", COLUMNS)
     if is_known:
-        topics.kept = b"{}"
+        topics.topics_record = b"{}"
     _commit(topics, items)
     assert _cuts(topics) == [1] * COMMITS
 

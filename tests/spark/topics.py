@@ -36,7 +36,7 @@ class TopicsWriter:
         self._create(self.progress_topic, 1)
         self.producer = self._producer()
         self.slot = b"test"
-        self.kept: bytes | None = None
+        self.topics_record: bytes | None = None
         """The next transaction's record of the topics, under a key of its own."""
 
     def _producer(self) -> Producer:
@@ -77,11 +77,11 @@ class TopicsWriter:
         """Write one Kafka transaction. The progress topic joins it early, by a record without a value."""
         offsets = self.write(records)
         self.producer.produce(self.progress_topic, key=self.slot + b"/joining", partition=0)
-        if self.kept is not None:
+        if self.topics_record is not None:
             self.producer.produce(
-                self.progress_topic, key=self.slot + b"/topics", value=self.kept, partition=0
+                self.progress_topic, key=self.slot + b"/topics", value=self.topics_record, partition=0
             )
-            self.kept = None
+            self.topics_record = None
         self.producer.produce(
             self.progress_topic, key=self.slot, value=progress_value(commit_lsn, offsets), partition=0
         )
