@@ -1,6 +1,6 @@
-"""One transaction that is larger than any buffer: memory stays flat, nothing times out, nobody waits for it.
+"""Fault 15: one transaction larger than any buffer: constant memory, no timeout, no delay of other transactions.
 
-The long runs have a target of their own: `make long`.
+`make long` runs the long variants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_transaction_of_very_many_rows(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """F14, F30: wal_sender_timeout is 5 s; streamed, its rows wait on disk until they are committed."""
+    """F14, F30: wal_sender_timeout is 5 s; streamed rows are on disk until their commit."""
     small = {"buffer": {"memory": "8MiB"}}
     _run(rows, streaming, pg_server, kafka, new_daemon, reader, work_mem="4MB", over=small)
 
@@ -47,7 +47,7 @@ def test_a_transaction_of_very_many_rows(
 def test_a_transaction_of_ten_million_rows(
     streaming: str, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The same with ten times as many and every default."""
+    """The same with ten times as many rows and with default settings."""
     _run(10_000_000, streaming, pg_server, kafka, new_daemon, reader)
 
 
@@ -83,7 +83,7 @@ def _run(
                 f"\n{rows} rows in one transaction, streaming {streaming}: VmHWM {peak_bytes / 1e6:.0f} MB,"
                 f" {seconds:.0f} s from its commit to its confirmation"
             )
-            assert _walsender(server) == walsender, "the walsender gave the daemon up"
+            assert _walsender(server) == walsender, "the walsender has ended"
             assert daemon.events("retrying") == []
             assert peak_bytes <= LIMIT_BYTES
             assert daemon.stop() == 0
@@ -93,7 +93,7 @@ def _run(
 
 
 def _write(rows: int, server: PostgresServer, daemon: Daemon, reader: Reader, *, is_streamed: bool) -> None:
-    """The large transaction, and small ones beside it, which arrive while it is open."""
+    """Write the large transaction, and small ones that arrive while it is open."""
     with closing(psycopg2.connect(server.dsn("huge"))) as large, large.cursor() as cursor:
         for part in range(PARTS):
             first = part * rows // PARTS + 1
@@ -105,7 +105,9 @@ def _write(rows: int, server: PostgresServer, daemon: Daemon, reader: Reader, *,
             topic = f"{daemon.name}.public.small"
             reader.wait([topic], lambda events, number=part: len(events) > number, 120)
         if is_streamed:
-            eventually(lambda: _metric(daemon, "cdcd_spill_bytes") > 0, "a part of it is on disk")
+            eventually(
+                lambda: _metric(daemon, "cdcd_spill_bytes") > 0, "a part of the transaction is on disk"
+            )
         large.commit()
     server.execute("INSERT INTO small VALUES (%s, 'behind it', 0)", PARTS, dbname="huge")
 

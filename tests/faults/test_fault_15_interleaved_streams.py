@@ -1,8 +1,8 @@
-"""Two hundred streamed transactions open at once, with savepoints rolled back, against test_decoding's account.
+"""Fault 15: two hundred streamed transactions open at once, with savepoints rolled back, against test_decoding.
 
-Each writer follows its own plan, drawn from a printed seed: savepoints up to five deep, released or rolled back,
-rows between them; some alter and truncate a table of their own. The judge is PostgreSQL's test_decoding on a
-second slot: the same transactions in the same order, every change in its place, with its values and LSN, once.
+Each writer takes random steps from a printed seed: up to five nested savepoints, released or rolled back, with rows
+between them; some alter and truncate a table that only they use. The reference is PostgreSQL's test_decoding on a
+second slot: the same transactions and changes in the same order, each once, with the same values and LSNs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLLED_BACK_WRITERS = 20
 STEPS = 24
 DEEPEST = 5
 STRIDE = 10_000
-"""How many ids a writer has to itself, so that none waits for another's lock."""
+"""The number of ids reserved for each writer, so that no writer waits for another's lock."""
 TABLES = ("t", *(f"own_{number}" for number in range(ALTERING_WRITERS)))
 SLOT = "witness"
 LINE = re.compile(r"table public\.(?P<table>\w+): (?P<verb>INSERT|UPDATE|DELETE|TRUNCATE): (?P<rest>.*)")
@@ -55,7 +55,7 @@ class Transaction(NamedTuple):
 
 
 class Writer:
-    """One open transaction. `steps` counts on, so that the rows of each step tell who wrote them and when."""
+    """One open transaction. `steps` counts the steps, so that each row identifies its writer and step."""
 
     def __init__(self, number: int, dsn: str, chance: random.Random) -> None:
         self.connection = psycopg2.connect(dsn)
@@ -68,7 +68,7 @@ class Writer:
         self.insert()
 
     def next_step(self) -> Callable[[], None]:
-        """Choose one more thing to do."""
+        """Return a random next step."""
         self._steps += 1
         deeper, back = self._depth < DEEPEST, self._depth > 0
         wide = self._table != "t"
@@ -78,7 +78,7 @@ class Writer:
         return self._chance.choice(ways)
 
     def insert(self) -> None:
-        """Some rows; an id is never used twice, whatever becomes of it."""
+        """Insert some rows; an id is never reused, even after a rollback."""
         count = self._chance.randint(5, 25)
         first, self._next_id = self._next_id, self._next_id + count
         self._do(
@@ -90,11 +90,11 @@ class Writer:
         )
 
     def update(self) -> None:
-        """The values of some rows."""
+        """Update the values of some rows."""
         self._some(f"UPDATE {self._table} SET v = 'u' || %s || 'g' || id", f"s{self._steps}")
 
     def move(self) -> None:
-        """The keys of some rows."""
+        """Update the keys of some rows."""
         first, last, every = self._some_ids()
         shift = max(self._next_id, last + 1) - first
         self._next_id = last + shift + 1
@@ -102,26 +102,26 @@ class Writer:
         self._do(where, shift, first, last, every)
 
     def delete(self) -> None:
-        """Some rows."""
+        """Delete some rows."""
         self._some(f"DELETE FROM {self._table}")
 
     def alter(self) -> None:
-        """One more column, and a row that has it."""
+        """Add a column, and insert a row with a value in it."""
         column = f"w{self._steps}"
         self._do(f"ALTER TABLE {self._table} ADD COLUMN {column} text DEFAULT 'w'")
         self.insert()
 
     def truncate(self) -> None:
-        """Everything in the table that nobody else uses."""
+        """Truncate the table that only this writer uses."""
         self._do(f"TRUNCATE {self._table}")
 
     def savepoint(self) -> None:
-        """One deeper."""
+        """Set a nested savepoint."""
         self._depth += 1
         self._do(f"SAVEPOINT s{self._depth}")
 
     def roll_back(self) -> None:
-        """Give up one level or several; sometimes the savepoint itself stays and is used again."""
+        """Roll back one level or several; sometimes the savepoint itself remains and is used again."""
         to = self._chance.randint(1, self._depth)
         self._do(f"ROLLBACK TO SAVEPOINT s{to}")
         self._depth = to
@@ -129,12 +129,12 @@ class Writer:
             self.release()
 
     def release(self) -> None:
-        """Keep what was done since the last savepoint, as far as the next one."""
+        """Release the innermost savepoint."""
         self._do(f"RELEASE SAVEPOINT s{self._depth}")
         self._depth -= 1
 
     def end(self, *, commit: bool) -> None:
-        """Commit, or roll all of it back."""
+        """Commit or roll back the transaction."""
         (self.connection.commit if commit else self.connection.rollback)()
         self.connection.close()
 
@@ -152,7 +152,7 @@ class Writer:
 
 @pytest.fixture
 def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """A server with room for all of the writers."""
+    """A server with enough connections for all writers."""
     server = pg_server.fresh(request.param, settings={"max_connections": str(WRITERS + 30)})
     server.start()
     yield server
@@ -171,7 +171,7 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
 def test_two_hundred_interleaved_streams_equal_the_witness(
     server: PostgresServer, streaming: str, setting: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F26, F28, F29: in commit order, what was rolled back nowhere, everything else in its place, once."""
+    """F26, F28, F29: changes are in commit order and there once, rolled back changes are missing."""
     seed = 4
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -191,7 +191,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
             for writer, step in steps:
                 if step != writer.roll_back:
                     step()
-            # What is rolled back before it is decoded would be read again without streaming.
+            # After a rollback before its decoding, cdcd would read again without streaming.
             await_received(server, daemon)
             for writer, step in steps:
                 if step == writer.roll_back:
@@ -213,7 +213,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
 
 
 def end_all(writers: list[Writer], chance: random.Random) -> None:
-    """In no order; while one ends the others go on."""
+    """End the transactions in random order, while the open ones continue."""
     fates = [True] * (WRITERS - ROLLED_BACK_WRITERS) + [False] * ROLLED_BACK_WRITERS
     chance.shuffle(writers)
     chance.shuffle(fates)
@@ -224,12 +224,12 @@ def end_all(writers: list[Writer], chance: random.Random) -> None:
 
 
 def topics_of(name: str) -> list[str]:
-    """The tables' topics."""
+    """Return the tables' topics."""
     return [f"{name}.public.{table}" for table in TABLES]
 
 
 def transactions_of(events: list[Event]) -> list[Transaction]:
-    """What was read, in commit order; a truncate once. Its numbers count from 1 in each transaction."""
+    """Return the transactions read, in commit order; a truncate counts once. `tx_seq` starts at 1 in each of them."""
     found = {event.sequence: event for event in events if event.sequence is not None}
     transactions: dict[int, Transaction] = {}
     for sequence in sorted(found):
@@ -242,7 +242,7 @@ def transactions_of(events: list[Event]) -> list[Transaction]:
 
 
 def change_of(event: Event) -> Change:
-    """The change that a record tells of."""
+    """Return the change of an event."""
     row = event.value["before" if event.op == "d" else "after"] or {"id": None, "v": None}
     assert event.op is not None
     value = None if event.op == "d" else row["v"]
@@ -250,12 +250,12 @@ def change_of(event: Event) -> Change:
 
 
 def make_witness(dsn: str) -> None:
-    """From here on it sees what is committed."""
+    """Create the reference slot, which sees the commits from now on."""
     run_script(dsn, f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')")
 
 
 def witnessed(dsn: str) -> list[Transaction]:
-    """What test_decoding saw, by its own lines, transactions without a change left out."""
+    """Return the transactions in test_decoding's output, except those without changes."""
     query = f"SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_get_changes('{SLOT}', NULL, NULL)"
     transactions: list[Transaction] = []
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
@@ -269,9 +269,9 @@ def witnessed(dsn: str) -> list[Transaction]:
 
 
 def changes_of_line(line: str, lsn: int) -> list[Change]:
-    """The changes of one line: two of an update that moves a key."""
+    """Return the changes of one line; an update of a key gives two."""
     found = LINE.fullmatch(line)
-    assert found is not None, "a line of an unknown kind"
+    assert found is not None, "a line in an unknown format"
     table, op = found["table"], OPS[found["verb"]]
     if op == "t":
         return [Change(table, op, None, None, lsn)]
@@ -283,10 +283,10 @@ def changes_of_line(line: str, lsn: int) -> list[Change]:
 
 
 def assert_equal(read: list[Transaction], seen: list[Transaction]) -> None:
-    """Equal in every respect; the first difference is named."""
-    assert seen, "the witness saw nothing"
+    """Assert that the transactions are equal; the message names the first difference."""
+    assert seen, "test_decoding has no transactions"
     assert [one.xid for one in read] == [one.xid for one in seen]
     for mine, theirs in zip(read, seen, strict=True):
-        for place, pair in enumerate(zip(mine.changes, theirs.changes, strict=False), 1):
-            assert pair[0] == pair[1], f"transaction {mine.xid}, change {place}"
+        for number, pair in enumerate(zip(mine.changes, theirs.changes, strict=False), 1):
+            assert pair[0] == pair[1], f"transaction {mine.xid}, change {number}"
         assert len(mine.changes) == len(theirs.changes), f"transaction {mine.xid}"

@@ -1,4 +1,4 @@
-"""Prepared transactions: an end of cdcd or its server at each point around a PREPARE; all as the witness has it."""
+"""Fault 15: cdcd or its server ends at each point around a PREPARE; the result is equal to test_decoding's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = 2000
 
 @dataclass(frozen=True)
 class Scene:
-    """A daemon that streams, its server and broker, and the transaction that is about to be prepared."""
+    """A daemon that streams, its server and broker, and the open transaction that will be prepared."""
 
     server: PostgresServer
     dbname: str
@@ -46,13 +46,13 @@ class Scene:
         return self.reader.wait([self.topic], lambda events: len(events) >= at_least, 90)
 
     def killed(self) -> None:
-        """SIGKILL, and a new start."""
+        """Kill the daemon with SIGKILL, and start it again."""
         self.daemon.kill()
         self.daemon.start().wait_state("streaming")
 
 
 def before_prepare(scene: Scene) -> None:
-    """The transaction is open; with streaming its rows have been sent."""
+    """The kill is before PREPARE; with streaming the rows have already been sent."""
     connection = psycopg2.connect(scene.server.dsn(scene.dbname))
     connection.autocommit = True
     with contextlib.closing(connection), connection.cursor() as cursor:
@@ -66,7 +66,7 @@ def before_prepare(scene: Scene) -> None:
 
 
 def prepared(scene: Scene) -> None:
-    """PREPARE was received, or would have been, as something committed later is there."""
+    """The kill is after PREPARE, and after a later transaction has arrived."""
     prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
     scene.run("INSERT INTO t VALUES (0, 'beside')")
     scene.arrived(1)
@@ -75,7 +75,7 @@ def prepared(scene: Scene) -> None:
 
 
 def twice(scene: Scene) -> None:
-    """Once more, with one that is rolled back beside it."""
+    """Two kills, and another prepared transaction, which is rolled back."""
     prepare(scene.server.dsn(scene.dbname), "dropped", INSERT.format(5000, 5999))
     prepared(scene)
     scene.killed()
@@ -83,7 +83,7 @@ def twice(scene: Scene) -> None:
 
 
 def decided_while_away(scene: Scene) -> None:
-    """PREPARE is received by one process, COMMIT PREPARED by the next."""
+    """One process receives PREPARE, the next one COMMIT PREPARED."""
     prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
     scene.run("INSERT INTO t VALUES (0, 'beside')")
     scene.arrived(1)
@@ -93,7 +93,7 @@ def decided_while_away(scene: Scene) -> None:
 
 
 def received_and_not_written(scene: Scene) -> None:
-    """COMMIT PREPARED was received while Kafka does not answer, and something behind it as well."""
+    """The kill is after COMMIT PREPARED was received, while Kafka does not answer."""
     prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
     scene.run("INSERT INTO t VALUES (0, 'beside')")
     scene.arrived(1)
@@ -101,7 +101,7 @@ def received_and_not_written(scene: Scene) -> None:
     try:
         scene.run("COMMIT PREPARED 'g'")
         end_lsn = scene.server.execute("SELECT pg_current_wal_lsn()")[0][0]
-        eventually(lambda: _received(scene, end_lsn), "COMMIT PREPARED is received")
+        eventually(lambda: _received(scene, end_lsn), "COMMIT PREPARED has been received")
         scene.daemon.kill()
     finally:
         os.kill(scene.kafka.pid or 0, signal.SIGCONT)
@@ -114,7 +114,7 @@ def _received(scene: Scene, end_lsn: str) -> bool:
 
 
 def written(scene: Scene) -> None:
-    """Its rows have just become visible; their position may be confirmed or not."""
+    """The kill is directly after the rows became visible; their position may be confirmed or not."""
     prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
     scene.run("INSERT INTO t VALUES (0, 'beside')")
     scene.run("COMMIT PREPARED 'g'")
@@ -124,7 +124,7 @@ def written(scene: Scene) -> None:
 
 @pytest.fixture
 def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str]]:
-    """A server and a new database with the table; large transactions are streamed soon."""
+    """A server and a new database with the table; transactions above 64 kB are streamed."""
     server, name = pg_server(request.param), new_database_name()
     server.create_database(name)
     server.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
@@ -157,7 +157,7 @@ def test_a_kill_at_each_point_loses_and_repeats_nothing(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """F4, F27, F33, with and without two_phase."""
+    """F4, F27, F33: a kill at each point, with and without two_phase."""
     server, dbname = place
     options = {"two_phase": two_phase, "streaming": streaming}
     with new_daemon(server, dbname, source={"protocol": options}) as daemon:
@@ -180,7 +180,7 @@ def test_a_kill_at_each_point_loses_and_repeats_nothing(
 def test_a_restart_of_the_server_between_prepare_and_commit(
     mode: StopMode, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F13: a fast shutdown waits for no confirmation that an undecided PREPARE holds back."""
+    """F13: a fast shutdown does not wait for the confirmation that an undecided PREPARE delays."""
     server = pg_server.fresh(17 if mode == "fast" else 16)
     server.start()
     try:

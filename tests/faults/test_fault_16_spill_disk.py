@@ -1,4 +1,4 @@
-"""Open transactions larger than memory: on disk while open, whole in Kafka at last, gone from the disk then."""
+"""Fault 16: open transactions larger than memory are spilled to disk, written as a whole, and removed from disk."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ INSERT = "INSERT INTO t SELECT g, %s, repeat('p', 1000) FROM generate_series(%s:
 
 @pytest.fixture
 def source(postgres: PostgresServer, database: str) -> PostgresServer:
-    """The server; its walsender streams a transaction as soon as it has 64 kB of it."""
+    """The server, whose walsender streams transactions above 64 kB."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, writer int, pad text)", dbname=database)
     postgres.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
     return postgres
 
 
 def spilling(folder: Path, **buffer: str) -> dict[str, Any]:
-    """Configuration with little memory."""
+    """Return a configuration with a small memory buffer."""
     return {"buffer": {"memory": "1MiB", "spill_dir": str(folder / "spill"), **buffer}}
 
 
 def files(folder: Path) -> list[Path]:
-    """The segments on disk."""
+    """Return the segments on disk."""
     return sorted(folder.glob("spill/cdcd-spill-*/*.spill"))
 
 
 def metric(daemon: Daemon, name: str) -> float:
-    """A metric without labels; it exists from the start."""
+    """Return the value of a metric without labels, which exists from the start."""
     for line in daemon.get("/metrics")[1].splitlines():
         if line.startswith(f"{name} "):
             return float(line.split()[1])
@@ -54,7 +54,7 @@ def metric(daemon: Daemon, name: str) -> float:
 
 
 class Session:
-    """One writer: inserts in savepoints, some of which it rolls back, nested up to three deep."""
+    """One writer: inserts in up to three nested savepoints, some of which are rolled back."""
 
     def __init__(self, number: int, dsn: str, chance: random.Random) -> None:
         self.connection = psycopg2.connect(dsn)
@@ -65,20 +65,20 @@ class Session:
         self._depth = 0
 
     def choose(self) -> str:
-        """What to do next."""
+        """Return a random next step."""
         return self._chance.choice(("rows", "rows", "rows", "update", "savepoint", "back", "release"))
 
-    def step(self, what: str) -> None:
-        """Do one more thing in the open transaction."""
-        if what == "savepoint" and self._depth < 3:
+    def step(self, kind: str) -> None:
+        """Take a step in the open transaction."""
+        if kind == "savepoint" and self._depth < 3:
             self._depth += 1
             self._cursor.execute(f"SAVEPOINT s{self._depth}")
-        elif what in ("back", "release") and self._depth:
-            if what == "back":
+        elif kind in ("back", "release") and self._depth:
+            if kind == "back":
                 self._cursor.execute(f"ROLLBACK TO SAVEPOINT s{self._depth}")
             self._cursor.execute(f"RELEASE SAVEPOINT s{self._depth}")
             self._depth -= 1
-        elif what == "update":
+        elif kind == "update":
             self._cursor.execute("UPDATE t SET pad = 'u' WHERE writer = %s AND id %% 7 = 0", (self._number,))
         else:
             first, self._next_id = self._next_id, self._next_id + 100
@@ -92,7 +92,7 @@ def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
     reader: Reader,
     tmp_path: Path,
 ) -> None:
-    """F26, F28, F29: what is rolled back is nowhere, what is committed is there once, whatever lay on disk."""
+    """F26, F28, F29: with spilled transactions, committed changes are there once, rolled back changes are missing."""
     chance = random.Random(11)
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         daemon.start().wait_state("streaming", deadline_s=180)
@@ -100,22 +100,21 @@ def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
         sessions = [Session(number, source.dsn(database), chance) for number in range(1, 9)]
         for _ in range(25):
             steps = [(session, session.choose()) for session in sessions]
-            for session, what in steps:
-                if what != "back":
-                    session.step(what)
-            await_received(
-                source, daemon
-            )  # what is rolled back before it is decoded is read without streaming
-            for session, what in steps:
-                if what == "back":
-                    session.step(what)
+            for session, kind in steps:
+                if kind != "back":
+                    session.step(kind)
+            # After a rollback before its decoding, cdcd would read without streaming.
+            await_received(source, daemon)
+            for session, kind in steps:
+                if kind == "back":
+                    session.step(kind)
         eventually(lambda: metric(daemon, "cdcd_spill_bytes") > 1 << 20, "transactions are on disk", 120)
         assert metric(daemon, "cdcd_buffer_bytes") < 3 << 20
         for file in files(tmp_path):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         with closing(psycopg2.connect(source.dsn(database))) as altering, altering.cursor() as cursor:
-            # It adds a column and rows with it, gives that up, and goes on: the others' rows have no such column.
+            # This transaction adds a column and rows with it, and rolls back to before: other rows lack the column.
             cursor.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
             cursor.execute("INSERT INTO u SELECT g, 'before' FROM generate_series(1, 3000) g")
             cursor.execute("SAVEPOINT s")
@@ -136,7 +135,7 @@ def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.public.u", f"{daemon.name}.message"]
         await_confirmed(source, daemon, 240)
         events = reader.read(*topics)
-        eventually(lambda: files(tmp_path) == [], "the segments are gone")
+        eventually(lambda: files(tmp_path) == [], "the segments are removed")
         assert metric(daemon, "cdcd_spill_bytes") == metric(daemon, "cdcd_spill_files") == 0
         assert metric(daemon, "cdcd_spilled_transactions_total") >= 2
         assert metric(daemon, "cdcd_spilled_bytes_total") > 1 << 20
@@ -156,7 +155,7 @@ def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
 def test_what_a_killed_daemon_left_on_disk_is_removed_and_its_transactions_come_once(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """F27, F30: nothing of a former session's buffers is used."""
+    """F27, F30: the next process removes the buffers of the killed one and reads the transactions again."""
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         daemon.start().wait_state("streaming", deadline_s=180)
         with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
@@ -168,7 +167,7 @@ def test_what_a_killed_daemon_left_on_disk_is_removed_and_its_transactions_come_
             assert left
             daemon.start().wait_state("streaming", deadline_s=180)
             assert not set(left) & set(files(tmp_path))
-            eventually(lambda: files(tmp_path), "it is on disk again", 120)
+            eventually(lambda: files(tmp_path), "a part is on disk again", 120)
             cursor.execute(INSERT, (1, 10_001, 11_000))
             large.commit()
         events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 11_002)
@@ -181,7 +180,7 @@ def test_what_a_killed_daemon_left_on_disk_is_removed_and_its_transactions_come_
 def test_at_the_limit_of_the_disk_what_is_complete_is_written_and_the_daemon_halts(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """F30: a named halt that gives the disk back and confirms nothing of what is open; told to, it goes on."""
+    """F30: the halt frees the disk and confirms nothing of open transactions; after a retry the daemon continues."""
     with new_daemon(source, database, **spilling(tmp_path, spill="1MiB")) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming", deadline_s=180)
@@ -211,7 +210,7 @@ ROWS = 20_000
 
 
 def assert_all_there(reader: Reader, daemon: Daemon) -> None:
-    """The rows of the one large transaction, once."""
+    """Assert that the rows of the large transaction are there once."""
     events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= ROWS)
     assert len(events) == ROWS
     assert_each_once(events)
@@ -220,7 +219,7 @@ def assert_all_there(reader: Reader, daemon: Daemon) -> None:
 def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """The kernel refuses writes (a limit of the process stands for a full disk), then takes them again."""
+    """The kernel refuses writes (a limit of the process replaces a full disk), then accepts them again."""
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         daemon.start().wait_state("streaming", deadline_s=180)
         assert daemon.process is not None
@@ -228,7 +227,7 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
             cursor.execute(INSERT, (1, 1, ROWS))
             daemon.wait_state("backpressure", deadline_s=180)
-            wait = eventually(lambda: daemon.waits_for("disk"), "it says what it waits for")
+            wait = eventually(lambda: daemon.waits_for("disk"), "/status shows the wait")
             assert wait["ends_when"] == KINDS["disk"].ends_when
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
@@ -243,7 +242,7 @@ def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
 def test_a_folder_that_cannot_be_made_halts_until_it_can(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """Somebody's file is in its place: it says so before it reads anything, and writes nothing over it."""
+    """A file has the folder's name: the daemon halts before it reads anything, and does not overwrite the file."""
     (tmp_path / "spill").write_text("somebody's")
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         page = daemon.start().wait_state("halted")
@@ -260,7 +259,7 @@ def test_a_folder_that_cannot_be_made_halts_until_it_can(
 def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """F27: nothing of the open transaction is confirmed, so the server sends it again; nobody has to mend it."""
+    """F27: nothing of the open transaction is confirmed, so the server sends it again without any action."""
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         daemon.start().wait_state("streaming", deadline_s=180)
         with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
@@ -273,7 +272,9 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
         assert_all_there(reader, daemon)
         (retrying,) = daemon.events("retrying")
         assert retrying["code"] == "CDCD-SPILL-LOST"
-        assert "sends the lost changes again" in hint_of(retrying["error"]), "nothing is left to do, as above"
+        assert "sends the lost changes again" in hint_of(retrying["error"]), (
+            "no action is needed, as asserted above"
+        )
         assert daemon.events("halted") == []
         assert daemon.stop() == 0
 
@@ -281,14 +282,18 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
 def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction_is_seen(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """F28, F30: the replay fails when a part of the rows is with Kafka already; told to, it sends them all."""
+    """F28, F30: the replay fails after a part of the rows was sent to Kafka; after a retry all rows are written."""
     with new_daemon(source, database, **spilling(tmp_path)) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming", deadline_s=180)
         assert daemon.process is not None
         with closing(psycopg2.connect(source.dsn(database))) as large, large.cursor() as cursor:
             cursor.execute(INSERT, (1, 1, ROWS))
-            eventually(lambda: metric(daemon, "cdcd_spill_bytes") > 8 << 20, "most of it is on disk", 120)
+            eventually(
+                lambda: metric(daemon, "cdcd_spill_bytes") > 8 << 20,
+                "most of the transaction is on disk",
+                120,
+            )
             with files(tmp_path)[0].open("r+b") as segment:
                 segment.seek(4 << 20)
                 segment.write(os.urandom(1 << 10))

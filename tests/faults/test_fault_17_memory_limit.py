@@ -1,6 +1,6 @@
-"""Fault 17: memory that is refused: cdcd ends with its own status. Nothing is lost, nothing twice.
+"""Fault 17: cdcd runs out of memory and ends with a special exit status. Each row is there once.
 
-F30: how much a transaction takes does not follow from its size, so that the next start does not end the same way.
+F30: the memory that a transaction needs does not depend on its size, so that the next start does not fail again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ROWS = 4_000
 MANY = f"INSERT INTO t SELECT g, repeat('n', 30000) FROM generate_series(1, {ROWS}) g"
 """120 MB."""
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
-"""Else each thread has 64 MB reserved, in which a good deal finds room whatever the limit is."""
+"""Otherwise malloc reserves 64 MB for each thread, in which allocations succeed despite the limit."""
 
 
 def address_space_bytes(daemon: Daemon) -> int:
-    """What the process has mapped now."""
+    """Return the size of the process's address space."""
     assert daemon.process is not None
     with open(f"/proc/{daemon.process.pid}/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def limit(daemon: Daemon, size_bytes: int) -> None:
-    """Let it map so much and no more."""
+    """Limit the daemon's address space to this size."""
     assert daemon.process is not None
     resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (size_bytes, size_bytes))
 
@@ -44,7 +44,7 @@ def limit(daemon: Daemon, size_bytes: int) -> None:
 def test_a_transaction_for_which_there_is_no_memory(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """It ends by itself; with a lower `buffer.memory` the next start does it within the same limit."""
+    """The daemon ends by itself; with a lower `buffer.memory` the next start succeeds within the same limit."""
     run(postgres, database, TABLE)
     with new_daemon(postgres, database, buffer={"memory": "1GiB"}) as daemon:
         daemon.config["source"]["dsn"] += f"?{STREAMED}"
@@ -54,7 +54,9 @@ def test_a_transaction_for_which_there_is_no_memory(
         limit(daemon, limit_bytes)
         with closing(psycopg2.connect(postgres.dsn(database))) as connection, connection.cursor() as cursor:
             cursor.execute(MANY)
-            assert daemon.wait_exit() == EXIT_MEMORY  # while the transaction is open: it was for its rows
+            assert (
+                daemon.wait_exit() == EXIT_MEMORY
+            )  # while the transaction is open: its rows needed the memory
             connection.commit()
         ended = daemon.events("exiting")[-1]
         assert ended["code"] == OutOfMemory.code
@@ -72,7 +74,7 @@ def test_a_transaction_for_which_there_is_no_memory(
 def test_memory_that_is_refused_where_nobody_takes_the_error(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """In a thread that nobody waits for: the process does not live on without it."""
+    """The error is in a thread that is never joined: the process ends all the same."""
     run(postgres, database, TABLE)
     with new_daemon(postgres, database) as daemon:
         daemon.entry = ("-m", "tests.faults.short")

@@ -1,6 +1,6 @@
-"""Fault 18: brokers that are restarted, killed, all away, and a controller that moves, while rows come all the time.
+"""Fault 18: brokers restart, are killed or all down, and the controller moves, while rows are inserted all the time.
 
-F63, F64: what was not acknowledged is written again by a producer of the next session, in order, and never twice.
+F63, F64: the producer of the next session writes unacknowledged rows again, in order, and each row is there once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOPICS = {"partitions": 3, "replication_factor": 3}
 
 @pytest.fixture
 def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three brokers, all there before and after."""
+    """Three brokers, all of which run before and after the test."""
     for broker in kafka_cluster.brokers:
         broker.launch()
     for broker in kafka_cluster.brokers:
@@ -36,58 +36,62 @@ def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def controller_of(cluster: KafkaCluster) -> KafkaBroker:
-    """The node that leads the controllers' quorum, as each has noted it; clients are told some broker instead."""
-    noted = [broker.folder / "data" / "__cluster_metadata-0" / "quorum-state" for broker in cluster.brokers]
-    votes = [json.loads(file.read_text()) for file in noted]
+    """Return the leader of the controllers' quorum by their own files; the metadata for clients names any broker."""
+    state_files = [
+        broker.folder / "data" / "__cluster_metadata-0" / "quorum-state" for broker in cluster.brokers
+    ]
+    votes = [json.loads(file.read_text()) for file in state_files]
     leader = max(votes, key=lambda vote: int(vote["leaderEpoch"]))["leaderId"]
     return next((broker for broker in cluster.brokers if broker.node_id == leader), cluster.brokers[0])
 
 
 def leader_of(cluster: KafkaCluster, topic: str) -> KafkaBroker:
-    """The broker that leads the one partition of this topic."""
+    """Return the leader of the topic's only partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
     return next(broker for broker in cluster.brokers if broker.node_id == leader)
 
 
 def one_after_another(cluster: KafkaCluster, _daemon: Daemon) -> None:
-    """A rolling restart."""
+    """Restart all brokers, one after another."""
     for broker in cluster.brokers:
         broker.stop()
         broker.start()
 
 
 def killed(cluster: KafkaCluster, topic: str) -> None:
-    """Kill who leads this topic; it is back after its place was taken."""
+    """Kill the leader of this topic; it restarts after another broker has become the leader."""
     broker = leader_of(cluster, topic)
     broker.kill()
-    eventually(lambda: leader_of(cluster, topic) is not broker, "another leads", 60)
+    eventually(lambda: leader_of(cluster, topic) is not broker, "another broker is the leader", 60)
     broker.start()
 
 
 def the_leader(cluster: KafkaCluster, daemon: Daemon) -> None:
-    """Of what each Kafka transaction writes to."""
+    """Kill the leader of a topic that each Kafka transaction writes to."""
     killed(cluster, f"{daemon.name}.__progress")
 
 
 def the_coordinator(cluster: KafkaCluster, _daemon: Daemon) -> None:
-    """Of the transactions: who leads the partition of their ids, and the cluster has only one."""
+    """Kill the transaction coordinator: the leader of the only partition of transactional ids."""
     killed(cluster, "__transaction_state")
 
 
 def the_controller(cluster: KafkaCluster, _daemon: Daemon) -> None:
-    """It is back when another has taken over."""
+    """Kill the controller; it restarts after another broker has become the controller."""
     broker = controller_of(cluster)
     broker.kill()
-    eventually(lambda: controller_of(cluster) is not broker, "another takes over", 60)
+    eventually(lambda: controller_of(cluster) is not broker, "another broker is the controller", 60)
     broker.start()
 
 
 def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
-    """Down until the daemon has given a session up; its slot keeps what comes."""
+    """Stop all brokers until the daemon has ended its session; the slot retains the new rows."""
     cluster.kill()
     eventually(
-        lambda: daemon.status()["state"] != "streaming" or daemon.events("retrying"), "it notices", 120
+        lambda: daemon.status()["state"] != "streaming" or daemon.events("retrying"),
+        "the daemon notices",
+        120,
     )
     cluster.start()
 
@@ -111,7 +115,7 @@ def test_rows_flow_again(
     database: str,
     new_daemon: NewDaemon,
 ) -> None:
-    """The process goes on, nobody has to do anything, and each row is there once."""
+    """The process continues without any action, and each row is there once."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     sink = {
         "bootstrap_servers": cluster.bootstrap,
@@ -120,7 +124,7 @@ def test_rows_flow_again(
     }
     with new_daemon(postgres, database, sink=sink) as daemon:
         if strike is all_of_them:
-            daemon.entry = ("-m", "tests.faults.impatient")  # it gives a session up after a minute otherwise
+            daemon.entry = ("-m", "tests.faults.impatient")  # otherwise it ends the session after a minute
         daemon.start().wait_state("streaming")
         assert daemon.process is not None
         pid = daemon.process.pid

@@ -1,6 +1,6 @@
-"""Fault 19: too few replicas in sync for acks=all. Nothing is confirmed; the daemon waits until they are back.
+"""Fault 19: too few in-sync replicas for acks=all. Nothing is confirmed; the daemon waits until they are back.
 
-Unclean leader election is off in Kafka since 0.11, and cdcd cannot make up for one: docs/reliability.md says so.
+Unclean leader election is off in Kafka since 0.11; cdcd cannot prevent the loss of one: see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["cluster"]
 
 
 def clock_s(server: PostgresServer) -> float:
-    """The server's clock, which the times of commits are of."""
+    """Return the time of the server's clock, which commit times have."""
     ((now_s,),) = server.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
     return float(now_s)
 
@@ -34,7 +34,7 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
     database: str,
     new_daemon: NewDaemon,
 ) -> None:
-    """F63: min.insync.replicas is all three, and one of them is away."""
+    """F63: min.insync.replicas is 3, and one of three brokers is down."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     sink = {
         "bootstrap_servers": cluster.bootstrap,
@@ -55,7 +55,9 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
         daemon.wait_state("backoff", deadline_s=60)
         asked_s = clock_s(postgres)
         lag_s = metric(daemon, "cdcd_replication_lag_seconds")
-        assert asked_s - ended_s <= lag_s <= clock_s(postgres) - began_s, "the age of what waits"
+        assert asked_s - ended_s <= lag_s <= clock_s(postgres) - began_s, (
+            "the lag is the age of the waiting row"
+        )
         before = confirmed_position(postgres, daemon.slot)
         assert [event.value["after"]["id"] for event in reader.read(topic)] == [1]
         assert confirmed_position(postgres, daemon.slot) == before

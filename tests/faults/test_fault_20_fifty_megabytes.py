@@ -1,6 +1,7 @@
-"""Fault 20: a row of 50 MB. Too large for the limits as they are by default; where they are raised, it passes.
+"""Fault 20: a row of 50 MB exceeds the default limits; with raised limits it is written.
 
-F65: a halt that names it, nothing written. What it needs in memory is a multiple of its size, which is stated here.
+F65: the halt names the row, and nothing is written. The memory that such a row needs is a multiple of its size, which
+is asserted here.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ VALUES = {
 }
 LIMIT_BYTES = "60000000"
 COPIES = {"text": 8, "bytea": 11}
-"""The most that cdcd holds for such a row, as a multiple of it: PostgreSQL sends a bytea in twice its bytes."""
+"""The peak memory for such a row, as a multiple of its size: PostgreSQL sends a bytea as text of twice its size."""
 
 
 @pytest.fixture(scope="module")
 def roomy_broker(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
-    """A broker with memory for such a row."""
+    """A broker with enough memory for such a row."""
     heap = ("-Xmx768m", *SMALL_JVM[1:])
     with KafkaBroker(stack_folder / "roomy-kafka", cache=artefacts, jvm_flags=heap) as broker:
         yield broker
 
 
 def held_bytes(daemon: Daemon) -> int:
-    """The most that the process has held."""
+    """Return the peak memory of the process."""
     assert daemon.process is not None
     return memory_high_water_bytes(daemon.process.pid)
 

@@ -1,6 +1,6 @@
-"""Fault 20: a record that is larger than somebody takes. A halt that says where; nothing is passed over.
+"""Fault 20: a record exceeds a size limit. The halt names its position; nothing is skipped.
 
-F65: the producer's limit refuses at once, the topic's (or the broker's) when the record is delivered.
+F65: the producer's limit refuses the record at once, the topic's (or the broker's) at its delivery.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
         events = reader.wait([topic], lambda events: len(events) >= 3)
         assert_each_once(events)
         commit_lsn = format_lsn(Lsn(events[0].source["commit_lsn"]))
-        assert f"commit_lsn={commit_lsn} " in page["reason"], (
-            "where the transaction is, for whoever looks for it"
-        )
+        assert f"commit_lsn={commit_lsn} " in page["reason"], "the halt has the position of the transaction"
         assert sorted(len(event.value["after"]["note"]) for event in events) == [5, 5, 600_000]
 
 
@@ -82,18 +80,18 @@ def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """What is copied is copied again from its beginning: each session meets the row behind others that it commits."""
+    """The copy restarts from its beginning: each session commits rows before the broker refuses the large one."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
     postgres.execute(
         "INSERT INTO t SELECT g, CASE g WHEN 2000 THEN (SELECT string_agg(md5(i::text), '')"
         " FROM generate_series(1, 5000) i) ELSE 'small' END FROM generate_series(1, 3000) g",
         dbname=database,
     )
-    # Each large row is a batch of its own: nobody is told of it for another's sake.
+    # Each large row is a separate batch, so that the error concerns this row only.
     sink = LIMITS["the topic's"] | {"commit": {"max_rows": 500}, "properties": {"batch.size": "10000"}}
     with new_daemon(postgres, database, sink=sink) as daemon:
         topic = f"{daemon.name}.public.t"
-        # Kafka's client sends nothing more of what it has to abort: nobody waits for that until the time is up.
+        # Kafka's client sends no more records of a transaction to abort: cdcd does not wait for them until a timeout.
         page = daemon.start().wait_state("halted", deadline_s=40)
         assert "CDCD-RECORD-TOO-LARGE" in page["reason"]
         assert topic in page["reason"]
@@ -108,9 +106,9 @@ def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
 def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F65: rows of a topic that has refused a batch go in batches below its limit, each behind the one before.
+    """F65: after a topic has refused a batch, its rows are sent in batches below its limit, one after another.
 
-    If one waited for `linger.ms`, this would take an hour.
+    If each batch waited for `linger.ms`, the test would take an hour.
     """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
     slow = {"linger.ms": "200000", "batch.size": "1000000"}
@@ -121,17 +119,19 @@ def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
         events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 200)
         assert_each_once(events)
         refused = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SINK-BATCH-TOO-LARGE"]
-        assert all(hint_of(line["error"]).startswith("no action is needed:") for line in refused), "as above"
+        assert all(hint_of(line["error"]).startswith("no action is needed:") for line in refused), (
+            "as asserted above"
+        )
 
 
 def letters(kafka: KafkaBroker, name: str) -> list[tuple[bytes | None, dict[str, Any]]]:
-    """What a read_committed reader finds in the topic of dead letters."""
+    """Return the records of the dead-letter topic for a read_committed reader."""
     found = committed_records(kafka.bootstrap, f"{name}.__dead_letters")
     return [(record.key(), json.loads(record.value())) for record in found]
 
 
 def assert_reported_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event], large: list[int]) -> None:
-    """Each row once, or in its place a marker with its key and number, and a dead letter that names it."""
+    """Assert that each row is there once, or instead a marker with its key and number, and one dead letter."""
     topic = f"{daemon.name}.public.t"
     rows = [event for event in events if event.topic == topic]
     assert_each_once(rows)
@@ -154,14 +154,14 @@ def assert_reported_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event]
         assert special["gap.dead_letters"] == f"{daemon.name}.__dead_letters"
         assert special["gap.op"] == letter["op"]
     ends = [event for event in events if event.topic == f"{daemon.name}.transaction"]
-    assert ends, "the END counts a marker as the change that it stands for"
+    assert ends, "the END record counts a marker as a change"
     streamed = [event for event in events if event.value.get("source", {}).get("snapshot") != "true"]
     assert_metadata_counts(streamed, ends[0].topic)
 
 
-def run_to_its_crash(daemon: Daemon, place: str) -> None:
-    """Start it with a place to end at; it has ended there."""
-    daemon.environment["CDCD_TEST_CRASH_AT"] = place
+def run_to_its_crash(daemon: Daemon, failpoint: str) -> None:
+    """Start the daemon with a failpoint, and wait for its crash there."""
+    daemon.environment["CDCD_TEST_CRASH_AT"] = failpoint
     daemon.start()
     assert daemon.wait_exit() == EXIT_STATUS
     del daemon.environment["CDCD_TEST_CRASH_AT"]
@@ -170,7 +170,7 @@ def run_to_its_crash(daemon: Daemon, place: str) -> None:
 def test_a_dead_letter_and_a_marker_once_for_each_row_though_killed_between(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """In the snapshot and in the stream; killed when all of it is with Kafka and nothing of it committed."""
+    """In the snapshot and in the stream; the crash is after all records were sent and before their commit."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
     postgres.execute(LARGE, dbname=database)
     with new_daemon(postgres, database, sink=LIMITS["the producer's"]) as daemon:
@@ -195,7 +195,7 @@ MIXED = """INSERT INTO t SELECT g, CASE
     WHEN g IN (40, 80) THEN (SELECT string_agg(md5(i::text), '') FROM generate_series(g, g + 20000) i)
     WHEN g = 60 THEN repeat('secret', 100000)
     ELSE repeat(md5(g::text), 60) END FROM generate_series(1, 120) g"""
-"""Rows of 2 kB that fit one by one and together are more than the limit, two of 640 kB, and one that compresses."""
+"""Rows of 2 kB that fit alone and together exceed the limit, two of 640 kB, and one that compresses well."""
 
 
 @pytest.mark.parametrize(("compression", "large"), [("none", [40, 60, 80]), ("zstd", [40, 80])])
@@ -208,7 +208,7 @@ def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """The broker refuses whole batches; what is compressed is measured by nobody but the broker."""
+    """The broker refuses whole batches; only the broker measures the compressed size."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
     sink = LIMITS["the topic's"] | {
         "too_large": "dead_letter",
@@ -217,7 +217,7 @@ def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
     with new_daemon(postgres, database, sink=sink, format={"transactions": True}) as daemon:
         daemon.start().wait_state("streaming")
         postgres.execute(MIXED, dbname=database)
-        await_confirmed(postgres, daemon, 150)  # a session for each refusal, with the pause before it
+        await_confirmed(postgres, daemon, 150)  # each refusal costs a session with a pause before it
         topics = [f"{daemon.name}.public.t", f"{daemon.name}.transaction"]
         assert_reported_once(daemon, kafka, reader.read(*topics), large)
         assert "CDCD-SINK-BATCH-TOO-LARGE" in daemon.log()

@@ -1,4 +1,4 @@
-"""Fault 21: a topic that Kafka compacts refuses what has no key, a TRUNCATE for one: a halt, and a way on."""
+"""Fault 21: a compacted topic refuses records without a key, such as a TRUNCATE: a halt, and its resolution."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ COMPACTED = {"topics": {"properties": {"cleanup.policy": "compact"}}}
 
 
 def keep_all(kafka: KafkaBroker, topic: str) -> None:
-    """No compaction from now on."""
+    """Switch compaction off."""
     set_topic_config(kafka.bootstrap, topic, "cleanup.policy", "delete")
 
 
 def ops(events: list[Event]) -> list[str]:
-    """What they say was done, without the tombstones."""
+    """Return the sorted operations of the events, without tombstones."""
     return sorted(event.op for event in events if event.op is not None)
 
 
 def test_a_truncate_of_a_table_whose_topic_is_compacted(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Rows pass, and their deletes and tombstones; what the broker refuses halts, with nothing of its transaction."""
+    """Rows, deletes and tombstones are written; the refused record halts, and its transaction is not written."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database, sink=COMPACTED) as daemon:
         topic = f"{daemon.name}.public.t"

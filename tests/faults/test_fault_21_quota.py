@@ -1,4 +1,4 @@
-"""Fault 21: a quota of the broker's on what the daemon may write: it is slowed down, and that is all."""
+"""Fault 21: a producer quota of the broker only slows the daemon down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_OF_8_KB = """INSERT INTO t SELECT g, (
 
 
 def setting_a_quota(kafka: KafkaBroker, client_id: str) -> subprocess.Popen[bytes]:
-    """Kafka's own command, because confluent-kafka cannot do it."""
+    """Run Kafka's own command, because confluent-kafka cannot set quotas."""
     command = [*kafka._java(), "kafka.admin.ConfigCommand", "--bootstrap-server", kafka.bootstrap, "--alter"]
     quota = ["--add-config", f"producer_byte_rate={QUOTA_BYTES_PER_S}"]
     return subprocess.Popen(
@@ -32,7 +32,7 @@ def setting_a_quota(kafka: KafkaBroker, client_id: str) -> subprocess.Popen[byte
 
 
 def throttled_s(kafka: KafkaBroker, client_id: str, topic: str) -> float:
-    """What the broker says to anybody who writes one byte under this name."""
+    """Return the throttle time that the broker reports to a client that writes one byte with this client id."""
     logged_s: list[float] = []
     producer = Producer(
         {
@@ -49,7 +49,7 @@ def throttled_s(kafka: KafkaBroker, client_id: str, topic: str) -> float:
 
 
 class Load:
-    """Rows of 8 kB, some more with each call."""
+    """Inserts rows of 8 kB, more with each call."""
 
     def __init__(self, server: PostgresServer, dbname: str) -> None:
         self._server = server
@@ -57,7 +57,7 @@ class Load:
         self.rows = 0
 
     def insert(self, count: int) -> None:
-        """So many in one transaction."""
+        """Insert `count` rows in one transaction."""
         self._server.execute(ROWS_OF_8_KB, self.rows + 1, self.rows + count, dbname=self._dbname)
         self.rows += count
 
@@ -65,7 +65,7 @@ class Load:
 def test_a_quota_slows_it_down_and_loses_and_repeats_nothing(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The quota is the client's, by its name: who else comes under that name is told of the throttling."""
+    """The quota applies to the client id: another client with this id gets the throttle time."""
     kafka.start()
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, raw bytea)", dbname=database)
     load = Load(postgres, database)
@@ -82,7 +82,7 @@ def test_a_quota_slows_it_down_and_loses_and_repeats_nothing(
 
         assert throttled_s(kafka, client_id, both) == 0
         load.insert(120)
-        eventually(is_throttled, "the broker throttles the name")
+        eventually(is_throttled, "the broker throttles the client id")
         load.insert(1)
         await_confirmed(postgres, daemon)
         events = reader.read(f"{daemon.name}.public.t")

@@ -1,4 +1,4 @@
-"""A topic that held records is deleted, made again, or gets partitions: a halt, and a way on (F66, F67)."""
+"""Fault 21: a topic with records is deleted, recreated, or gets partitions: a halt, and its resolution (F66, F67)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 def delete(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is deleted")
 
 
 def replace(bootstrap: str, topic: str) -> None:
@@ -42,19 +42,22 @@ def replace(bootstrap: str, topic: str) -> None:
             return False
         return True
 
-    eventually(made, "the topic is there again")
+    eventually(made, "the topic is recreated")
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    eventually(lambda: topic in admin.list_topics(timeout=10).topics, "the broker knows it")
+    eventually(lambda: topic in admin.list_topics(timeout=10).topics, "the broker's metadata has the topic")
 
 
 def widen(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
-    eventually(lambda: len(admin.list_topics(timeout=10).topics[topic].partitions) == 3, "it has three")
+    eventually(
+        lambda: len(admin.list_topics(timeout=10).topics[topic].partitions) == 3,
+        "the topic has three partitions",
+    )
 
 
 def accept(daemon: Daemon, topic: str) -> None:
-    """What the operator does."""
+    """Accept the topic and resume, as an operator does."""
     done = daemon.run("resume", "--accept-topic", topic)
     assert done.returncode == 0, done.stderr
 
@@ -70,7 +73,7 @@ CASES = pytest.mark.parametrize(
 def test_a_running_daemon_finds_it_when_it_looks(
     kafka: KafkaBroker, change: Callable[[str, str], None], cls: type[Exception], held: int
 ) -> None:
-    """What the session asks from time to time, and what a start asks before the first record of a topic."""
+    """Both the periodic check of a session and the check of a start raise the error."""
     settings = sink_settings(kafka.bootstrap)
     topics = Topics(settings, TopicSettings(create=True, partitions=2, replication_factor=1))
     topics.identities = TopicIdentities()
@@ -97,7 +100,7 @@ def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_ski
     cls: type[Exception],
     held: int,
 ) -> None:
-    """The watch finds what no record would (F66); what is confirmed by then is there, and the rest comes later."""
+    """The periodic check finds a change that no record reveals (F66); rows that are not confirmed come later."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -111,13 +114,13 @@ def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_ski
             assert daemon.events("halted")[-1]["code"] == cls.code  # type: ignore[attr-defined]
             confirmed_lsn = confirmed_position(postgres, daemon.slot)
             at = rows.last
-            eventually(lambda: rows.last > at + 50, "rows come", pause_s=0.01)
+            eventually(lambda: rows.last > at + 50, "rows are inserted", pause_s=0.01)
             assert confirmed_position(postgres, daemon.slot) == confirmed_lsn
         accept(daemon, topic)
         await_confirmed(postgres, daemon)
         events = reader.read(topic)
         assert_each_once(events)
-        # A topic goes partition by partition, so that of the rows before its end some may be in the next one.
+        # A topic is deleted partition by partition, so some rows from before its end may be in the new topic.
         ids = {event.value["after"]["id"] for event in events}
         assert ids >= set(range(1 if held else behind, rows.last + 1))
 
@@ -133,7 +136,7 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
     cls: type[Exception],
     held: int,
 ) -> None:
-    """It is never made again silently; what waited is written once the topic is accepted as it is."""
+    """The topic is never recreated silently; waiting rows are written once the operator accepts the topic."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -149,18 +152,18 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
             change is not delete
         )
         accept(daemon, topic)
-        events = eventually(lambda: _events(reader, topic, held + 1), "the row that waited", 60)
+        events = eventually(lambda: _events(reader, topic, held + 1), "the waiting row is written", 60)
         assert sorted(event.value["after"]["id"] for event in events) == ([1, 2] if held else [2])
         assert daemon.stop() == 0
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
-        eventually(lambda: _events(reader, topic, held + 2), "it is known as it is now", 60)
+        eventually(lambda: _events(reader, topic, held + 2), "rows are written to the accepted topic", 60)
 
 
 def test_a_topic_and_a_gap_are_accepted_at_once(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, kafka: KafkaBroker
 ) -> None:
-    """The daemon is told when both are decided: it would take the lock of the start in between."""
+    """The daemon gets one signal after both decisions: after a first signal it would take the lock of the start."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         topic = f"{daemon.name}.public.t"

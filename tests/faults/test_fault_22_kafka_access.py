@@ -1,4 +1,4 @@
-"""Fault 22: Kafka does not let cdcd in, or takes a right away from it: named, tried again, and mended."""
+"""Fault 22: Kafka refuses cdcd's authentication, or a permission is revoked: named, retried, and resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_wrong_password_is_named_and_heals_with_the_file(by_password: ByPasswo
 
 
 def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPassword) -> None:
-    """While it may not write nothing is confirmed; the moment it may again, what has come meanwhile is written."""
+    """Nothing is confirmed without the permission; once it is granted again, the waiting rows are written."""
     access = by_password("forbidden", "one")
     secured, daemon, topic = access.secured, access.daemon, access.topic
     daemon.start().wait_state("streaming")
@@ -40,7 +40,7 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         eventually(lambda: "CDCD-SINK-AUTH" in daemon.status()["reason"], "the refusal is named")
         before = confirmed_position(access.postgres, daemon.slot)
         failed = 'cdcd_errors_total{class="retryable",component="sink"} 0.0'
-        eventually(lambda: failed not in daemon.get("/metrics")[1], "it is counted")
+        eventually(lambda: failed not in daemon.get("/metrics")[1], "the error is counted")
         assert topic in daemon.log()
         assert confirmed_position(access.postgres, daemon.slot) == before
         reason = daemon.status()["reason"]
@@ -67,7 +67,7 @@ TOKEN_LASTS_S = 2.0
 def test_tokens_run_out_and_their_issuer_is_away_for_a_while(
     secured_kafka: SecuredKafka, entitled: Callable[[str, dict[str, object]], Access], tmp_path: Path
 ) -> None:
-    """OAUTHBEARER: what has run out is fetched again; without an issuer it says so, and goes on when he is back."""
+    """OAUTHBEARER: cdcd fetches a new token after expiry; without an issuer cdcd reports this and retries."""
     (tmp_path / "password").write_text("canary")
     with Issuer(TOKEN_LASTS_S) as issuer:
         sink = sink_by_token(secured_kafka, issuer.url, tmp_path / "password")
@@ -77,11 +77,11 @@ def test_tokens_run_out_and_their_issuer_is_away_for_a_while(
         daemon.start().wait_state("streaming")
         with access.inserting() as rows:
             given = issuer.given
-            eventually(lambda: issuer.given > given, "a token has run out")
+            eventually(lambda: issuer.given > given, "a token has expired")
             access.await_more_rows()
             issuer.is_away = True
             secured_kafka.bearer.cut()
-            eventually(lambda: "CDCD-SINK-AUTH" in daemon.status()["reason"], "what is missing is named")
+            eventually(lambda: "CDCD-SINK-AUTH" in daemon.status()["reason"], "the missing token is named")
             issuer.is_away = False
             daemon.wait_state("streaming")
             access.await_more_rows()

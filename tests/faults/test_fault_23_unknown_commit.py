@@ -1,7 +1,7 @@
-"""The result of a Kafka commit is not known: the answer to EndTxn never comes (F76).
+"""Fault 23: the result of a Kafka commit is not known: the response to EndTxn never arrives (F76).
 
-The link to the broker becomes a black hole at EndTxn, either before the request gets through (then the transaction is
-not committed) or behind it (then it is). What is durable is read back, and each row is there once.
+The link to the broker becomes a black hole at EndTxn, either before the request (the transaction is not committed) or
+after it (the transaction is committed). cdcd reads back the durable position, and each row is there once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES = pytest.mark.parametrize("is_committed", [False, True], ids=["request_los
 
 
 class LostEndTxn:
-    """Loses the next EndTxn request (`is_committed` False) or what the broker answers to it."""
+    """Loses the next EndTxn request (`is_committed` False) or the broker's response to it."""
 
     def __init__(self, door: Proxy, *, is_committed: bool) -> None:
         self.struck = threading.Event()
@@ -35,23 +35,23 @@ class LostEndTxn:
         self._is_committed = is_committed
         door.lose_when(self._strikes)
 
-    def _strikes(self, way: Way, piece: bytes) -> bool:
+    def _strikes(self, direction: Way, piece: bytes) -> bool:
         """A request begins with its length (4 bytes), API key (2), version (2) and correlation id (4).
 
-        Once its answer is there, the broker has decided: from then on nothing comes back.
+        Once the response arrives, the broker has decided: from then on the link loses all responses.
         """
-        if way == "up" and int.from_bytes(piece[4:6], "big") == API_END_TXN:
+        if direction == "up" and int.from_bytes(piece[4:6], "big") == API_END_TXN:
             self._correlation_id = piece[8:12]
             if not self._is_committed:
                 self.struck.set()
                 return True
-        elif way == "down" and self._is_committed and self._correlation_id in correlation_ids(piece):
+        elif direction == "down" and self._is_committed and self._correlation_id in correlation_ids(piece):
             self.struck.set()
-        return way == "down" and self._is_committed and self.struck.is_set()
+        return direction == "down" and self._is_committed and self.struck.is_set()
 
 
 def correlation_ids(piece: bytes) -> list[bytes]:
-    """Of the answers that begin in what came down; one begins with its length (4 bytes)."""
+    """Return the correlation ids of the responses that begin in `piece`; each begins with its length (4 bytes)."""
     found, at = [], 0
     while at + 8 <= len(piece):
         found.append(piece[at + 4 : at + 8])
@@ -63,7 +63,7 @@ def correlation_ids(piece: bytes) -> list[bytes]:
 def test_the_progress_topic_decides_what_is_durable(
     kafka_door: Proxy, kafka: object, is_committed: bool
 ) -> None:
-    """F76: the sink is torn by the unknown result; the next one reads it back, and the row is not lost nor twice."""
+    """F76: after an unknown result the sink is unusable; the next sink reads it back, and the row is there once."""
     bootstrap = f"127.0.0.1:{kafka_door.port}"
     settings = sink_settings(bootstrap, operation_timeout_s=8.0)
     topic = make_topics(settings)
@@ -80,7 +80,7 @@ def test_the_progress_topic_decides_what_is_durable(
     sink.close()
     kafka_door.heal()
     following = KafkaSink(settings)
-    stored = eventually(lambda: opened(following), "the broker can be reached again")[0]
+    stored = eventually(lambda: opened(following), "the broker is reachable again")[0]
     assert (stored is not None) == is_committed
     if stored is None:
         following.begin()
@@ -99,7 +99,7 @@ def test_a_daemon_that_is_killed_before_it_knows_loses_and_repeats_nothing(
     kafka_door: Proxy,
     is_committed: bool,
 ) -> None:
-    """F76, F4: PostgreSQL was told nothing, so all of it comes again; what Kafka has is dropped."""
+    """F76, F4: nothing was confirmed to PostgreSQL, so it sends all rows again; cdcd drops those that Kafka has."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
@@ -128,7 +128,7 @@ def test_a_daemon_that_waits_in_vain_reads_back_what_became_of_it(
     kafka_door: Proxy,
     is_committed: bool,
 ) -> None:
-    """F76: it lives on past the operation's timeout; a new session asks Kafka, and each row is there once."""
+    """F76: the daemon survives the operation's timeout; a new session asks Kafka, and each row is there once."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
@@ -141,7 +141,7 @@ def test_a_daemon_that_waits_in_vain_reads_back_what_became_of_it(
         lost = LostEndTxn(kafka_door, is_committed=is_committed)
         postgres.execute("INSERT INTO t SELECT g FROM generate_series(11, 30) g", dbname=database)
         assert lost.struck.wait(30)
-        eventually(lambda: daemon.events("retrying"), "the session is given up", 60)
+        eventually(lambda: daemon.events("retrying"), "the session has ended", 60)
         assert daemon.events("retrying")[0]["code"] == SinkUnavailable.code
         kafka_door.heal()
         daemon.wait_state("streaming")
@@ -158,7 +158,7 @@ def test_a_daemon_that_waits_in_vain_reads_back_what_became_of_it(
 def test_a_daemon_whose_answer_is_lost_goes_on_when_the_connection_is_made_anew(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """F76: the connection is cut behind the request; the client asks the coordinator again, which knows."""
+    """F76: the connection is cut after the request; the client asks the coordinator again, which has the result."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
