@@ -60,7 +60,7 @@ def test_every_row_at_a_rate_is_committed_and_read_once(servers: Servers, tmp_pa
     assert one["p50_ms"] <= one["p95_ms"] <= one["p99_ms"] <= one["max_ms"]
 
 
-def test_what_a_broker_alone_takes_is_of_every_row(servers: Servers, tmp_path: Path) -> None:
+def test_the_latency_floor_counts_every_row(servers: Servers, tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     options = ["--seconds", "1", "--no-warm-up", "--json", str(file)]
     assert main(["--cases", "latency-floor", *options], servers) == 0
@@ -73,7 +73,7 @@ def test_what_a_broker_alone_takes_is_of_every_row(servers: Servers, tmp_path: P
     assert "from a row's arrival to the commit's return" in document("", [result])
 
 
-def test_a_name_that_is_none_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused_before_a_server_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "insert-7"]) == 1
     assert main(["--runners", "nobody"]) == 1
     assert main(["--runners", "before"]) == 1

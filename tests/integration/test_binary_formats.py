@@ -253,7 +253,7 @@ def test_every_array_of_the_catalog_is_read_when_its_element_is(judge: Judge) ->
 
 
 @pytest.mark.parametrize("type_name", AS_TEXT)
-def test_what_has_no_exact_reading_says_so_with_all_that_is_made_of_it(judge: Judge, type_name: str) -> None:
+def test_a_type_without_exact_reading_excludes_its_derived_types(judge: Judge, type_name: str) -> None:
     judge.keep(type_name, AS_TEXT[type_name])
     judge.execute(f"create type held as (a int, b {type_name})")
     for expression in ("x", "array[x]", "row(1, x)::held"):

@@ -433,7 +433,7 @@ def stopped_broker(kafka: KafkaBroker) -> Iterator[str]:
 
 
 @pytest.mark.own_broker
-def test_what_hides_nothing_is_named_at_once(
+def test_independent_failures_are_all_named_at_once(
     pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
 ) -> None:
     with pg_server.fresh(18, settings={"wal_level": "replica"}) as server:
@@ -478,7 +478,7 @@ def test_a_wrong_password_does_not_hide_a_stopped_broker(
     assert "canary" not in str(found)
 
 
-def test_the_clients_own_log_is_not_printed_beside_the_findings(
+def test_the_clients_own_log_is_not_printed_with_the_findings(
     postgres: PostgresServer,
     database: str,
     new_daemon: NewDaemon,

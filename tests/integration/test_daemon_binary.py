@@ -63,7 +63,7 @@ def forms(daemon: Daemon) -> list[bool]:
     return [line["binary"] for line in daemon.events("streaming")]
 
 
-def test_what_can_be_read_in_binary_is(
+def test_readable_types_are_requested_in_binary(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """A type without a send function does not prevent binary."""

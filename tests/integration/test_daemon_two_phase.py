@@ -285,7 +285,7 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
 
 
 @pytest.mark.parametrize("place", [15, 18], indirect=True)
-def test_a_slot_of_somebody_else_without_two_phase_has_lost_nothing(
+def test_a_slot_created_by_others_without_two_phase_has_lost_nothing(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F34: whatever position was confirmed, the server sends the transaction completely at its commit."""
@@ -323,7 +323,7 @@ def _wait_may_be_lost(daemon: Daemon, count: int) -> None:
 
 
 @pytest.mark.parametrize("place", [16, 18], indirect=True)
-def test_what_has_only_locked_rows_is_no_loss(
+def test_a_prepared_transaction_with_only_row_locks_is_no_loss(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """The server sends only its COMMIT PREPARED, and from 18 on its Prepare without a Begin Prepare."""
@@ -347,7 +347,7 @@ def test_what_has_only_locked_rows_is_no_loss(
         assert daemon.events("halted") == []
 
 
-def test_a_server_that_cannot_is_told_before_anything_is_made(
+def test_a_server_without_two_phase_is_refused_before_a_slot_is_created(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
     server = pg_server(14)

@@ -87,7 +87,7 @@ def test_types_and_choices_in_snapshot_and_stream(
     assert altered["source"]["special"]["after.q"] == '("",,)'
 
 
-def test_a_composite_with_another_attribute_instead_is_special_until_it_is_described_anew(
+def test_a_composite_with_a_replaced_attribute_is_special_until_a_restart(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F44: as many attributes as before, of which one has another type; a restart describes the current type."""

@@ -169,7 +169,7 @@ def test_another_key_halts_or_goes_to_a_new_topic(
     assert topics_of(halting).keys("t.v2") == in_second
 
 
-def test_a_key_that_comes_and_a_key_that_widens_are_said(
+def test_an_added_and_a_widened_key_are_reported(
     postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:
     """F45: earlier records have a null key, or the same key in other bytes."""

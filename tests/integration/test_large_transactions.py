@@ -97,7 +97,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
         ]
 
 
-def test_by_default_it_is_a_halt_that_names_the_ways_on(
+def test_by_default_a_large_transaction_halts_with_its_resolutions(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """Nothing of the transaction is visible; earlier changes are; with parts allowed, all its changes arrive."""

@@ -95,7 +95,7 @@ def test_mutual_tls_keeps_others_out(shown: str | None, tls: Door, folder: Path,
     assert tls.asked == []
 
 
-def test_a_server_of_an_unknown_authority_is_told_nothing(
+def test_a_server_of_an_unknown_authority_gets_no_request(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
     with Door(registry.url, folder) as door:
@@ -105,7 +105,7 @@ def test_a_server_of_an_unknown_authority_is_told_nothing(
         assert door.asked == []
 
 
-def test_a_bearer_token_over_tls_is_read_anew_when_it_was_refused(
+def test_a_refused_bearer_token_over_tls_is_read_again(
     registry: SchemaRegistry, folder: Path, subject: str
 ) -> None:
     with Door(registry.url, folder) as door:
@@ -268,9 +268,7 @@ def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
     assert mine.schema_id(subject, V2)
 
 
-def test_what_is_known_is_known_without_the_registry(
-    registry: SchemaRegistry, folder: Path, subject: str
-) -> None:
+def test_cached_schemas_need_no_registry(registry: SchemaRegistry, folder: Path, subject: str) -> None:
     """F55: an id, and the newest schema of a subject, stay known; a new schema waits."""
     with Door(registry.url) as door:
         mine = client(folder, url=door.url, properties={"max.retries": 0})

@@ -83,7 +83,7 @@ def test_an_id_is_asked_for_once(client: Registry, subject: str, requests: list[
     assert ("register", "200") in requests
 
 
-def test_what_was_found_absent_a_moment_ago_is_registered_without_a_look_up(
+def test_a_subject_found_absent_before_is_registered_without_a_look_up(
     client: Registry, requests: list[tuple[str, str]]
 ) -> None:
     """Hundreds of tables may come at once; a registry that knows no level without a schema is queried once for it."""
@@ -194,7 +194,9 @@ def kept_by_the_library() -> int:
     return sum(isinstance(one, RegisteredSchema) for one in gc.get_objects())
 
 
-def test_what_is_let_through_leaves_the_level_as_it_was(registry: SchemaRegistry, subject: str) -> None:
+def test_an_accepted_incompatible_schema_leaves_the_level_unchanged(
+    registry: SchemaRegistry, subject: str
+) -> None:
     client = Registry(RegistrySettings(registry.url))
     client.schema_id(subject, V1)
     ask(f"{registry.url}/config/{subject}", {"compatibility": "FULL"}, method="PUT")
@@ -215,7 +217,7 @@ def test_a_level_that_a_kill_has_left_open_is_put_back(registry: SchemaRegistry,
     assert ask(f"{registry.url}/config/{subject}")["compatibilityLevel"] == "BACKWARD_TRANSITIVE"
 
 
-def test_a_level_that_somebody_has_lowered_is_gone_by(registry: SchemaRegistry, subject: str) -> None:
+def test_a_lowered_compatibility_level_is_obeyed(registry: SchemaRegistry, subject: str) -> None:
     client = Registry(RegistrySettings(registry.url))
     client.schema_id(subject, V1)
     ask(f"{registry.url}/config/{subject}", {"compatibility": "NONE"}, method="PUT")

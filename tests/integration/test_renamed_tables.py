@@ -64,7 +64,7 @@ def complaints(daemon: Daemon) -> str:
     return "\n".join(line for line in ran.stdout.splitlines() if not line.startswith("ok"))
 
 
-def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
+def test_an_online_schema_change_is_reported_while_it_runs_with_the_sql_that_helps(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     run_script(postgres.dsn(database), SWAP, "INSERT INTO t VALUES (2)")
@@ -122,7 +122,7 @@ def test_an_online_schema_change_is_told_while_it_runs_with_the_sql_that_helps(
         (("CREATE TABLE v (id int)",), [], ""),
     ],
 )
-def test_what_was_renamed_while_cdcd_was_not_running_is_told_by_check_and_at_the_start(
+def test_a_rename_while_cdcd_was_stopped_is_reported_by_check_and_at_the_start(
     postgres: PostgresServer,
     database: str,
     daemon: Daemon,
@@ -240,7 +240,7 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
         run_script(postgres.dsn(database), *(line["sql"],) if "sql" in line else ())
 
 
-def test_a_new_snapshot_of_what_is_published_does_not_silence_what_is_not(
+def test_a_new_snapshot_still_reports_unpublished_tables(
     postgres: PostgresServer, database: str, daemon: Daemon
 ) -> None:
     """The topic still has the records of the table that had the name before."""

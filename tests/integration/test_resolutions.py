@@ -27,7 +27,7 @@ def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> D
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
-def test_a_topic_is_not_taken_where_the_gap_beside_it_is_refused(
+def test_a_topic_is_not_accepted_if_the_gap_is_refused(
     kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
 ) -> None:
     """No change is missing here, so there is no gap to accept."""
@@ -68,7 +68,7 @@ def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_
     stopped.start().wait_state("streaming")
 
 
-def test_what_is_marked_as_a_gap_says_nothing_of_what_was_committed_since(
+def test_a_gaps_marker_does_not_change_the_last_commit_time(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon
 ) -> None:
     """The lag counts from the last commit in the record: the marker's time would count as a commit."""

@@ -130,7 +130,7 @@ def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
     assert found == [json.dumps(V1, separators=(",", ":"))]
 
 
-def test_what_another_daemon_commits_is_found_when_it_is_asked_for(one: Writer, two: Writer) -> None:
+def test_a_schema_committed_by_another_daemon_is_found_on_request(one: Writer, two: Writer) -> None:
     number = one.announce("t-value", V1)
     one.commit()
     eventually(lambda: two.subjects() == ["t-value"], "the other writer serves it too")
@@ -138,7 +138,7 @@ def test_what_another_daemon_commits_is_found_when_it_is_asked_for(one: Writer, 
     assert not two.schemas.is_waiting
 
 
-def test_two_writers_of_one_schema_agree_without_a_word(one: Writer, two: Writer) -> None:
+def test_two_writers_of_one_schema_choose_the_same_id(one: Writer, two: Writer) -> None:
     """Both transactions are open at once; both commit."""
     numbers = {writer.announce("t-value", V1) for writer in (one, two)}
     assert len(numbers) == 1
@@ -207,7 +207,7 @@ def test_an_incompatible_schema_is_refused_with_the_difference(one: Writer) -> N
     assert one.schemas.latest("u-value") is None
 
 
-def test_a_schema_that_was_let_through_is_where_comparing_begins(one: Writer) -> None:
+def test_comparison_starts_at_a_schema_that_was_accepted_as_incompatible(one: Writer) -> None:
     one.announce("t-value", V1)
     one.commit()
     must = {**V1, "fields": [*V1["fields"], {"name": "must", "type": "string"}]}

@@ -71,7 +71,7 @@ ALTER: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("code", ALTER)
-def test_the_row_halts_with_what_check_and_the_log_have_said(
+def test_a_row_halts_with_the_code_that_check_and_the_log_reported(
     code: str, world: World, registry: SchemaRegistry
 ) -> None:
     world.run_once()
@@ -126,7 +126,7 @@ def test_a_first_key_is_a_warning(world: World) -> None:
     ]
 
 
-def test_what_the_stream_describes_otherwise_is_no_alarm_and_its_rows_arrive(world: World) -> None:
+def test_a_different_description_in_the_stream_is_no_finding_and_its_rows_arrive(world: World) -> None:
     published_in_part_and_by_roots(world)
     findings = check(world.config)
     assert [one for one in findings if one.level == "fail"] == []
@@ -179,7 +179,7 @@ def dry_run(world: World) -> Iterator[Callable[..., list[Finding]]]:
     return result
 
 
-def test_what_could_not_be_asked_is_unknown(
+def test_tables_that_could_not_be_checked_are_unknown(
     dry_run: Callable[..., list[Finding]], world: World, registry: SchemaRegistry
 ) -> None:
     world.sql(*(f"CREATE TABLE t{number} (id int PRIMARY KEY)" for number in range(20)))

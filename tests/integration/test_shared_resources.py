@@ -209,7 +209,7 @@ def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
     assert_each_once(reader.wait([f"{first.name}.public.orders"], lambda events: len(events) == 2001))
 
 
-def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
+def test_a_topic_shared_by_configuration_is_written_by_both_daemons(
     postgres: PostgresServer, database: str, other_database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """Both log it; the record of each names the owner."""
@@ -233,7 +233,7 @@ def test_a_topic_is_shared_on_purpose_and_who_had_it_first_goes_on(
     assert f"another slot writes to {topic}" in checked.stdout
 
 
-def test_a_start_that_was_cut_off_does_not_drop_the_slot_that_another_daemon_has_made_since(
+def test_an_interrupted_start_does_not_drop_a_slot_created_later_by_another_daemon(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
     """That start had recorded that it begins, and ended before it created the slot."""

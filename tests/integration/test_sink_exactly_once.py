@@ -320,7 +320,7 @@ def test_a_record_too_large_leaves_nothing(place: Place, limit: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["client", "topic"])
-def test_a_record_of_cdcds_own_that_is_too_large_says_what_mends_it(place: Place, limit: str) -> None:
+def test_an_internal_record_that_is_too_large_names_the_resolution(place: Place, limit: str) -> None:
     """F65: it contains no row, so `sink.too_large: dead_letter` would have no effect."""
     properties = {"message.max.bytes": "1000"}
     if limit == "topic":
@@ -352,7 +352,7 @@ def test_a_partition_that_is_not_there_stops_the_group(place: Place) -> None:
     assert place.committed() == []
 
 
-def test_nothing_is_begun_in_the_epoch_of_what_was_given_up(place: Place) -> None:
+def test_no_transaction_begins_in_the_epoch_of_an_aborted_one(place: Place) -> None:
     """F77: an abort that arrives late, or twice, would also end a new transaction in that epoch."""
     sink = place.opened()
     sink.begin()
@@ -512,7 +512,7 @@ def test_the_progress_topic_holds_what_readers_expect(place: Place) -> None:
     assert [message.offset() - found[0].offset() for message in found] == [0, 1, 3, 5, 6]
 
 
-def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> None:
+def test_a_commit_announced_before_is_a_single_commit(place: Place) -> None:
     """Rows produced after the joining record belong to the same commit; `commit_soon` may be called repeatedly."""
     sink = place.opened(properties={"linger.ms": "60000"})
     for end_lsn in (0x200, 0x300):
@@ -528,7 +528,7 @@ def test_a_commit_that_is_told_of_before_is_one_all_the_same(place: Place) -> No
     assert [message.value() is None for message in found] == [True, False] * 2
 
 
-def test_what_is_written_already_has_nobody_join_early(place: Place) -> None:
+def test_delivered_records_need_no_joining_record(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 2))
@@ -540,7 +540,7 @@ def test_what_is_written_already_has_nobody_join_early(place: Place) -> None:
     ]
 
 
-def test_what_is_told_of_and_given_up_is_not_there(place: Place) -> None:
+def test_an_announced_and_aborted_group_is_not_visible(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     produce_all(sink, records(place.topic, 2))

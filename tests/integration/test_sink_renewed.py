@@ -18,7 +18,7 @@ from tests.support.topics import committed_values
 __all__ = ["place"]
 
 
-def test_groups_before_and_after_are_there_once(place: Place) -> None:
+def test_groups_before_and_after_a_renewal_are_there_once(place: Place) -> None:
     sink = place.opened()
     sink.begin()
     sink.produce(records(place.topic, 4), 0)
@@ -33,7 +33,7 @@ def test_groups_before_and_after_are_there_once(place: Place) -> None:
     assert last.end_lsn == 0x300
 
 
-def test_who_was_overtaken_does_not_come_back_by_it(place: Place) -> None:
+def test_a_fenced_producer_is_not_recreated(place: Place) -> None:
     """F69: a process that was frozen, and finds that its password has changed as well."""
     frozen = place.opened()
     other = place.opened()
@@ -43,7 +43,7 @@ def test_who_was_overtaken_does_not_come_back_by_it(place: Place) -> None:
         frozen.renew(place.settings())
 
 
-def test_a_file_that_is_no_certificate_may_be_mended(place: Place, tmp_path: object) -> None:
+def test_a_missing_certificate_file_is_an_error_to_correct(place: Place, tmp_path: object) -> None:
     properties = {"security.protocol": "SSL", "ssl.ca.location": f"{tmp_path}/missing.crt"}
     with pytest.raises(SinkAuthorization, match=r"ssl\.ca\.location"):
         place.sink(properties=properties).open()
@@ -59,7 +59,7 @@ def uncollected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_producer_that_found_nobody_does_not_live_on_in_its_error(place: Place) -> None:
+def test_a_producer_without_a_broker_is_not_kept_alive_by_its_error(place: Place) -> None:
     """It would continue to connect, and fence the next session's producer as soon as a broker answers."""
     before = {id(one) for one in gc.get_objects() if isinstance(one, Producer)}
     sink = place.sink(bootstrap_servers=f"127.0.0.1:{free_port()}", operation_timeout_s=1.0)

@@ -76,7 +76,7 @@ def test_a_record_that_a_broker_refuses_in_a_later_group_leaves_nothing_and_is_n
     assert len(place.committed(5)) == 5
 
 
-def test_without_transactions_every_record_is_told_of(place: Place) -> None:
+def test_without_transactions_every_record_has_a_delivery_report(place: Place) -> None:
     """F63: without the report, an undelivered record would go unnoticed."""
     topic = new_name("small")
     settings = TopicSettings(True, 1, 1, {"max.message.bytes": "1000"})
@@ -119,7 +119,7 @@ class _LookedAtLate(list[Record]):
 
 
 @pytest.mark.parametrize("is_first_group", [True, False])
-def test_a_record_behind_one_that_was_refused_meanwhile_is_told_of_that_one(
+def test_a_record_after_a_refused_one_raises_the_error_of_that_one(
     place: Place, is_first_group: bool
 ) -> None:
     """F63: the client then accepts no record and gives no reason; the first record's failure is not yet reported."""

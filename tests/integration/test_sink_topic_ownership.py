@@ -54,7 +54,7 @@ def slots(kafka: KafkaBroker) -> tuple[Slot, Slot]:
     return Slot(first, topic), Slot(second, topic)
 
 
-def test_who_comes_second_writes_nothing_and_then_knows_whose_it_is(
+def test_the_second_claimant_writes_nothing_and_then_finds_the_owner(
     kafka: KafkaBroker, slots: tuple[Slot, Slot]
 ) -> None:
     first, second = slots
@@ -158,7 +158,7 @@ def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
 
 
 @pytest.mark.parametrize("at", [0, 1, 100_000])
-def test_a_record_of_topics_that_is_not_where_it_is_said_to_be_halts(
+def test_a_topics_record_that_is_not_at_its_recorded_offset_halts(
     kafka: KafkaBroker, slots: tuple[Slot, Slot], at: int
 ) -> None:
     """cdcd does not wait for a record beyond the log's end, and accepts no record of another slot or time."""

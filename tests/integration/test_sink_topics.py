@@ -209,7 +209,7 @@ def test_a_progress_topic_that_forgets_is_refused(
         make(bootstrap).ensure_progress(name)
 
 
-def test_check_tells_which_topics_a_lost_broker_takes_records_of(bootstrap: str) -> None:
+def test_check_reports_topics_that_lose_records_with_a_broker(bootstrap: str) -> None:
     """F63: one line for each reason, whatever the number of topics."""
     names = [new_name("thin") for _ in range(5)]
     for name in names:
@@ -270,7 +270,7 @@ def test_check_says_that_a_topic_cannot_come_to_be(bootstrap: str, create: bool,
     assert levels[f"topic {name}"] == "fail"
 
 
-def test_names_that_kafka_takes_for_one_are_told_with_a_way_on(bootstrap: str) -> None:
+def test_topic_names_that_collide_in_kafka_are_reported_with_a_resolution(bootstrap: str) -> None:
     """Kafka's metrics write a dot as an underscore, so it creates only one of two such topics."""
     prefix = new_name("shop")
     one, two = f"{prefix}.a.b_c", f"{prefix}.a_b.c"

@@ -315,7 +315,7 @@ def test_a_rewritten_partition_is_seen_with_a_right_on_columns_of_the_root_alone
         (("ANALYZE public.t",), [("1", "1"), ("2", "2")]),
     ],
 )
-def test_a_new_file_of_a_table_that_was_not_rewritten_begins_nothing_anew(
+def test_a_new_file_without_a_rewrite_does_not_restart_the_copy(
     pg_server: PostgresServers, statements: tuple[str, ...], rows: list[Row], major: int
 ) -> None:
     """The stream has the TRUNCATE and the changes after it; the other rows are still in the snapshot."""
@@ -533,7 +533,7 @@ def test_a_moved_partition_that_the_role_may_not_read_itself_is_not_trusted(
 
 
 @pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
-def test_another_tablespace_begins_nothing_anew(pg_server: PostgresServers, major: int) -> None:
+def test_another_tablespace_does_not_restart_the_copy(pg_server: PostgresServers, major: int) -> None:
     """The file is copied page by page, with the rows' transaction ids."""
     with source_database(
         pg_server(major),
@@ -551,7 +551,7 @@ def test_another_tablespace_begins_nothing_anew(pg_server: PostgresServers, majo
         run_script(plain(settings), "DROP TABLE public.t", f"DROP TABLESPACE {space}")
 
 
-def test_what_was_truncated_meanwhile_is_said(pg_server: PostgresServers) -> None:
+def test_a_table_truncated_after_the_snapshot_is_reported(pg_server: PostgresServers) -> None:
     """TRUNCATE is not MVCC-safe: the snapshot sees an empty table, and the TRUNCATE follows in the stream."""
     with source_database(
         pg_server(18),

@@ -236,7 +236,7 @@ def fetch_nothing(connection: Any, statement: str) -> None:
         cursor.execute(statement)
 
 
-def test_a_session_that_is_gone_is_given_up(
+def test_a_wait_ends_when_its_session_has_ended(
     pg_server: PostgresServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F16: the server has ended the session, and its link is silent; only the blocker queries show its end."""

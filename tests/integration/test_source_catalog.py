@@ -142,7 +142,7 @@ async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers,
 
 
 @pytest.mark.parametrize("major", [14, 18])
-def test_keys_are_told_while_somebody_alters_the_table(pg_server: PostgresServers, major: int) -> None:
+def test_keys_are_read_while_another_session_alters_the_table(pg_server: PostgresServers, major: int) -> None:
     """A key query while the stream runs waits for no other transaction."""
     with (
         source_database(pg_server(major), *TABLES) as settings,
@@ -255,7 +255,7 @@ async def test_the_catalog_reconnects_by_itself(pg_server: PostgresServers) -> N
         assert catalog.types([25])[25].name == "text"
 
 
-async def test_a_relation_that_is_gone_or_changed_begins_the_snapshot_anew(
+async def test_a_dropped_or_changed_relation_makes_the_snapshot_stale(
     pg_server: PostgresServers,
 ) -> None:
     """DDL between the query of the published tables and the query of each table: no operator is needed."""

@@ -43,7 +43,7 @@ EVERY_WISH = [
 
 
 @pytest.mark.parametrize("major", POSTGRES_MAJORS)
-def test_a_server_refuses_what_is_said_that_it_cannot_do_and_takes_the_rest(
+def test_a_server_refuses_exactly_the_options_reported_as_unsupported(
     pg_server: PostgresServers, major: int
 ) -> None:
     """The judge is the server: each combination is sent to it unchanged, also those that cdcd never sends."""
@@ -92,7 +92,7 @@ async def test_publications_of_any_name_send_their_tables(pg_server: PostgresSer
 
 
 @pytest.mark.parametrize("major", [14, 18])
-async def test_messages_and_binary_are_what_was_asked_for(pg_server: PostgresServers, major: int) -> None:
+async def test_messages_and_binary_are_sent_as_requested(pg_server: PostgresServers, major: int) -> None:
     script = (TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
     with source_database(pg_server(major), *script) as settings:
         make_slot(settings)

@@ -91,7 +91,7 @@ async def test_a_slot_in_use_is_a_failure_unless_this_configurations_own_daemon_
             assert "terminate" not in finding.hint
 
 
-def test_who_has_logged_in_needs_replication_and_who_that_becomes_only_to_drop_a_slot(
+def test_the_login_role_needs_replication_and_its_set_role_only_to_drop_a_slot(
     postgres: PostgresServer,
 ) -> None:
     """ALTER ROLE ... SET role changes the effective role: streaming needs the login role's attribute, SQL the

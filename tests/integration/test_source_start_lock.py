@@ -50,7 +50,7 @@ def locks(postgres: PostgresServer, database: str) -> Locks:
     return Locks(postgres, database)
 
 
-def test_the_next_one_is_told_who_has_it_until_it_is_free(locks: Locks) -> None:
+def test_the_next_process_gets_the_owners_pid_until_the_lock_is_free(locks: Locks) -> None:
     first, second = locks.new(), locks.new()
     pid = first.acquire()
     assert locks.owners() == [pid]
@@ -65,7 +65,7 @@ def test_the_next_one_is_told_who_has_it_until_it_is_free(locks: Locks) -> None:
     assert locks.lost == []
 
 
-def test_one_that_was_given_up_meanwhile_is_not_kept(locks: Locks) -> None:
+def test_a_lock_released_before_it_is_acquired_is_not_held(locks: Locks) -> None:
     lock = locks.new()
     lock.release()
     lock.acquire()
@@ -81,7 +81,7 @@ def test_other_slots_have_other_locks(locks: Locks) -> None:
         lock.release()
 
 
-def test_it_is_kept_for_longer_than_the_server_waits_for_a_silent_one(locks: Locks) -> None:
+def test_a_lock_is_held_for_longer_than_the_servers_time_out(locks: Locks) -> None:
     """The owner sends a message in time, so a working owner keeps the lock. Three seconds suffice on a
     busy machine.
     """
@@ -93,7 +93,7 @@ def test_it_is_kept_for_longer_than_the_server_waits_for_a_silent_one(locks: Loc
     lock.release()
 
 
-def test_who_loses_it_is_told(locks: Locks, postgres: PostgresServer) -> None:
+def test_a_lost_lock_is_reported_to_its_owner(locks: Locks, postgres: PostgresServer) -> None:
     lock = locks.new(options="?options=-c%20wal_sender_timeout%3D300ms")
     lock.acquire()
     (pid,) = locks.owners()

@@ -94,7 +94,7 @@ def test_the_judge_notices_what_is_wrong(
     assert f"{kind.sql} v id 2" in found.mismatches[0]
 
 
-def test_the_judge_takes_what_is_beside_and_asks_whether_it_had_to_be(
+def test_the_judge_accepts_specials_and_counts_needless_ones(
     judge: Judge, postgres: PostgresServer, database: str
 ) -> None:
     postgres.execute("CREATE TABLE t1 (id int, v int, a int[])", dbname=database)

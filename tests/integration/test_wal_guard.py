@@ -150,7 +150,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         assert daemon.stop() == 0
 
 
-def test_the_slot_of_a_daemon_with_another_name_is_not_given_up(
+def test_the_slot_of_a_daemon_with_another_name_is_not_dropped(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
     """F80: the slot's daemon is stopped, and this one has halted because the slot belongs to the other."""

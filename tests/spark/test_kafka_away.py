@@ -56,7 +56,7 @@ def _records(brokers: str) -> None:
 
 
 @pytest.mark.parametrize("ask", [_listed, _said_its_id, _gave_offsets, _progress, _records])
-def test_its_lines_are_records_and_its_error_names_the_readers_option(
+def test_an_unreachable_broker_is_logged_as_records_and_the_error_names_the_readers_option(
     ask: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -77,7 +77,7 @@ def test_its_lines_are_records_and_its_error_names_the_readers_option(
     assert capfd.readouterr().err == ""
 
 
-def test_what_comes_again_is_counted_and_nothing_of_it_is_a_line_of_its_own(
+def test_repeated_client_messages_are_counted_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_s = [0.0]

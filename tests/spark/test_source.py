@@ -60,7 +60,7 @@ def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter,
     assert _cuts(topics) == [1] * COMMITS
 
 
-def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: TopicsWriter) -> None:
+def test_a_hole_before_the_first_progress_record_may_be_a_compacted_record(topics: TopicsWriter) -> None:
     """The hole may be the trace of a compaction: partitions of removed records are read to their end, in
     one batch.
     """
@@ -70,7 +70,7 @@ def test_a_hole_before_the_first_progress_record_may_have_been_one(topics: Topic
     assert _cuts(topics) == [COMMITS]
 
 
-def test_behind_another_slots_last_record_there_may_have_been_more(topics: TopicsWriter) -> None:
+def test_a_hole_after_another_slots_record_may_be_a_compacted_record(topics: TopicsWriter) -> None:
     """The other slot's record stays at the start for ever, so a hole after it may be a compacted record of
     this slot.
     """
