@@ -79,7 +79,7 @@ def test_a_second_signal_ends_at_once(
             assert sorted(event.value["after"]["id"] for event in events) == list(range(1, start + 10))
 
 
-def test_looking_again_does_not_disturb_who_streams(
+def test_sighup_does_not_disturb_a_streaming_daemon(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     """A hundred SIGHUPs under load: one session, each row once."""
@@ -94,7 +94,7 @@ def test_looking_again_does_not_disturb_who_streams(
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
 
 
-def test_looking_again_in_a_halt_looks_once(
+def test_sighup_in_a_halt_retries_once(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader
 ) -> None:
     """With a missing publication each SIGHUP leads to one more halt; with the publication back the daemon streams."""
@@ -119,7 +119,7 @@ def test_looking_again_in_a_halt_looks_once(
     assert len(reader.read(f"{daemon.name}.public.t")) == 10
 
 
-def test_looking_again_ends_a_pause_between_two_tries(
+def test_sighup_ends_a_pause_between_two_attempts(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
     """SIGHUP leads to an attempt at once."""

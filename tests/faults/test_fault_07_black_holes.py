@@ -155,7 +155,7 @@ def test_a_slow_and_a_flapping_link_only_take_longer(
         assert len(events) == 1500
 
 
-def test_who_waits_for_a_copy_that_says_nothing_is_let_go(postgres: PostgresServer) -> None:
+def test_a_thread_that_waits_for_a_silent_copy_is_released(postgres: PostgresServer) -> None:
     """All received bytes have been read, so only the server can be the reason of the wait."""
     with source_database(postgres, TABLE) as settings, Proxy(postgres.port) as proxy:
         run(

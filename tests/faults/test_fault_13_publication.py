@@ -206,7 +206,9 @@ def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
             assert watched.look() == ["table_readded public.high"]
 
 
-def test_who_goes_on_after_a_halt_accepts_what_it_named_and_nothing_else(pg_server: PostgresServers) -> None:
+def test_a_resumption_after_a_halt_accepts_only_the_changes_that_the_halt_named(
+    pg_server: PostgresServers,
+) -> None:
     """Changes of a table that is added again during a halt are lost, so a second halt names the table (F42)."""
     with (
         source_database(pg_server(18), *TABLES) as settings,

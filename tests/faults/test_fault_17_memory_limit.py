@@ -71,7 +71,7 @@ def test_a_transaction_for_which_there_is_no_memory(
         assert len(events) == ROWS
 
 
-def test_memory_that_is_refused_where_nobody_takes_the_error(
+def test_memory_that_is_refused_in_a_thread_that_is_never_joined(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """The error is in a thread that is never joined: the process ends all the same."""

@@ -70,7 +70,7 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-def test_a_running_daemon_finds_it_when_it_looks(
+def test_a_running_daemon_finds_the_change_when_it_checks(
     kafka: KafkaBroker, change: Callable[[str, str], None], cls: type[Exception], held: int
 ) -> None:
     """Both the periodic check of a session and the check of a start raise the error."""

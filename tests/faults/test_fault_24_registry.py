@@ -1,6 +1,6 @@
-"""What becomes of the rows when the registry is stopped, slow, answers 500, 401 or 409, or was restarted empty (F55).
+"""Fault 24: the registry is down, slow, answers 500, 401 or 409, or was restarted empty (F55).
 
-The daemon is a process, the registry a real one, with a door in front of it that can be shut or answer in its place.
+The daemon is a process, the registry a real one, behind a proxy that can be closed or answer instead of the registry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def door(registry: SchemaRegistry) -> Iterator[Door]:
 
 
 def behind(door: Door, new_daemon: NewDaemon, server: PostgresServer, database: str, **over: Any) -> Daemon:
-    """A daemon that knows the registry by its door only, with t known and one row of it written."""
+    """Return a daemon that uses the proxy's address; the schemas of t are registered and one row is written."""
     run(server, database, T, "INSERT INTO t VALUES (1, 'a')")
     return new_daemon(server, database, registry={"url": door.url}, **over)
 
@@ -49,7 +49,7 @@ def rows(events: list[Event]) -> dict[Any, str]:
 
 
 def wait_rows(reader: Reader, daemon: Daemon, table: str, *ids: int, within_s: float = 60) -> list[Event]:
-    """The table's records, once these rows are all that is there; each once."""
+    """Wait until the table's topic has exactly these rows, each once; return the events."""
     topic = f"{daemon.name}.public.{table}"
     events = reader.wait([topic], lambda events: sorted(rows(events)) == sorted(ids), within_s)
     assert_each_once(events)
@@ -80,7 +80,7 @@ def test_what_is_known_flows_and_what_is_new_waits(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """Also after a lost connection to PostgreSQL. Nothing from the new table on is confirmed, nothing is lost."""
+    """Rows with known schemas flow, also after a reconnection to PostgreSQL; a new table's row and all later wait."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         fault(door)
@@ -98,7 +98,9 @@ def test_what_is_known_flows_and_what_is_new_waits(
         run(postgres, database, "INSERT INTO t VALUES (4, 'd')")
         page = daemon.wait_state("backoff")
         assert "CDCD-REGISTRY-UNAVAILABLE" in page["reason"]
-        eventually(lambda: len(daemon.events("retrying")) >= 3, "it has tried again, with growing pauses")
+        eventually(
+            lambda: len(daemon.events("retrying")) >= 3, "the daemon has retried, with increasing pauses"
+        )
         assert daemon.get("/livez")[0] == 200
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
         assert sorted(rows(reader.read(f"{daemon.name}.public.t"))) == [1, 2, 3]
@@ -109,7 +111,7 @@ def test_what_is_known_flows_and_what_is_new_waits(
         await_confirmed(postgres, daemon)
 
 
-def test_a_daemon_that_starts_without_it_waits_for_it(
+def test_a_daemon_that_starts_without_the_registry_waits_for_it(
     door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     with behind(door, new_daemon, postgres, database) as daemon:
@@ -122,10 +124,10 @@ def test_a_daemon_that_starts_without_it_waits_for_it(
         wait_rows(reader, daemon, "t", 1, 2)
 
 
-def test_a_slow_one_only_delays(
+def test_a_slow_registry_only_delays(
     door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Two seconds a call: what is known is not asked for, and the daemon lives and answers meanwhile."""
+    """With two seconds a call, known schemas are not requested again, and the daemon answers on its admin port."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         door.delay_s = 2.0
@@ -133,17 +135,17 @@ def test_a_slow_one_only_delays(
         run(postgres, database, U, "INSERT INTO t VALUES (2, 'b')")
         wait_rows(reader, daemon, "t", 1, 2)
         run(postgres, database, "INSERT INTO u VALUES (1)")
-        eventually(lambda: len(door.asked) > asked, "the new table is asked for")
+        eventually(lambda: len(door.asked) > asked, "the new table's schema is requested")
         assert daemon.get("/livez")[0] == 200
         assert daemon.status()["state"] == "streaming"
         wait_rows(reader, daemon, "u", 1)
         assert daemon.events("retrying") == []
 
 
-def test_401_halts_until_it_is_mended(
+def test_401_halts_until_the_credentials_are_corrected(
     door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """What is known flows on; what is new halts, and the same row is the next after SIGHUP."""
+    """Rows with known schemas flow; a new schema halts, and after SIGHUP the same row comes next."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         door.status = 401
@@ -171,7 +173,7 @@ def test_409_halts_and_an_operator_decides(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """The registry's own 409, to a change that its level forbids; with the level lowered the row goes through."""
+    """The registry answers 409 to an incompatible change; with a lower compatibility level the row is written."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.start().wait_state("streaming")
         run(postgres, database, "ALTER TABLE t ALTER v TYPE int USING 7")
@@ -181,7 +183,7 @@ def test_409_halts_and_an_operator_decides(
         assert "status=409" in page["reason"]
         assert (confirmed_position(postgres, daemon.slot) or 0) <= before
         daemon.reload()
-        eventually(lambda: len(daemon.events("halted")) == 2, "a second try does not slip through")
+        eventually(lambda: len(daemon.events("halted")) == 2, "a second attempt halts as well")
         topic = f"{daemon.name}.public.t"
         body = b'{"compatibility": "NONE"}'
         request = urllib.request.Request(
@@ -204,12 +206,14 @@ def test_a_schema_that_is_not_registered_halts_and_is_printed(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    """auto_register: false. What is printed is registered by hand as it is, key and value, and the rows flow."""
+    """auto_register: false. The printed schemas of key and value are registered by hand, and the rows flow."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.config["registry"]["auto_register"] = False
         daemon.start()
-        for number in (1, 2):  # the key's, then the value's
-            eventually(lambda n=number: len(daemon.events("halted")) == n, "it halts at the next schema")
+        for number in (1, 2):  # the schema of the key, then of the value
+            eventually(
+                lambda n=number: len(daemon.events("halted")) == n, "the daemon halts at the next schema"
+            )
             assert daemon.wait_state("halted")
             halted = daemon.events("halted")[-1]["error"]
             assert "auto_register is off" in halted
@@ -242,7 +246,7 @@ def all_schemas(registry: SchemaRegistry, *subjects: str) -> dict[int, Any]:
     return found
 
 
-def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
+def test_a_registry_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
     artefacts: Cache,
     stack_folder: Path,
     postgres: PostgresServer,
@@ -250,7 +254,7 @@ def test_one_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
     kafka: KafkaBroker,
     new_daemon: NewDaemon,
 ) -> None:
-    """It halts before a new schema is registered in it; SIGHUP registers everything again from here on."""
+    """The daemon halts before it registers a new schema there; after SIGHUP it registers all schemas again."""
     folder = stack_folder / "registry-that-forgets"
     with (
         SchemaRegistry(folder, cache=artefacts) as forgetful,

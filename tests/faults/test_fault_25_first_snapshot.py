@@ -1,4 +1,4 @@
-"""Two daemons in a first snapshot, when nobody holds the slot yet: one copies, the other waits (F69)."""
+"""Fault 25: two daemons in a first snapshot, before there is an active slot: one copies, the other waits (F69)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 ROWS = 10_000
 HELD_FROM_BYTES = 1_500_000
-"""Of some 4 MB that go to Kafka: the link is held with a part of the rows durable, not all, however slow all is."""
+"""Of about 4 MB sent to Kafka: at this point some rows are durable, but not all, even on a slow machine."""
 OWNER = """
     SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -30,8 +30,8 @@ Pair = tuple[Daemon, Daemon]
 
 @pytest.fixture
 def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy) -> Pair:
-    """Two daemons with one slot; the first's link to Kafka may be held."""
-    # Long rows: what is read in one piece becomes one Kafka transaction.
+    """Two daemons with one slot; the first one's link to Kafka can be held."""
+    # Long rows: the rows of one read become one Kafka transaction.
     table = "CREATE TABLE t (id int PRIMARY KEY, note text DEFAULT repeat('x', 200))"
     postgres.execute(table, dbname=database)
     postgres.execute(f"INSERT INTO t SELECT generate_series(1, {ROWS})", dbname=database)
@@ -43,7 +43,7 @@ def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_d
 
 
 def copying(daemon: Daemon, door: Proxy) -> None:
-    """Start it, and hold its link to Kafka in the middle of the snapshot."""
+    """Start the daemon, and hold its link to Kafka in the middle of the snapshot."""
     passed_bytes, met = door.passed_bytes["up"], door.met
     door.hold_when(lambda _way, _data: door.passed_bytes["up"] - passed_bytes >= HELD_FROM_BYTES)
     daemon.start()
@@ -54,29 +54,29 @@ def copying(daemon: Daemon, door: Proxy) -> None:
 
 
 def held_by(daemon: Daemon) -> list[int]:
-    """The pids that /status names for the slot that it waits for."""
+    """Return the pids of the slot's owners on /status."""
     waits = [wait for wait in daemon.status()["waiting_for"] if wait["kind"] == "slot_held"]
     return [blocker["pid"] for wait in waits for blocker in wait["blockers"]]
 
 
 def rows_of(reader: Reader, daemon: Daemon) -> int:
-    """How many rows a reader of its topic has in the end."""
+    """Return the number of rows that a reader of the daemon's topic has at the end."""
     return len(fold(reader.read(f"{daemon.name}.public.t"), lambda row: row["id"]))
 
 
-def test_a_second_one_waits_and_does_not_take_over(
+def test_a_second_daemon_waits_and_does_not_take_over(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """Nothing is copied twice; when the first is stopped, the second goes on where it was."""
+    """No row is copied twice; after the first one's stop, the second one continues where the first one ended."""
     first, second = pair
     copying(first, kafka_door)
     reason = second.start().wait_state("waiting_slot")["reason"]
     assert "CDCD-SLOT-ACTIVE" in reason
     assert "pid=" in reason
     ((owner,),) = postgres.execute(OWNER, dbname=database)
-    eventually(lambda: owner in held_by(second), "the owner of the start's lock is named")
+    eventually(lambda: owner in held_by(second), "/status names the owner of the start lock")
     assert_nobody_decides_meanwhile(postgres, database, second)
-    eventually(lambda: len(second.events("retrying")) >= 2, "it asks again and again")
+    eventually(lambda: len(second.events("retrying")) >= 2, "the second daemon retries")
     assert first.status()["state"] == "snapshot"
     kafka_door.heal()
     first.wait_state("streaming")
@@ -92,7 +92,7 @@ def test_a_second_one_waits_and_does_not_take_over(
 
 
 def assert_nobody_decides_meanwhile(server: PostgresServer, database: str, daemon: Daemon) -> None:
-    """The commands that write in its place are refused, with the pid of the lock's owner, and fence nobody."""
+    """Assert that commands that need the lock are refused with its owner's pid, and fence no producer."""
     commands = (ACCEPT_GAP, ("resume", "--accept-topic", f"{daemon.name}.public.t"), RESNAPSHOT)
     with ThreadPoolExecutor() as pool:
         ran = list(pool.map(lambda words: command(daemon, *words), commands))
@@ -103,10 +103,10 @@ def assert_nobody_decides_meanwhile(server: PostgresServer, database: str, daemo
         assert f"pid={pid}" in one.stderr, one.stderr
 
 
-def test_two_that_are_started_together_after_a_kill_do_not_fight(
+def test_two_daemons_that_are_started_together_after_a_kill_do_not_fight(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """One copies again, the other waits; neither ends."""
+    """One daemon copies again, the other waits; neither ends."""
     copying(pair[0], kafka_door)
     pair[1].start().wait_state("waiting_slot")
     for daemon in pair:
@@ -114,7 +114,11 @@ def test_two_that_are_started_together_after_a_kill_do_not_fight(
     kafka_door.heal()
     for daemon in pair:
         daemon.start()
-    eventually(lambda: sorted(states(pair)) == ["streaming", "waiting_slot"], "one streams, one waits", 60)
+    eventually(
+        lambda: sorted(states(pair)) == ["streaming", "waiting_slot"],
+        "one daemon streams, the other waits",
+        60,
+    )
     postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
     await_confirmed(postgres, pair[0])
     assert all(daemon.process is not None and daemon.process.poll() is None for daemon in pair)
@@ -126,10 +130,10 @@ def states(pair: Pair) -> list[str]:
     return [daemon.status().get("state", "") for daemon in pair]
 
 
-def test_one_that_is_frozen_while_it_copies_loses_its_place(
+def test_a_daemon_that_is_frozen_while_it_copies_loses_the_lock(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """F74: after wal_sender_timeout, here 2 s, as it would lose a slot; woken, it writes nothing more."""
+    """F74: it loses the lock after wal_sender_timeout (2 s), like a slot; after SIGCONT it writes nothing more."""
     first, second = pair
     for daemon in pair:
         daemon.config["source"]["dsn"] += "?options=-c%20wal_sender_timeout%3D2s"

@@ -1,7 +1,7 @@
-"""Two on one slot: one writes, the other waits or says that it was fenced (F69). The slot is the lock.
+"""Fault 25: two daemons on one slot: one writes, the other waits or exits as fenced (F69). The slot is the lock.
 
-What looks like another producer may be the broker's own timeout (librdkafka has one name for both): that one is no
-reason to end.
+A fencing error may also be the broker's transaction timeout (librdkafka has the same error for both): after a timeout
+the daemon does not exit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 
 
 class Ends:
-    """Where a partition of a topic ends, also of what is not decided, and up to where all is decided."""
+    """The end offset and the last stable offset of a partition."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int = 0) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -42,7 +42,7 @@ class Ends:
 
     @property
     def stable(self) -> int:
-        """The last stable offset: it moves on when an open transaction is decided."""
+        """The last stable offset, which advances when an open transaction ends."""
         return self._end(IsolationLevel.READ_COMMITTED)
 
     def _end(self, isolation: IsolationLevel) -> int:
@@ -51,7 +51,7 @@ class Ends:
 
 
 class Expired:
-    """A sink whose Kafka transaction the broker has given up, with the slot of a real server."""
+    """A sink whose Kafka transaction the broker has aborted after its timeout, with the slot of a real server."""
 
     def __init__(self, kafka: KafkaBroker, source: SourceSettings) -> None:
         self.bootstrap = kafka.bootstrap
@@ -68,20 +68,20 @@ class Expired:
         self.write(self.sink, b"before", 0x100)
 
     def write(self, sink: KafkaSink, value: bytes, end_lsn: int) -> None:
-        """One whole group."""
+        """Write and commit one group."""
         sink.begin()
         sink.produce([Record(self.topic, 0, b"k", value)], 0)
         sink.commit(progress(self.source.slot, end_lsn))
 
     def expire(self) -> SinkFenced:
-        """Leave a transaction open until the broker aborts it; return what the sink then says."""
+        """Leave a transaction open until the broker aborts it; return the sink's error."""
         ends = Ends(self.bootstrap, self.topic)
         self.sink.begin()
         self.sink.produce([Record(self.topic, 0, b"k", b"expired")], 0)
         while self.sink.queued:
             self.sink.poll(0.1)
         written = ends.written
-        eventually(lambda: ends.stable > written, "the broker aborts it", pause_s=0.2)
+        eventually(lambda: ends.stable > written, "the broker has aborted the transaction", pause_s=0.2)
         with pytest.raises(SinkFenced) as caught:
             self.sink.commit(progress(self.source.slot, 0x200))
         return caught.value
@@ -115,7 +115,7 @@ def expired(kafka: KafkaBroker, postgres: PostgresServer, database: str) -> Iter
 
 
 def test_a_transaction_that_the_broker_gave_up_is_no_takeover(expired: Expired) -> None:
-    """F69: nobody holds the slot, nobody has written: the next session goes on, and nothing came twice."""
+    """F69: the slot is free, no other producer has written: the next session continues, each record is there once."""
     error = expired.judged(expired.expire())
     assert type(error) is TransactionExpired
     following = KafkaSink(expired.settings)
@@ -127,8 +127,8 @@ def test_a_transaction_that_the_broker_gave_up_is_no_takeover(expired: Expired) 
     assert committed_values(expired.bootstrap, expired.topic, 2) == [b"before", b"again"]
 
 
-def test_it_is_one_when_another_has_written_since(expired: Expired) -> None:
-    """F69: the zombie's transaction had expired as well, but its place is taken."""
+def test_an_expired_transaction_is_a_takeover_if_another_producer_has_written_since(expired: Expired) -> None:
+    """F69: the old producer's transaction has expired, too, but another producer has written since."""
     failure = expired.expire()
     other = KafkaSink(expired.settings)
     other.open()
@@ -137,10 +137,10 @@ def test_it_is_one_when_another_has_written_since(expired: Expired) -> None:
     assert expired.judged(failure) is failure
 
 
-def test_it_is_one_when_another_holds_the_slot(
+def test_an_expired_transaction_is_a_takeover_if_another_client_holds_the_slot(
     expired: Expired, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """F69."""
+    """F69: an expired transaction is a takeover if another client holds the slot."""
     failure = expired.expire()
     with new_daemon(postgres, database) as daemon:
         daemon.config["source"]["slot"] = {"name": expired.source.slot}
@@ -152,7 +152,7 @@ def test_it_is_one_when_another_holds_the_slot(
 def test_a_young_transaction_that_is_fenced_was_taken_over(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
 ) -> None:
-    """F69: another producer with the slot's id, of whatever slot: the daemon ends with a status of its own.
+    """F69: after another producer with the same transactional id, the daemon ends with a special exit status.
 
     It has neither written nor confirmed anything more; the next start does.
     """
@@ -170,7 +170,7 @@ def test_a_young_transaction_that_is_fenced_was_taken_over(
 
 
 def both(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[Daemon, Daemon]:
-    """Two daemons with one slot; a frozen one loses it after two seconds."""
+    """Return two daemons with one slot; a frozen one loses the slot after two seconds."""
     over = {"sink": {"commit": {"max_wait_ms": 300}}}
     first, second = new_daemon(server, database, **over), new_daemon(server, database, **over)
     for daemon in (first, second):
@@ -182,7 +182,7 @@ def both(new_daemon: NewDaemon, server: PostgresServer, database: str) -> tuple[
 def test_a_second_daemon_waits_and_fences_nobody(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F69: the first goes on to write; when it stops, the second takes over, and no row is there twice."""
+    """F69: the first daemon continues; when it stops, the second one takes over, and each row is there once."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     first, second = both(new_daemon, postgres, database)
     topic = f"{first.name}.public.t"

@@ -1,7 +1,7 @@
-"""Fault 26: the name of a server does not resolve for a while, and then to another address.
+"""Fault 26: the name of a server does not resolve for a while, and then resolves to another address.
 
-Each server is reached at a name, over a link at that name's first address and then over one at its second. libc's
-answer is exchanged for the whole process: libpq, librdkafka and Python ask it as they always do.
+Each server has a name, a proxy at the name's first address and another proxy at its second address. The results of
+libc's resolver are replaced in the whole process; libpq, librdkafka and Python use the resolver as usual.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 
 
 class Named:
-    """A server that is told by name; it has moved once the name has its second address."""
+    """A server with a name; `move` gives the name its second address."""
 
     def __init__(self, names: Names, stack: ExitStack, port: int, advertised_port: int | None = None) -> None:
         self._names = names
@@ -42,21 +42,21 @@ class Named:
         self.appear()
 
     def vanish(self) -> None:
-        """The name does not resolve; what is connected is cut, so that somebody asks."""
+        """Let the name not resolve, and cut all connections, so that clients look the name up."""
         self._names.forget(NAME)
         self.first.cut()
 
     def await_asked(self) -> None:
-        """Wait until it was looked up in vain, twice more."""
+        """Wait for two more lookups that fail."""
         before = self._names.asked_in_vain(NAME)
         eventually(lambda: self._names.asked_in_vain(NAME) > before + 1, "the name is looked up")
 
     def appear(self) -> None:
-        """The name has its first address."""
+        """Let the name resolve to its first address."""
         self._names.point(NAME, FIRST)
 
     def move(self) -> None:
-        """It is at another address, and nobody is at the first."""
+        """Let the name resolve to its second address; the first one refuses connections."""
         self.first.refuse()
         self._names.point(NAME, SECOND)
 
@@ -66,13 +66,13 @@ NewNamed = Callable[..., Named]
 
 @pytest.fixture
 def names(tmp_path: Path) -> Names:
-    """What resolves."""
+    """The names that resolve."""
     return Names(tmp_path)
 
 
 @pytest.fixture
 def named(names: Names) -> Iterator[NewNamed]:
-    """`named(port)`: the server at this port, by name."""
+    """`named(port)`: the server at this port, with a name."""
     with ExitStack() as stack:
         yield functools.partial(Named, names, stack)
 
@@ -88,7 +88,7 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon, names
 
 @pytest.fixture(scope="module")
 def named_broker(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, int, int]]:
-    """A broker that tells its clients a name; the ports of that listener and of who comes by name."""
+    """A broker that advertises a name; the port of that listener, and the port that clients of the name use."""
     broker = KafkaBroker(stack_folder / "named-kafka", cache=artefacts)
     port, advertised_port = free_port(), free_port()
     broker.add_listener("NAMED", port, advertised_port=advertised_port, advertised_host=NAME)
@@ -97,7 +97,7 @@ def named_broker(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBr
 
 
 def waits_for(daemon: Daemon, server: Named) -> None:
-    """A start looks the name up again and again, and halts for it no more than a running daemon does."""
+    """Assert that a start looks the name up repeatedly, and does not halt."""
     daemon.start()
     server.await_asked()
     daemon.wait_state("backoff")
@@ -111,7 +111,7 @@ def test_the_name_of_kafka(
     named: NewNamed,
     named_broker: tuple[KafkaBroker, int, int],
 ) -> None:
-    """F64: nothing is confirmed meanwhile; every connection of a broker is to the name that it tells."""
+    """F64: nothing is confirmed meanwhile; every connection to a broker uses its advertised name."""
     broker, port, advertised_port = named_broker
     kafka = named(port, advertised_port)
     daemon.config["sink"]["bootstrap_servers"] = kafka.address
@@ -125,7 +125,7 @@ def test_the_name_of_kafka(
         kafka.await_asked()
         known_lsn = confirmed_position(postgres, daemon.slot)
         at = rows.last
-        eventually(lambda: rows.last > at + 50, "rows come", pause_s=0.01)
+        eventually(lambda: rows.last > at + 50, "rows are inserted", pause_s=0.01)
         kafka.await_asked()
         assert confirmed_position(postgres, daemon.slot) == known_lsn
         kafka.move()
@@ -146,7 +146,7 @@ def test_the_name_of_the_registry(
     reader: Reader,
     named: NewNamed,
 ) -> None:
-    """F55: what is known flows on, what is new waits for the name."""
+    """F55: rows with known schemas flow, a new schema waits for the name."""
     server = named(registry.port)
     daemon.config["registry"]["url"] = registry.url.replace(f"127.0.0.1:{registry.port}", server.address)
     server.vanish()
@@ -175,7 +175,7 @@ def test_the_name_of_the_registry(
 def test_the_name_of_postgresql(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, named: NewNamed
 ) -> None:
-    """The stream, and each connection beside it."""
+    """The stream and all other connections look the name up again."""
     server = named(postgres.port)
     dsn = daemon.config["source"]["dsn"]
     daemon.config["source"]["dsn"] = dsn.replace(f"{postgres.host}:{postgres.port}", server.address)

@@ -1,7 +1,7 @@
-"""Fault 26: the links to Kafka and to the registry hold, swallow, delay, throttle, flap and break, one way or both.
+"""Fault 26: the links to Kafka and the registry hold, lose or delay bytes, throttle, flap and break.
 
-Rows wait as long as it lasts, cdcd goes on by itself, nothing is lost and nothing twice. What the link to PostgreSQL
-does to it is in `test_proxy` and in `test_fault_07_black_holes`.
+Rows wait during the fault, cdcd continues by itself, and each row is there once. The link to PostgreSQL is tested in
+`test_proxy` and in `test_fault_07_black_holes`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SILENT: dict[str, tuple[str, tuple[Way, ...]]] = {
     "requests lost": ("lose", ("up",)),
     "answers lost": ("lose", ("down",)),
 }
-"""Nothing gets through at least one way: held bytes come later, lost ones never."""
+"""Nothing passes in at least one direction: held bytes arrive later, lost bytes never."""
 LASTS_S = 1.0
 
 
 @contextmanager
 def silent(link: Proxy, name: str) -> Iterator[None]:
-    """The link with this fault."""
+    """Give the link this fault until the context manager exits."""
     method, ways = SILENT[name]
     getattr(link, method)(*ways)
     try:
@@ -55,14 +55,14 @@ def daemon(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Da
 
 
 def to_kafka(daemon: Daemon, door: Proxy) -> Daemon:
-    """Start it; Kafka is behind the door."""
+    """Start the daemon, with Kafka behind the proxy."""
     daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{door.port}"
     daemon.start().wait_state("streaming")
     return daemon
 
 
 def is_the_same(daemon: Daemon) -> None:
-    """It neither ended nor halted."""
+    """Assert that the process neither ended nor halted."""
     assert daemon.process is not None
     assert daemon.process.poll() is None
     assert daemon.events("halted") == []
@@ -71,14 +71,14 @@ def is_the_same(daemon: Daemon) -> None:
 def test_a_link_to_kafka_that_says_nothing(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """F64: nothing is confirmed that no answer says to be durable."""
+    """F64: nothing is confirmed before a response of Kafka shows that it is durable."""
     to_kafka(daemon, kafka_door)
     with Inserting(postgres.dsn(database)) as rows:
         for name in SILENT:
             with silent(kafka_door, name):
                 known_lsn = settled_position(postgres, daemon)
                 at = rows.last
-                eventually(lambda at=at: rows.last > at + 50, "rows come", pause_s=0.01)
+                eventually(lambda at=at: rows.last > at + 50, "rows are inserted", pause_s=0.01)
                 assert confirmed_position(postgres, daemon.slot) == known_lsn, name
             await_confirmed(postgres, daemon)
     await_confirmed(postgres, daemon)
@@ -87,7 +87,7 @@ def test_a_link_to_kafka_that_says_nothing(
 
 
 def settled_position(server: PostgresServer, daemon: Daemon) -> int:
-    """What is confirmed, once an answer that had got through before has had its effect."""
+    """Return the confirmed position, once the responses that arrived before the fault have had their effect."""
     seen: list[int] = [-1]
 
     def is_settled() -> bool:
@@ -101,7 +101,7 @@ def settled_position(server: PostgresServer, daemon: Daemon) -> int:
 def test_a_link_to_kafka_that_is_slow_narrow_flapping_or_cut(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, kafka_door: Proxy
 ) -> None:
-    """Two seconds there and back, or 64 kB/s: what comes is durable in the end while it lasts."""
+    """With a round trip of two seconds, or 64 kB/s, rows become durable during the fault."""
     to_kafka(daemon, kafka_door)
     with Inserting(postgres.dsn(database)) as rows:
         for delay_s, bytes_per_s in ((1.0, None), (0.0, 64_000)):
@@ -116,7 +116,7 @@ def test_a_link_to_kafka_that_is_slow_narrow_flapping_or_cut(
         for _ in range(5):
             kafka_door.cut()
             at = rows.last
-            eventually(lambda at=at: rows.last > at + 10, "rows come", pause_s=0.01)
+            eventually(lambda at=at: rows.last > at + 10, "rows are inserted", pause_s=0.01)
     await_confirmed(postgres, daemon)
     is_the_same(daemon)
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
@@ -124,7 +124,7 @@ def test_a_link_to_kafka_that_is_slow_narrow_flapping_or_cut(
 
 @pytest.fixture
 def registry_link(registry: SchemaRegistry, daemon: Daemon) -> Iterator[Proxy]:
-    """The link to the registry, which the daemon is told."""
+    """The link to the registry, whose address the daemon has."""
     with Proxy(registry.port) as link:
         daemon.config["registry"]["url"] = registry_through(registry, link)
         yield link
@@ -141,14 +141,14 @@ def narrow(link: Proxy) -> None:
 def test_a_link_to_the_registry_that_breaks(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, registry_link: Proxy
 ) -> None:
-    """F55: what is known flows on, what is new waits, and comes through by itself: also slowly while it lasts."""
+    """F55: rows with known schemas flow; a new schema waits for the link, and is registered without any action."""
     daemon.start().wait_state("streaming")
     known, tables = f"{daemon.name}.public.t", []
     postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
     reader.wait([known], lambda events: len(events) == 1)
 
     def come(name: str) -> None:
-        """A row of a known table, and one of a new table behind it."""
+        """Insert a row into a known table, and then one into a new table."""
         tables.append(name)
         number = len(tables)
         postgres.execute(f"INSERT INTO t VALUES ({number})", dbname=database)

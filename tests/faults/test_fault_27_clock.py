@@ -1,7 +1,7 @@
-"""Fault 27: the wall clock is set, far back and far ahead, while rows flow. Timers go on, and no lag is negative.
+"""Fault 27: the wall clock is set far back and far ahead while rows flow. Timers still work, no lag is negative.
 
-F70: the commit's time is PostgreSQL's, and orders nothing. The clock is set inside the process, where its Python code
-asks for it; that of the machine cannot be set for one process alone.
+F70: commit times are PostgreSQL's, and define no order. The clock is set for the Python code of the process only,
+because the machine's clock cannot be set for a single process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AHEAD_S = (HOUR_S, -HOUR_S, 20 * 365 * 24 * HOUR_S, 0)
 
 
 def start_clocked(daemon: Daemon, clock: Path, timezone: str) -> None:
-    """Start the daemon with a clock of its own."""
+    """Start the daemon with a clock that the test sets."""
     log = daemon.log_path.open("ab")
     command = [sys.executable, "-m", "tests.faults.clocked", "--config", str(daemon.config_path)]
     environment = {**os.environ, "CDCD_TEST_CLOCK": str(clock), "TZ": timezone}
@@ -33,7 +33,7 @@ def start_clocked(daemon: Daemon, clock: Path, timezone: str) -> None:
 def test_a_clock_that_is_set(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
-    """Each row once, in order; what is idle is confirmed as well; the lags are those of the moment or 0."""
+    """Each row is there once, in order; an idle stream is confirmed as well; the lags follow the clock or are 0."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY)")
     clock = tmp_path / "ahead"
     clock.write_text("0")
@@ -44,7 +44,7 @@ def test_a_clock_that_is_set(
             clock.write_text(str(ahead_s))
             postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
             await_confirmed(postgres, daemon)
-            assert lags(daemon), "there are metrics of lag"
+            assert lags(daemon), "there are lag metrics"
             assert min(lags(daemon)) >= 0
             assert daemon.status()["state"] == "streaming"
             assert daemon.get("/livez")[0] == daemon.get("/readyz")[0] == 200
@@ -57,7 +57,7 @@ def test_a_clock_that_is_set(
 
 
 def lags(daemon: Daemon) -> list[float]:
-    """Every metric that says how far behind something is, in seconds."""
+    """Return the values of all lag metrics in seconds."""
     lines = daemon.get("/metrics")[1].splitlines()
     return [
         float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("cdcd_") and "lag_seconds" in line

@@ -1,6 +1,6 @@
-"""Fault 28: bytes of the stream that are damaged on their way. A typed error, a new connection, and each row once.
+"""Fault 28: bytes of the stream are corrupted in transit. A typed error, a new connection, and each row once.
 
-F19, F31: nothing of a message that cannot be read is passed over; the same one again and again is a halt.
+F19, F31: cdcd never skips a message that it cannot decode; it halts if the same message is corrupt repeatedly.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.support.stack import run
 from tests.support.waiting import eventually
 
 MARK = b"a note that is like no other"
-# What comes before the mark in an Insert of (id, note) with an id of one digit, as the server sends it:
+# The fields before the mark in an Insert of (id, note) with an id of one digit, in the server's order:
 # d, length | w, three times 8 bytes | I, relation, N, number of columns | t, length, id | t, length, mark
 COPY_DATA, XLOG_DATA, INSERT, RELATION, TUPLE, ID, NOTE = -49, -44, -19, -18, -14, -11, -5
 Damage = Callable[[bytearray, int], None]
 
 
 def put(offset: int, what: bytes) -> Damage:
-    """Put bytes over those at `offset` from the mark."""
+    """Return a damage that overwrites the bytes at `offset` from the mark."""
 
     def damage(piece: bytearray, mark: int) -> None:
         piece[mark + offset : mark + offset + len(what)] = what
@@ -34,7 +34,7 @@ def put(offset: int, what: bytes) -> Damage:
 
 
 def cut_short(piece: bytearray, mark: int) -> None:
-    """The message ends within its last value, and the frame says so."""
+    """Cut the message within its last value; the frame has the shorter length."""
     (length,) = struct.unpack_from(">I", piece, mark + COPY_DATA + 1)
     struct.pack_into(">I", piece, mark + COPY_DATA + 1, length - 3)
     end = mark + len(MARK)
@@ -57,15 +57,15 @@ DAMAGES = {
 
 
 class Damaged:
-    """For `Proxy.change`: damages the first `times` pieces that have the mark."""
+    """For `Proxy.change`: damages the first `times` pieces that contain the mark."""
 
     def __init__(self, damage: Damage, times: int) -> None:
         self._damage, self._left = damage, times
         self.done = 0
 
-    def __call__(self, way: Way, piece: bytes) -> bytes:
+    def __call__(self, direction: Way, piece: bytes) -> bytes:
         mark = piece.find(MARK)
-        if way != "down" or mark < 0 or self.done >= self._left:
+        if direction != "down" or mark < 0 or self.done >= self._left:
             return piece
         self.done += 1
         changed = bytearray(piece)
@@ -77,7 +77,7 @@ class Damaged:
 def test_a_damaged_message_is_read_again(
     damage: Damage, postgres: PostgresServer, database: str, new_linked: NewLinked, reader: Reader
 ) -> None:
-    """Over a new connection; nothing is lost, invented or written twice."""
+    """The message is read again over a new connection; no row is lost, invented or repeated."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     with new_linked(postgres, database) as (daemon, link):
         daemon.start().wait_state("streaming")
@@ -85,7 +85,7 @@ def test_a_damaged_message_is_read_again(
         link.change(damaged)
         postgres.execute("INSERT INTO t VALUES (1, %s)", MARK.decode(), dbname=database)
         topic = f"{daemon.name}.public.t"
-        # a frame without its end waits for what comes next
+        # a frame with too large a length waits for the next bytes
         eventually(lambda: damaged.done, "a message is damaged")
         postgres.execute(
             "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(2, 9) g", dbname=database
@@ -102,7 +102,7 @@ def test_a_damaged_message_is_read_again(
 def test_a_message_that_is_always_damaged_halts(
     postgres: PostgresServer, database: str, new_linked: NewLinked, reader: Reader
 ) -> None:
-    """It is believed the third time, and told by its name; mended, it goes on where it was."""
+    """The third time, the error halts; once the message is no longer corrupt, the daemon continues after a retry."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     with new_linked(postgres, database) as (daemon, link):
         daemon.start().wait_state("streaming")
@@ -121,7 +121,7 @@ def test_a_message_that_is_always_damaged_halts(
 def test_one_byte_at_a_time(
     postgres: PostgresServer, database: str, new_linked: NewLinked, reader: Reader
 ) -> None:
-    """However the bytes are cut up."""
+    """The rows are complete even if each byte arrives separately."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     with new_linked(postgres, database) as (daemon, link):
         daemon.start().wait_state("streaming")

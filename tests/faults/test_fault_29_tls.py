@@ -1,4 +1,4 @@
-"""Fault 29: certificates and authorities that are changed on disk count from the next connection on."""
+"""Fault 29: certificates and authorities that change on disk are used from the next connection on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_certificates_and_authorities_that_were_changed_are_read_at_the_next_con
             install(tmp_path / "two", server.data_folder, "server.crt", "server.key", "ca.crt")
             server.execute("SELECT pg_reload_conf()")
             hang_up(server)
-            eventually(lambda: daemon.status()["state"] == "backoff", "neither side knows the other")
+            eventually(lambda: daemon.status()["state"] == "backoff", "neither side trusts the other")
             server.execute("INSERT INTO t VALUES (2)", dbname="shop")
             install(tmp_path / "two", ours, "client.crt", "client.key", "ca.crt")
             daemon.wait_state("streaming")

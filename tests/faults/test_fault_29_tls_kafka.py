@@ -1,4 +1,4 @@
-"""Fault 29, Kafka's side: authorities, certificates and keys that are changed under load."""
+"""Fault 29, for Kafka: authorities, certificates and keys are changed under load."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from tests.support.waiting import eventually
 
 
 def await_shown(secured: SecuredKafka, made: Path) -> None:
-    """Wait until the broker shows this certificate."""
+    """Wait until the broker presents this certificate."""
     wanted = (made / "server.crt").read_text().strip()
     eventually(
-        lambda: ssl.get_server_certificate(("127.0.0.1", secured.tls.port)).strip() == wanted, "it is shown"
+        lambda: ssl.get_server_certificate(("127.0.0.1", secured.tls.port)).strip() == wanted,
+        "the broker presents it",
     )
 
 
 def test_authority_certificate_and_key_are_changed_under_load(
     by_certificate: Access, authorities: Authorities
 ) -> None:
-    """As operators do it: each side trusts both authorities before the other side shows a certificate of the new."""
+    """In the usual order: each side trusts both authorities before the other side presents a new certificate."""
     secured, daemon = by_certificate.secured, by_certificate.daemon
     first, second, ours = authorities.first, authorities.second, authorities.ours
     daemon.start().wait_state("streaming")
@@ -52,14 +53,16 @@ def test_authority_certificate_and_key_are_changed_under_load(
 def test_a_certificate_without_its_key_is_named_and_heals_with_the_file(
     by_certificate: Access, authorities: Authorities
 ) -> None:
-    """Half of a pair that somebody has left so: nobody has to do more than bring the other half."""
+    """After only the certificate was replaced, the daemon reports it, and continues once the key is replaced, too."""
     daemon, second, ours = by_certificate.daemon, authorities.second, authorities.ours
     by_certificate.secured.trust(authorities.first, second)
     daemon.start().wait_state("streaming")
     with by_certificate.inserting() as rows:
         by_certificate.await_more_rows()
         install(second, ours, "client.crt")
-        eventually(lambda: "ssl.key.location" in daemon.status()["reason"], "the key does not fit")
+        eventually(
+            lambda: "ssl.key.location" in daemon.status()["reason"], "the daemon reports the wrong key"
+        )
         install(second, ours, "client.key")
         daemon.wait_state("streaming")
         by_certificate.await_more_rows()

@@ -1,6 +1,6 @@
-"""Fault 30: a configuration that cannot be used ends the process, with the same words as `cdcd check`.
+"""Fault 30: an invalid configuration ends the process, with the same messages as `cdcd check`.
 
-The table of what can be wrong is tests/unit/config; here is what a user sees of it.
+tests/unit/config has the table of all errors; these tests cover the output that a user sees.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ USABLE = {
 }
 
 
-def said(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+def run_cdcd(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run cdcd with the daemon's configuration."""
-    command = [sys.executable, "-m", "cdcd", *words, "--config", str(daemon.config_path)]
+    command = [sys.executable, "-m", "cdcd", *arguments, "--config", str(daemon.config_path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -45,12 +45,12 @@ def said(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 )
 def test_one_line_names_the_key_and_check_says_the_same(tmp_path: Path, path: str, value: Any) -> None:
     daemon = Daemon(tmp_path, "shop", **USABLE)
-    room, *keys = path.split(".")
-    under = daemon.config.setdefault(room, {})
+    section, *keys = path.split(".")
+    mapping = daemon.config.setdefault(section, {})
     for key in keys[:-1]:
-        under = under.setdefault(key, {})
-    under[keys[-1]] = value
-    ran, checked = said(daemon), said(daemon, "check")
+        mapping = mapping.setdefault(key, {})
+    mapping[keys[-1]] = value
+    ran, checked = run_cdcd(daemon), run_cdcd(daemon, "check")
     assert ran.returncode == checked.returncode == EXIT_CONFIG
     assert ran.stderr == checked.stderr
     (line,) = ran.stderr.splitlines()
@@ -58,11 +58,11 @@ def test_one_line_names_the_key_and_check_says_the_same(tmp_path: Path, path: st
     assert "Traceback" not in line
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "shop", **USABLE)
     daemon.config["source"]["dns"] = "x"
     daemon.config["sink"]["delivery"] = "twice"
     daemon.config["unheard_of"] = 1
-    ran = said(daemon)
+    ran = run_cdcd(daemon)
     assert ran.returncode == EXIT_CONFIG
     assert len(ran.stderr.splitlines()) == 3

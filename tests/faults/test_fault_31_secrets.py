@@ -1,4 +1,4 @@
-"""Fault 31: a password that is changed on disk counts from the next connection on."""
+"""Fault 31: a password that changes on disk is used from the next connection on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 
 
 def hang_up(server: PostgresServer) -> None:
-    """End every connection of the role, the stream's too."""
+    """Terminate every connection of the role, including the stream."""
     server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cdcd'")
 
 
@@ -45,7 +45,7 @@ def test_a_password_that_was_changed_is_read_at_the_next_connection(
             server.execute("ALTER ROLE cdcd PASSWORD 'second'")
             hang_up(server)
             page = daemon.wait_state("backoff")
-            eventually(lambda: "CDCD-SOURCE-AUTH" in daemon.status()["reason"], "the old one is refused")
+            eventually(lambda: "CDCD-SOURCE-AUTH" in daemon.status()["reason"], "the old password is refused")
             assert "first" not in page["reason"]
             server.execute("INSERT INTO t VALUES (2)", dbname="shop")
             secret.write_text("second")

@@ -1,4 +1,4 @@
-"""Fault 32: nobody reads the log, or its disk is full. The daemon goes on, and stops when it is told to."""
+"""Fault 32: nobody reads the log, or its disk is full. The daemon still runs, and stops on SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.stack import run, slot_is_active
 
 
 def start_into(daemon: Daemon, stderr: int, module: str = "cdcd") -> None:
-    """Start the daemon with its log going to this file."""
+    """Start the daemon with this file descriptor for its log."""
     daemon.config["log"] = {"level": "debug"}
     command = [sys.executable, "-m", module, "--config", str(daemon.config_path)]
     daemon.process = subprocess.Popen(command, stdout=stderr, stderr=stderr)
 
 
 def full_pipe() -> tuple[int, int]:
-    """A pipe that takes not a byte more."""
+    """Return a full pipe."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(writing, False)
@@ -41,7 +41,7 @@ def full_pipe() -> tuple[int, int]:
 def test_a_log_that_cannot_be_written_stops_nothing(
     where: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """Rows flow, the stop is in order, and the slot is free."""
+    """Rows flow, the stop has status 0, and the slot is free."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     ends = full_pipe() if where != "a full disk" else (os.open("/dev/full", os.O_WRONLY),)
     if where == "a pipe without a reader":
@@ -65,10 +65,10 @@ def test_a_log_that_cannot_be_written_stops_nothing(
             os.close(end)
 
 
-def test_lines_that_nobody_could_take_are_told_to_who_reads_again(
+def test_the_number_of_lost_log_lines_is_logged_once_the_log_is_read_again(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
-    """How many they were; the daemon has gone on meanwhile."""
+    """The log has the number of lost lines once it is read again; the daemon has continued meanwhile."""
     run(postgres, database, "CREATE TABLE t (id int PRIMARY KEY, note text)")
     reading, writing = full_pipe()
     try:
@@ -77,9 +77,9 @@ def test_lines_that_nobody_could_take_are_told_to_who_reads_again(
             daemon.wait_state("streaming")
             postgres.execute("INSERT INTO t VALUES (1, 'n')", dbname=database)
             await_confirmed(postgres, daemon)
-            said = b""
-            while not re.search(rb"log_lines_lost: \d+", said):
-                said += os.read(reading, 4096)
+            log = b""
+            while not re.search(rb"log_lines_lost: \d+", log):
+                log += os.read(reading, 4096)
             assert daemon.stop(deadline_s=30) == 0
     finally:
         os.close(reading)

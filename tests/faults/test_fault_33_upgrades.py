@@ -1,6 +1,6 @@
 """Fault 33: another version of cdcd on the same topics, and another PostgreSQL under the same slot.
 
-F61: pg_upgrade makes a new cluster, which is another system to whoever has noted the old one.
+F61: pg_upgrade creates a new cluster, whose system identifier differs from the stored one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.topics import committed_records
 
 
 def stored(kafka: KafkaBroker, daemon: Daemon) -> dict[str, Any]:
-    """The last progress record, as JSON."""
+    """Return the last progress record, as JSON."""
     found = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
     last = [message for message in found if message.key() == daemon.slot.encode()][-1]
     return cast(dict[str, Any], json.loads(last.value() or b""))
@@ -53,7 +53,7 @@ def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon, read
 def test_the_record_of_an_older_version_is_gone_on_from(
     stopped: Daemon, kafka: KafkaBroker, postgres: PostgresServer, database: str, reader: Reader
 ) -> None:
-    """The first format knew less of the slot."""
+    """The first format has fewer fields of the slot."""
     record = stored(kafka, stopped)
     old = {key: value for key, value in record.items() if key not in ("plugin", "two_phase", "slot_lsn")}
     store(kafka, stopped, old | {"format": 1})
@@ -70,7 +70,7 @@ def test_the_record_of_an_older_version_is_gone_on_from(
 def test_the_record_of_a_newer_version_is_refused(
     newer: dict[str, Any], stopped: Daemon, kafka: KafkaBroker
 ) -> None:
-    """It says so, and writes nothing over it; with the newer version's record gone, all is as before."""
+    """The daemon halts and does not overwrite the record; without the newer record, the daemon streams as before."""
     record = stored(kafka, stopped)
     store(kafka, stopped, record | newer)
     page = stopped.start().wait_state("halted")
@@ -86,7 +86,7 @@ def test_the_record_of_a_newer_version_is_refused(
 def test_a_cluster_that_pg_upgrade_has_made_is_another_one_until_somebody_says_so(
     tmp_path: Path, stack_folder: Path, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """F61: PostgreSQL 17 and later take the slot along; its tables are copied again."""
+    """F61: PostgreSQL 17 and later migrate the slot; the tables are copied again."""
     programs = programs_from_wheel(18)
     old, new = (
         PostgresServer(18, programs, stack_folder / f"{tmp_path.name}-{which}") for which in ("old", "new")
@@ -100,7 +100,7 @@ def test_a_cluster_that_pg_upgrade_has_made_is_another_one_until_somebody_says_s
         daemon.start().wait_state("streaming")
         run(old, "shop", "INSERT INTO t VALUES (1)")
         reader.wait([topic], lambda events: len(events) == 1)
-        old.stop("fast")  # F13: it waits until all of its WAL is confirmed
+        old.stop("fast")  # F13: it waits until all WAL is confirmed
         assert daemon.stop() == 0
         new.start()
         new.stop("fast")
@@ -123,18 +123,18 @@ def test_a_cluster_that_pg_upgrade_has_made_is_another_one_until_somebody_says_s
 
 
 def row_of(row: dict[str, Any]) -> int:
-    """The key of a row."""
+    """Return the key of a row."""
     return int(row["id"])
 
 
 def resnapshot(daemon: Daemon) -> subprocess.CompletedProcess[str]:
-    """Have the tables copied again from the server that is there now."""
+    """Request a new snapshot from the present server."""
     command = [sys.executable, "-m", "cdcd", "resnapshot", "--config", str(daemon.config_path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def upgrade(old: PostgresServer, new: PostgresServer) -> None:
-    """pg_upgrade, between two stopped servers."""
+    """Run pg_upgrade on two stopped servers."""
     settings = "-c wal_level=logical -c max_replication_slots=30 -c max_prepared_transactions=10"
     command = [str(new.bin / "pg_upgrade"), "-b", str(old.bin), "-B", str(new.bin), "-U", new.superuser]
     command += ["-d", str(old.data_folder), "-D", str(new.data_folder), "-o", settings, "-O", settings]

@@ -1,4 +1,4 @@
-"""F11, F12, fault 34: an idle database beside a busy one keeps no WAL back, with heartbeats and without."""
+"""F11, F12, fault 34: the slot of an idle database retains no WAL of a busy one, with heartbeats and without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FUNCTION = "pg_logical_emit_message(boolean, text, text, boolean)"
 
 
 def kept_from(server: PostgresServer, daemon: Daemon) -> int:
-    """The slot's restart_lsn; the checkpoint tells the decoding what runs, which lets it move."""
+    """Return the slot's restart_lsn, after a checkpoint whose running-transactions record lets it advance."""
     server.execute("CHECKPOINT")
     return int(server.execute(BEHIND, daemon.slot)[0][0])
 
@@ -50,12 +50,14 @@ def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
             server.execute("INSERT INTO t SELECT generate_series(1, 200000)", dbname="busy")
             end_lsn = wal_position(server)
             for daemon in (without, beating):
-                eventually(lambda one=daemon: kept_from(server, one) >= end_lsn, "nothing is kept back", 60)
+                eventually(
+                    lambda one=daemon: kept_from(server, one) >= end_lsn, "the slot retains no WAL", 60
+                )
             returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
-            eventually(lambda: samples(beating).get(returned), "a heartbeat went the whole way")
+            eventually(lambda: samples(beating).get(returned), "a heartbeat has come back in the stream")
             assert samples(beating)["cdcd_heartbeats_sent_total"] >= 2
             assert samples(without)["cdcd_heartbeats_sent_total"] == 0
-            # The same prefix inside a transaction is somebody's data, and another outside of any.
+            # Not heartbeats, but data: the same prefix within a transaction, and another prefix outside of one.
             for transactional, prefix in (
                 (False, "cdcd.heartbeat"),
                 (True, "cdcd.heartbeat"),
@@ -71,7 +73,7 @@ def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
                 assert daemon.stop() == 0
 
 
-def test_a_role_that_may_not_write_them_is_told_and_a_read_only_one_may(
+def test_a_role_without_permission_for_heartbeats_is_reported_and_a_read_only_role_has_it(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
     with pg_server.fresh(17) as server:
@@ -86,12 +88,17 @@ def test_a_role_that_may_not_write_them_is_told_and_a_read_only_one_may(
             daemon.config["source"]["dsn"] = dsn
             daemon.config["snapshot"] = {"mode": "never"}
             daemon.start().wait_state("streaming")
-            eventually(lambda: samples(daemon)["cdcd_heartbeats_sent_total"] >= 1, "it writes them")
+            eventually(
+                lambda: samples(daemon)["cdcd_heartbeats_sent_total"] >= 1, "the daemon writes heartbeats"
+            )
             server.execute(f"REVOKE EXECUTE ON FUNCTION {FUNCTION} FROM PUBLIC", dbname="shop")
-            eventually(lambda: daemon.events("heartbeat_failed"), "it says that it may not")
+            eventually(lambda: daemon.events("heartbeat_failed"), "the daemon reports the missing permission")
             sent = samples(daemon)["cdcd_heartbeats_sent_total"]
             server.execute(f"GRANT EXECUTE ON FUNCTION {FUNCTION} TO reads", dbname="shop")
-            eventually(lambda: samples(daemon)["cdcd_heartbeats_sent_total"] > sent, "it goes on by itself")
+            eventually(
+                lambda: samples(daemon)["cdcd_heartbeats_sent_total"] > sent,
+                "the daemon writes heartbeats again",
+            )
             assert daemon.status()["state"] == "streaming"
             assert len(daemon.events("heartbeat_failed")) == 1
             assert daemon.stop() == 0
@@ -103,7 +110,7 @@ def test_a_role_that_may_not_write_them_is_told_and_a_read_only_one_may(
             if one.subject == "source.heartbeat_interval_ms"
         }
         ((level, hint),) = found
-        assert level == "warn", "the daemon streams without them"
+        assert level == "warn", "a warning, because the daemon streams without heartbeats"
         server.execute(hint.partition(", or ")[0], dbname="shop")
         with contextlib.closing(psycopg2.connect(dsn)) as connection:
             assert may_write_heartbeat(connection)

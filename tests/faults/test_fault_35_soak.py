@@ -1,4 +1,4 @@
-"""Fault 35: random faults for long, and nothing grows. Here a minute of it, and the judge of the growth itself."""
+"""Fault 35: random faults for a long time, and no resource grows. One minute of faults, and tests of the judge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.stdin.readline()
 
 
 def samples(grows: dict[str, float]) -> list[Held]:
-    """Two hundred seconds, a sample each; what is named grows by so much in each of them."""
+    """Return one sample a second for 200 seconds; the given resources grow by these amounts in each second."""
     return [
         Held(
             float(second),
@@ -41,7 +41,7 @@ def samples(grows: dict[str, float]) -> list[Held]:
 
 
 def minutes_of(memory_mib: Callable[[float], float], minutes: float = 10) -> list[Held]:
-    """Samples as the watch takes them, of a process of which only the memory changes, by the minute."""
+    """Return samples, in the interval of `Watch`, of a process whose memory is a function of the minute."""
     dice = random.Random(35)
     times = [number * INTERVAL_S for number in range(int(minutes * 60 / INTERVAL_S) + 1)]
     return [
@@ -66,7 +66,7 @@ def test_what_grows_is_named(grows: dict[str, float], names: list[str]) -> None:
 
 
 def test_what_only_warms_up_has_not_grown() -> None:
-    """The first quarter does not count, nor does a peak."""
+    """Growth in the first quarter and a single peak are no leak."""
     flat = samples({})
     warm = [Held(one.at_s, 20 * MIB, 5, 2, 0) for one in flat[:45]]
     peak = [Held(one.at_s, 900 * MIB, 500, 200, 50) for one in flat[180:185]]
@@ -76,27 +76,27 @@ def test_what_only_warms_up_has_not_grown() -> None:
 @pytest.mark.parametrize("minutes", [8, 10, 60])
 @pytest.mark.parametrize("a_minute", [1.5, 2.5])
 def test_a_leak_of_some_megabytes_a_minute_is_found(a_minute: float, minutes: float) -> None:
-    """The quarters alone let it pass in ten minutes: 2.5 MiB a minute is what one of every schema version was."""
+    """The quarters alone would miss this in ten minutes: a leak of every schema version was 2.5 MiB a minute."""
     found = grown(minutes_of(lambda minute: 97 + a_minute * minute, minutes))
     assert found[-1].startswith("RSS MiB grew by")
 
 
 def test_a_leak_that_pauses_is_found() -> None:
-    """Nothing leaks while a block is judged, for a third of each minute."""
+    """The memory does not grow for a third of each minute, as while a block is judged."""
     found = grown(minutes_of(lambda minute: 97 + 2.5 * (int(minute) + min(1.0, 1.5 * (minute % 1)))))
     assert len(found) == 1
     assert found[0].startswith("RSS MiB grew by")
 
 
 def test_what_it_keeps_of_larger_and_larger_transactions_is_no_leak() -> None:
-    """Each of them makes a step, and there are fewer and fewer."""
+    """Each larger transaction makes a step, and the steps become rarer."""
     steps = {0.5: 6.0, 1: 4.0, 2: 3.0, 4: 2.5, 5.7: 3.0, 9: 4.0}
     samples = minutes_of(lambda minute: 97 + sum(mib for at, mib in steps.items() if minute >= at))
     assert grown(samples) == []
 
 
 def test_what_warms_up_ever_more_slowly_is_no_leak() -> None:
-    """As it was measured without a leak; a minute alone is too short to tell it from one."""
+    """As measured without a leak; one minute alone is too short to distinguish this from a leak."""
     for minutes in (1, 10, 60):
         assert grown(minutes_of(lambda minute: 106 + 14 * (1 - math.exp(-minute / 2)), minutes)) == []
 
@@ -110,7 +110,7 @@ def test_a_sample_is_what_the_process_really_holds(tmp_path: Path) -> None:
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
-        # Before that the interpreter still opens and closes files of its own.
+        # Before this line the interpreter still opens and closes files.
         assert process.stdout.readline() == "ready\n"
         before = held_by(process.pid, tmp_path)
         process.stdin.write("leak\n")
@@ -129,5 +129,5 @@ def test_a_sample_is_what_the_process_really_holds(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_minute_of_it() -> None:
+def test_a_minute_of_faults_finds_nothing_and_nothing_grows() -> None:
     assert soak(1, 1) == 0

@@ -1,8 +1,8 @@
-"""Fault 36: a request of a Kafka transaction arrives when its client has sent it again and gone on (F77).
+"""Fault 36: a request of a Kafka transaction arrives after its client has sent it again and continued (F77).
 
-Kafka's first transaction protocol, all that librdkafka has, tells transactions apart by the producer's epoch alone:
-an EndTxn that comes late ends whatever is open then. A commit makes a part of it visible, an abort drops it.
-Brokers of each kind have this hole; what cdcd does about it is a new epoch, wherever a request may still arrive.
+Kafka's first transaction protocol, the only one in librdkafka, distinguishes transactions by the producer epoch only:
+a late EndTxn ends the transaction open at that time. A commit makes a part of it visible, an abort drops its records.
+All kinds of brokers have this defect; cdcd renews the epoch whenever a request may still arrive.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ BROKERS: dict[str, dict[str, Any]] = {
     "4.3.0, unverified": {"settings": {"transaction.partition.verification.enable": "false"}},
     "3.9.2": {"version": "3.9.2"},
 }
-"""4.3.0 has transaction.version 2 where nothing is said. All but one verify partitions, which is the default."""
+"""4.3.0 has transaction.version 2 by default. All but one verify partitions, which is the default."""
 
 
 class Request(NamedTuple):
-    """What is kept back; `is_abort`: of a transaction that is given up, and the next one is begun behind it."""
+    """The request to hold back; `is_abort`: of an aborted transaction, which is followed by the others."""
 
     api: Api
     is_abort: bool = False
@@ -54,22 +54,22 @@ WITHOUT_FENCE = {
     (COMMIT, "before its end"): ["seen before it was committed"],
     (ABORT, "before its end"): ["lost"],
 }
-"""What readers see of the next transaction where it has the same epoch; of all others nothing is wrong."""
+"""What readers see of the next transaction if it has the same epoch; all other cases are right."""
 UNVERIFIED = WITHOUT_FENCE | {
     (COMMIT, "amid"): ["torn", "seen before it was committed"],
     (ABORT, "amid"): ["torn", "lost"],
 }
-"""Nobody is told anything there: the rest of the transaction is taken."""
+"""Without verification there is no error: the broker accepts the rest of the transaction."""
 
 
 class Place(NamedTuple):
-    """A broker behind doors."""
+    """A broker behind proxies that can hold back requests."""
 
     broker: KafkaBroker
     doors: KafkaDoors
 
     def play(self, sink: type[KafkaSink]) -> Play:
-        """Some transactions by such a sink."""
+        """Return a run of transactions with this sink."""
         return Play(self.doors.bootstrap, self.broker.bootstrap, self.doors.late, sink)
 
 
@@ -91,12 +91,12 @@ EACH = pytest.mark.parametrize("place", BROKERS, indirect=True, scope="module")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("request_", [COMMIT, ABORT], ids=["commit", "abort"])
 def test_an_end_that_comes_late_finds_nobody(place: Place, request_: Request, moment: str) -> None:
-    """F77: nothing is lost, repeated, torn or seen before its time, and the session goes on."""
+    """F77: nothing is lost, repeated, torn or seen before its commit, and the session continues."""
     seen = place.play(KafkaSink).run(request_.api, moment, is_abort=request_.is_abort)
     assert seen.wrong == []
     assert seen.sessions == 1
     assert request_.is_abort or 1 in seen.renewed
-    assert seen.answer, "it has really come"
+    assert seen.answer, "the late request has arrived"
 
 
 @NEWEST
@@ -104,7 +104,7 @@ def test_an_end_that_comes_late_finds_nobody(place: Place, request_: Request, mo
     ("request_", "moment"), WITHOUT_FENCE, ids=lambda value: str(value).replace(" ", "_")
 )
 def test_without_a_new_epoch_it_would_be_seen(place: Place, request_: Request, moment: str) -> None:
-    """The judge sees what Kafka's client alone would let happen."""
+    """The judge finds the damage of Kafka's client without the fix."""
     seen = place.play(Unfenced).run(request_.api, moment, is_abort=request_.is_abort)
     assert {what.split(":")[0] for what in seen.wrong} == set(WITHOUT_FENCE[request_, moment])
 
@@ -112,11 +112,11 @@ def test_without_a_new_epoch_it_would_be_seen(place: Place, request_: Request, m
 @NEWEST
 @pytest.mark.parametrize("moment", ["amid", "behind its end"])
 @pytest.mark.parametrize("request_", OTHERS, ids=lambda request_: request_.api.name)
-def test_others_that_come_late_do_no_harm(place: Place, request_: Request, moment: str) -> None:
-    """F77: sequence numbers refuse rows, and what takes the epoch away costs a session."""
+def test_other_late_requests_do_no_harm(place: Place, request_: Request, moment: str) -> None:
+    """F77: sequence numbers prevent late rows, and a late InitProducerId only costs a session."""
     seen = place.play(KafkaSink).run(request_.api, moment)
     assert seen.wrong == []
-    assert seen.answer, "it has really come"
+    assert seen.answer, "the late request has arrived"
 
 
 @pytest.mark.long
@@ -132,8 +132,8 @@ def test_each_request_at_each_moment_on_each_kind_of_broker(
             without = place.play(Unfenced).run(asked.api, moment, is_abort=asked.is_abort)
             fenced = place.play(KafkaSink).run(asked.api, moment, is_abort=asked.is_abort)
             assert fenced.wrong == [], (asked, moment)
-            assert without.answer, "it has really come"
-            assert fenced.answer, "it has really come"
+            assert without.answer, "the late request has arrived"
+            assert fenced.answer, "the late request has arrived"
             red[asked, moment] = sorted({what.split(":")[0] for what in without.wrong})
             name = "EndTxn, abort" if asked.is_abort else asked.api.name
             print(f"{kind} | {name} | {moment} | {', '.join(red[asked, moment]) or '-'} | -", flush=True)
@@ -148,9 +148,9 @@ def test_each_request_at_each_moment_on_each_kind_of_broker(
 def test_a_row_that_was_given_up_and_comes_late_is_refused_where_partitions_are_verified(
     place: Place, request: pytest.FixtureRequest
 ) -> None:
-    """F77: nothing else tells: its sequence number is the next one, and its epoch has no end there."""
+    """F77: only the verification refuses the row: its sequence number is the next one, its epoch is not fenced."""
     seen = place.play(KafkaSink).run(Api.PRODUCE, BEFORE_ANY, is_abort=True)
-    assert seen.answer, "it has really come"
+    assert seen.answer, "the late request has arrived"
     is_verified = "unverified" not in request.node.callspec.params["place"]
     assert ("given up, and there: 0.1" in seen.wrong) != is_verified
     assert seen.wrong == [] or not is_verified
@@ -160,7 +160,7 @@ def test_a_row_that_was_given_up_and_comes_late_is_refused_where_partitions_are_
 def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
     place: Place, postgres: PostgresServer, database: str, new_daemon: NewDaemon, registry: SchemaRegistry
 ) -> None:
-    """F77: one warning and a count; nobody is disturbed, and each row is there once."""
+    """F77: a warning and a metric for each renewal; the session continues, and each row is there once."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     sink = {"bootstrap_servers": place.doors.bootstrap}
     (door,) = place.doors.late
@@ -173,13 +173,13 @@ def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
         for turn in range(1, 4):
             door.keep(Api.END_TXN)
             postgres.execute("INSERT INTO t VALUES (%s)", turn, dbname=database)
-            kept = door.kept()
+            late_request = door.kept()
             await_confirmed(postgres, daemon)
             postgres.execute("INSERT INTO t VALUES (%s)", 10 + turn, dbname=database)
-            kept.deliver()
+            late_request.deliver()
             await_confirmed(postgres, daemon)
         renewed = daemon.events("producer_epoch_renewed")
-        assert len(renewed) >= 3, "a commit that a busy machine has made slow may be one more"
+        assert len(renewed) >= 3, "a slow commit on a busy machine may add a renewal"
         assert {line["level"] for line in renewed} == {"warning"}
         assert all("the client sends EndTxn again" in line["reason"] for line in renewed)
         count = f'cdcd_producer_rebuilds_total{{reason="late_request"}} {len(renewed)}.0'
@@ -192,10 +192,10 @@ def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
 
 
 @NEWEST
-def test_who_wakes_up_from_a_commit_beside_his_successor_ends_nobody(
+def test_a_daemon_that_wakes_up_from_a_commit_after_its_successor_started_fences_nobody(
     place: Place, postgres: PostgresServer, database: str, new_daemon: NewDaemon, registry: SchemaRegistry
 ) -> None:
-    """F69: the time that it took calls for a new epoch, which would end the producer of who has taken over."""
+    """F69: the slow commit would require a new epoch, but a new epoch would fence the successor's producer."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     first, second = both(new_daemon, postgres, database)
     first.config["sink"]["bootstrap_servers"] = place.doors.bootstrap
@@ -216,7 +216,7 @@ def test_who_wakes_up_from_a_commit_beside_his_successor_ends_nobody(
         first.wait_state("waiting_slot")
         assert first.events("producer_epoch_renewed") == []
         postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
-        await_confirmed(postgres, first, 20)  # the slot is the same
+        await_confirmed(postgres, first, 20)  # both daemons have the same slot
         assert len(second.events("streaming")) == 1
         events = Reader(place.broker.bootstrap, registry.url).read(topic)
         assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
@@ -231,7 +231,7 @@ def three(artefacts: Cache, tmp_path: Path) -> Iterator[tuple[KafkaCluster, Kafk
 
 
 def coordinator(cluster: KafkaCluster) -> int:
-    """Who leads the one partition of the transactions."""
+    """Return the id of the transaction coordinator: the leader of the only partition of transactions."""
     topic = (
         AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("__transaction_state", 30).topics
     )
@@ -239,12 +239,12 @@ def coordinator(cluster: KafkaCluster) -> int:
 
 
 def elect_preferred(cluster: KafkaCluster) -> None:
-    """Give the coordinator's place to the first of its replicas."""
+    """Make the first replica the coordinator."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    place = TopicPartition("__transaction_state", 0)
+    partition = TopicPartition("__transaction_state", 0)
     eventually(
-        lambda: admin.elect_leaders(ElectionType.PREFERRED, [place]).result(30)[place] is None,
-        "it is in sync again",
+        lambda: admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(30)[partition] is None,
+        "the first replica is in sync again",
     )
 
 
@@ -253,13 +253,13 @@ def elect_preferred(cluster: KafkaCluster) -> None:
 def test_a_coordinator_that_moves_away_and_back_knows_the_request_still(
     three: tuple[KafkaCluster, KafkaDoors], sink: type[KafkaSink]
 ) -> None:
-    """F77: the one it is on its way to is the coordinator again when it arrives."""
+    """F77: the late request's broker is the coordinator again when the request arrives."""
     cluster, doors = three
     play = Play(doors.bootstrap, cluster.bootstrap, doors.late, sink, copies=3)
-    play.run(Api.PRODUCE, "behind the next")  # makes the coordinator's topic
+    play.run(Api.PRODUCE, "behind the next")  # creates the coordinator's topic
     first = next(broker for broker in cluster.brokers if broker.node_id == coordinator(cluster))
     first.stop()
-    eventually(lambda: coordinator(cluster) not in (first.node_id, -1), "another takes its place")
+    eventually(lambda: coordinator(cluster) not in (first.node_id, -1), "another broker is the coordinator")
     second = coordinator(cluster)
     first.start()
 
@@ -269,9 +269,9 @@ def test_a_coordinator_that_moves_away_and_back_knows_the_request_still(
 
     def back() -> None:
         first.stop()
-        eventually(lambda: coordinator(cluster) == second, "the second has its place again")
+        eventually(lambda: coordinator(cluster) == second, "the second broker is the coordinator again")
 
     play = Play(doors.bootstrap, cluster.bootstrap, doors.late, sink, copies=3)
     seen = play.run(Api.END_TXN, "amid", once_kept=away, before_delivery=back)
-    assert seen.answer, "it has really come"
+    assert seen.answer, "the late request has arrived"
     assert bool(seen.wrong) == (sink is Unfenced), seen.wrong

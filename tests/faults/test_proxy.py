@@ -133,7 +133,7 @@ def test_postgresql_through_a_proxy(postgres: PostgresServer) -> None:
             cursor.execute("SELECT 1")
 
 
-def test_who_comes_to_a_broker_through_its_proxy_stays_there(artefacts: Cache, stack_folder: Path) -> None:
+def test_a_client_of_a_brokers_proxy_stays_on_the_proxy(artefacts: Cache, stack_folder: Path) -> None:
     broker = KafkaBroker(stack_folder / "kafka-proxied", cache=artefacts)
     with KafkaDoors(broker) as doors, broker:
         (door,) = doors.proxies
