@@ -197,7 +197,7 @@ def test_check_says_how_each_topic_will_be_made(
     assert status == 1
     assert found[f"topic {name}.public.orders"][0] == "fail"
     level, _, hint = found[f"topic {name}.message"]
-    assert level == "warn", "a daemon runs as long as nobody writes a logical message"
+    assert level == "warn", "the daemon runs until a logical message is written"
     assert "source.protocol.messages: false" in hint
     command.tree["source"]["protocol"] = {"messages": False}
     _, found = command.check()

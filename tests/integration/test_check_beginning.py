@@ -208,7 +208,7 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
     daemon.start().wait_state("streaming")
     topic = f"{daemon.name}.public.t"
     postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-    eventually(lambda: committed_values(kafka.bootstrap, topic), "it works")
+    eventually(lambda: committed_values(kafka.bootstrap, topic), "the row is in Kafka")
     with pg_server.fresh(18) as other:
         other.execute("CREATE TABLE t (id int PRIMARY KEY)")
         other.execute(f"CREATE PUBLICATION {daemon.slot} FOR ALL TABLES")
@@ -241,7 +241,7 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         status, found = check(daemon)
         assert (status, failed(found)) == (0, [])
         ((level, detail, hint),) = found["slot"]
-        assert (level, hint) == ("ok", ""), "nobody is advised to end a daemon that works"
+        assert (level, hint) == ("ok", ""), "no advice to end a working daemon"
         assert "a daemon of this name" in detail
         assert "the daemon of this configuration answers" in found["admin.port"][0][1]
         assert found["start"][0][1].startswith("continues from ")
@@ -304,7 +304,7 @@ def locked_by_a_queue(dsn: str) -> Iterator[str]:
         asking.autocommit = True
         alter.start()
         try:
-            eventually(lambda: waits(asking, waiting.info.backend_pid), "it waits")
+            eventually(lambda: waits(asking, waiting.info.backend_pid), "the ALTER TABLE waits")
             yield f"pid {reader.info.backend_pid} of postgres in database {reader.info.dbname} (report)"
         finally:
             reader.rollback()

@@ -118,7 +118,10 @@ def test_bytes_are_counted_when_they_are_received_and_once(
         daemon.start().wait_state("streaming")
         with closing(psycopg2.connect(postgres.dsn(database))) as open_one, open_one.cursor() as cursor:
             cursor.execute("INSERT INTO t SELECT g, repeat('y', 100) FROM generate_series(1, 20000) g")
-            eventually(lambda: _received_bytes(daemon.get("/metrics")[1]) > 2_000_000, "they are counted")
+            eventually(
+                lambda: _received_bytes(daemon.get("/metrics")[1]) > 2_000_000,
+                "the open transaction is counted",
+            )
             open_one.commit()
         events = reader.wait([f"{daemon.name}.public.t"], lambda events: len(events) >= 20000)
         assert len(events) == 20000

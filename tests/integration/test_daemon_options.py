@@ -156,9 +156,9 @@ def test_a_transaction_that_was_streamed_and_rolled_back_is_counted(
         daemon.start().wait_state("streaming")
         with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as large, large.cursor() as cursor:
             cursor.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 5000) g")
-            eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 1, "it is streamed")
+            eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 1, "the transaction is streamed")
             large.rollback()
-        eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 0, "its end is read")
+        eventually(lambda: _metric(daemon, "cdcd_open_transactions") == 0, "the rollback is read")
         assert _metric(daemon, 'cdcd_transactions_total{result="aborted"}') == 1
         assert daemon.stop() == 0
 

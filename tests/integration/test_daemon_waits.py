@@ -66,7 +66,7 @@ def named(daemon: Daemon, kind: str, pid: int) -> dict[str, Any]:
     assert_in_metrics(daemon, kind, pid)
     eventually(
         lambda: any(f"pid {pid} " in line["held_by"] for line in daemon.events("waiting")),
-        "a line in the log",
+        "the blocker is logged",
         90,
     )
     return blocker
@@ -89,7 +89,7 @@ def assert_in_metrics(daemon: Daemon, kind: str, pid: int) -> None:
 def is_logged(daemon: Daemon, kind: str) -> None:
     """Wait for the wait's log line, which follows /status by up to a turn; the end is logged only after it."""
     eventually(
-        lambda: [line for line in daemon.events("waiting") if line["kind"] == kind], "a line in the log"
+        lambda: [line for line in daemon.events("waiting") if line["kind"] == kind], "the wait is logged"
     )
 
 
@@ -99,7 +99,7 @@ def over(daemon: Daemon, kind: str) -> None:
     assert f'cdcd_wait_seconds{{kind="{kind}"}} 0.0' in daemon.get("/metrics")[1]
     assert "cdcd_wait_blocker_info{" not in daemon.get("/metrics")[1]
     ended = lambda: [line for line in daemon.events("wait_ended") if line["kind"] == kind]  # noqa: E731
-    eventually(ended, "a line in the log")
+    eventually(ended, "the wait's end is logged")
 
 
 def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
@@ -173,7 +173,7 @@ def test_while_a_published_table_is_locked_the_publications_are_not_compared_and
         postgres.execute("INSERT INTO a VALUES (1)", dbname=database)
         await_confirmed(postgres, daemon)
         locking.rollback()
-    eventually(lambda: not waits_of(daemon, "lock"), "it has looked")
+    eventually(lambda: not waits_of(daemon, "lock"), "the wait has ended")
     over(daemon, "lock")
 
 
@@ -223,10 +223,10 @@ def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
     eventually(lambda: waits_of(daemon, "back_pressure"), "reading has stopped")
     eventually(lambda: waits_of(daemon, "kafka"), "the commit waits")
     silent = f"brokers 127.0.0.1:{kafka_door.port}: do not answer"
-    eventually(lambda: any(silent in one for one in blockers(daemon, "kafka")), "who it is")
+    eventually(lambda: any(silent in one for one in blockers(daemon, "kafka")), "the silent broker is named")
     is_logged(daemon, "kafka")
     kafka_door.heal()
-    eventually(lambda: daemon.status().get("waiting_for") == [], "it goes on")
+    eventually(lambda: daemon.status().get("waiting_for") == [], "all waits have ended")
     await_confirmed(postgres, daemon)
     over(daemon, "kafka")
 
@@ -245,7 +245,7 @@ def test_a_registry_that_says_nothing_is_named(
         door.hold_when(lambda _way, _data: True)
         postgres.execute("CREATE TABLE b (id int PRIMARY KEY)", dbname=database)
         postgres.execute("INSERT INTO b VALUES (1)", dbname=database)
-        (wait,) = eventually(lambda: waits_of(daemon, "registry"), "it waits")
+        (wait,) = eventually(lambda: waits_of(daemon, "registry"), "the registration waits")
         assert f"subject {daemon.name}.public.b-" in wait["waits_for"]
         is_logged(daemon, "registry")
         door.heal()
@@ -272,13 +272,13 @@ def test_a_standby_that_has_to_be_first_is_named_by_its_slot(
         server.execute("INSERT INTO a VALUES (1)", dbname="shop")
         eventually(
             lambda: any("slot standby_1: no standby" in one for one in blockers(daemon, "standby")),
-            "who it is",
+            "the standby slot is named",
         )
         is_logged(daemon, "standby")
         server.execute("ALTER SYSTEM RESET synchronized_standby_slots")
         server.execute("SELECT pg_reload_conf()")
         await_confirmed(server, daemon)
-        eventually(lambda: not waits_of(daemon, "standby"), "it has looked")
+        eventually(lambda: not waits_of(daemon, "standby"), "the wait has ended")
         over(daemon, "standby")
         assert daemon.stop() == 0
     finally:
@@ -295,7 +295,7 @@ def test_a_source_that_is_away_is_one_wait_however_often_it_is_tried(
         daemon = new_daemon(server, "shop")
         daemon.start().wait_state("streaming")
         server.stop()
-        eventually(lambda: waits_of(daemon, "source"), "it waits")
+        eventually(lambda: waits_of(daemon, "source"), "the source is waited for")
         since = {wait["since"] for wait in waits_of(daemon, "source")}
         eventually(lambda: len(daemon.events("retrying")) >= 4, "the daemon retries")
         is_logged(daemon, "source")

@@ -82,7 +82,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
                 assert before <= (confirmed_position(postgres, daemon.slot) or 0) <= written
             daemon.start()
         kafka_door.heal()
-        eventually(lambda: changes(reader, topic) >= CHANGES, "all of it", 150, 0.5)
+        eventually(lambda: changes(reader, topic) >= CHANGES, "all changes", 150, 0.5)
         eventually(
             lambda: "part" not in progress(kafka, daemon)[-1], "the record that completes the transaction"
         )
@@ -117,5 +117,5 @@ def test_by_default_a_large_transaction_halts_with_its_resolutions(
         assert daemon.stop() == 0
         daemon.config["sink"]["large_transactions"]["policy"] = "parts"
         daemon.start()
-        eventually(lambda: changes(reader, topic) >= CHANGES + 1, "all of it", 60, 0.5)
+        eventually(lambda: changes(reader, topic) >= CHANGES + 1, "all changes", 60, 0.5)
         assert_each_once([event for event in reader.read(topic) if event.value is not None])

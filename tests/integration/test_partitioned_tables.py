@@ -98,7 +98,7 @@ def test_a_partition_that_comes_later_is_seen_and_so_is_the_end(
             {line["table"] for line in via_root.events("partition_identity_complete")}
             == {"public.r", "public.n"}
         ),
-        "both are whole",
+        "both identities are complete",
     )
     postgres.execute("CREATE TABLE r2 (v text, id int NOT NULL)", dbname=database)
     postgres.execute("ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (1000) TO (2000)", dbname=database)

@@ -84,14 +84,14 @@ def test_an_online_schema_change_is_reported_while_it_runs_with_the_sql_that_hel
     assert daemon.stop() == 0
     # A restart finds the accepted state; missing tables are reported all the same.
     daemon.start().wait_state("streaming")
-    (line,) = eventually(lambda: daemon.events("table_not_published"), "the start reports it")
+    (line,) = eventually(lambda: daemon.events("table_not_published"), "the start reports the table")
     assert (line["table"], line["sql"]) == ("public.t", add)
     assert kinds(daemon) == ["table_renamed", "table_replaced"]
     run_script(postgres.dsn(database), add, drop, "INSERT INTO t VALUES (3)")
     await_confirmed(postgres, daemon)
     ids = {event.value["after"]["id"] for event in reader.read(f"{daemon.name}.public.t")}
     assert ids == {1, 3}, "2 was inserted before the table was added: no stream has it"
-    eventually(lambda: f"{metric} 0.0" in daemon.get("/metrics")[1], "it has looked")
+    eventually(lambda: f"{metric} 0.0" in daemon.get("/metrics")[1], "no table is unpublished")
     assert ADD_T not in complaints(daemon)
 
 
@@ -162,7 +162,7 @@ def test_a_table_that_was_taken_out_on_purpose_is_forgotten_with_its_topic(
     postgres: PostgresServer, database: str, daemon: Daemon
 ) -> None:
     postgres.execute(f"ALTER PUBLICATION cdcd_{daemon.name} DROP TABLE t", dbname=database)
-    eventually(lambda: kinds(daemon) == ["table_removed"], "it has looked")
+    eventually(lambda: kinds(daemon) == ["table_removed"], "the removal is logged")
     postgres.execute("INSERT INTO t VALUES (9)", dbname=database)
     assert sql_of(daemon, "table_removed").endswith(ADD_T)
     postgres.execute("INSERT INTO sales.u VALUES (2)", dbname=database)
@@ -233,7 +233,7 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
     run_script(postgres.dsn(database), f"DROP PUBLICATION {pub}", made)
     daemon.start().wait_state("streaming")
     run_script(postgres.dsn(database), *statements)
-    eventually(lambda: kinds(daemon) == sorted(expected), "it has looked")
+    eventually(lambda: kinds(daemon) == sorted(expected), "the changes are logged")
     for line in daemon.events("publication_changed"):
         assert expected[line["change"]] in line["detail"]
         assert "dropped" not in line["detail"]
@@ -253,7 +253,9 @@ def test_a_new_snapshot_still_reports_unpublished_tables(
     assert line["sql"].endswith(ADD_T)
     assert daemon.stop() == 0
     daemon.start().wait_state("streaming")
-    eventually(lambda: len(daemon.events("table_not_published")) == 2, "the next process reports it, too")
+    eventually(
+        lambda: len(daemon.events("table_not_published")) == 2, "the next process reports the table, too"
+    )
     assert ADD_T in complaints(daemon)
     assert "cdcd_unpublished_tables_with_topic 1.0" in daemon.get("/metrics")[1]
     assert daemon.stop() == 0

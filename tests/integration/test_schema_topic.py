@@ -133,7 +133,7 @@ def test_a_reader_waits_for_what_is_being_decided(one: Writer) -> None:
 def test_a_schema_committed_by_another_daemon_is_found_on_request(one: Writer, two: Writer) -> None:
     number = one.announce("t-value", V1)
     one.commit()
-    eventually(lambda: two.subjects() == ["t-value"], "the other writer serves it too")
+    eventually(lambda: two.subjects() == ["t-value"], "the other writer serves the schema too")
     assert two.schemas.schema_id("t-value", V1) == number
     assert not two.schemas.is_waiting
 
@@ -233,7 +233,7 @@ def test_a_topic_that_was_emptied_is_found_out_and_filled_again_with_the_same_id
     one.schemas.verify_next()
     admin = AdminClient({"bootstrap.servers": one.bootstrap})
     admin.delete_topics([one.topic])[one.topic].result(30)
-    eventually(lambda: one.topic not in admin.list_topics(timeout=10).topics, "it is gone")
+    eventually(lambda: one.topic not in admin.list_topics(timeout=10).topics, "the topic is deleted")
     Topics(one.settings, TopicSettings(create=True, partitions=1, replication_factor=1)).ensure_schemas(
         one.topic
     )

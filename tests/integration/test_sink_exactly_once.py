@@ -432,7 +432,9 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
     assert found is not None
     assert found.level == "ok"
     assert check_by_another_id(place.settings()).level == "ok"
-    assert check_transactional_id(place.settings(), None) is None, "without the limit it would be a takeover"
+    assert check_transactional_id(place.settings(), None) is None, (
+        "without the limit the probe would take over the id"
+    )
     assert check_transactional_id(place.settings(), 2**31 - 1) is None
     too_long = check_transactional_id(place.settings(transaction_timeout_ms=900_000), 600_000)
     assert too_long is not None

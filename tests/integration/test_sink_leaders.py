@@ -39,7 +39,7 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
     leaders = {number: one.leader for number, one in topic.partitions.items()}
     gone = cluster.brokers[0]
     gone.kill()
-    eventually(lambda: gone.node_id not in described(admin).brokers, "the cluster has noticed", 60)
+    eventually(lambda: gone.node_id not in described(admin).brokers, "the cluster has removed the broker", 60)
     found = {one.who: one.doing for one in partitions_without_leader(settings, [alone, three])}
     lost = {
         f"partition {number} of topic {alone}" for number, leader in leaders.items() if leader == gone.node_id

@@ -102,7 +102,7 @@ def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_
         found = ensure(*wanted)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_partitions([NewPartitions(name, 5)])[name].result(30)
-        eventually(lambda: make(bootstrap).partitions([name]) == {name: 5}, "it is widened")
+        eventually(lambda: make(bootstrap).partitions([name]) == {name: 5}, "the partition is added")
         return found
 
     monkeypatch.setattr(topics, "_ensure", widened)
@@ -162,7 +162,9 @@ def test_a_progress_topic_that_was_widened_is_used_as_before(bootstrap: str) -> 
         sink.commit(progress(settings.slot))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(settings.progress_topic, 3)])[settings.progress_topic].result(30)
-    eventually(lambda: topics.partitions([settings.progress_topic]).popitem()[1] == 3, "it is widened")
+    eventually(
+        lambda: topics.partitions([settings.progress_topic]).popitem()[1] == 3, "the partition is added"
+    )
     topics.ensure_progress(settings.progress_topic)
     with contextlib.closing(KafkaSink(settings)) as sink:
         stored = sink.open()
@@ -228,7 +230,7 @@ def test_a_changed_number_of_partitions_is_found(bootstrap: str) -> None:
     topics.verify(known)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
-    eventually(lambda: make(bootstrap).partitions([name]) == {name: 4}, "it is widened")
+    eventually(lambda: make(bootstrap).partitions([name]) == {name: 4}, "the partition is added")
     with pytest.raises(TopicMismatch, match="4 partitions, keys were hashed over 3"):
         topics.verify(known)
 

@@ -120,7 +120,7 @@ def test_a_slot_waits_for_each_open_transaction_and_names_it(pg_server: Postgres
             assert blocker.pid == (int(blocker.who.split()[1]) if blocker.who.startswith("pid") else None)
             assert looks.of("slot_creation") == open_now.keys() | {blocker.who}
             end()
-        eventually(lambda: made, "the slot is made")
+        eventually(lambda: made, "the slot is created")
         made[0].close()
         assert looks.found[-1] is None
         with contextlib.closing(connect_sql(settings)) as connection:
@@ -196,7 +196,9 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
         connection = stack.enter_context(contextlib.closing(connect_sql(settings)))
         with in_thread(alter):
             is_waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
-            eventually(lambda: fetch(connection, is_waiting, (altering.info.backend_pid,)), "it waits")
+            eventually(
+                lambda: fetch(connection, is_waiting, (altering.info.backend_pid,)), "the ALTER TABLE waits"
+            )
             with in_thread(lambda: published_tables(connection, ("pub",), ask)) as listed:
                 found = looks.until(f"pid {altering.info.backend_pid}")
                 assert f"itself waits for pid {reading.info.backend_pid}" in found.doing
@@ -247,7 +249,7 @@ def test_a_wait_ends_when_its_session_has_ended(
             monkeypatch.setattr(lock_watch, "blockers_of", gone)
             with session(settings, "LOCK TABLE public.t") as locking:
                 with in_thread(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
-                    eventually(lambda: read, "it has ended")
+                    eventually(lambda: read, "the watched query has ended")
                 locking.rollback()
         assert isinstance(read[0], SourceUnavailable)
         assert "has not shown the session" in read[0].message

@@ -120,9 +120,14 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
             await read_until(stream, lambda items: bool(commits(items) or ends_a_stream(items)))
         with contextlib.closing(connect_sql(settings)) as asking:  # the server counts in the background
             decoded = functools.partial(read_decoded, asking, settings.slot)
-            await until(lambda: any((decoded().spilled_bytes, decoded().streamed_bytes)), "it has counted")
+            await until(
+                lambda: any((decoded().spilled_bytes, decoded().streamed_bytes)), "the server has counted"
+            )
         looking = asyncio.ensure_future(monitor.run())
-        await until(lambda: "cdcd_slot_server_spilled_bytes" in status.metrics.snapshot(), "it has looked")
+        await until(
+            lambda: "cdcd_slot_server_spilled_bytes" in status.metrics.snapshot(),
+            "the monitor has read the slot",
+        )
         looking.cancel()
         samples = status.metrics.snapshot()
         with contextlib.closing(connect_sql(settings)) as asking:

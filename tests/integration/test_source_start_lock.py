@@ -61,7 +61,7 @@ def test_the_next_process_gets_the_owners_pid_until_the_lock_is_free(locks: Lock
     second.acquire()
     assert locks.owners() != [pid]
     second.release()
-    eventually(lambda: locks.owners() == [], "it is free")
+    eventually(lambda: locks.owners() == [], "the lock is free")
     assert locks.lost == []
 
 
@@ -69,7 +69,7 @@ def test_a_lock_released_before_it_is_acquired_is_not_held(locks: Locks) -> None
     lock = locks.new()
     lock.release()
     lock.acquire()
-    eventually(lambda: locks.owners() == [], "it is free")
+    eventually(lambda: locks.owners() == [], "the lock is free")
 
 
 def test_other_slots_have_other_locks(locks: Locks) -> None:

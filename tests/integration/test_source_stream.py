@@ -178,7 +178,7 @@ async def test_what_was_received_and_not_confirmed_comes_again(postgres: Postgre
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
                     settings.slot,
                 )
-        await until(lambda: not slot_is_active(postgres, settings.slot), "the slot to be free")
+        await until(lambda: not slot_is_active(postgres, settings.slot), "the slot is free")
         assert confirmed_position(postgres, settings.slot) == confirmed
         async with streaming(settings, confirmed) as stream:
             items = await read_until(stream, lambda items: commits(items) == 2)
@@ -223,7 +223,7 @@ async def test_the_keepalive_of_a_filtered_stream_may_be_confirmed(postgres: Pos
             stream.queue_flush_lsn(max(item.wal_end_lsn for item in items if isinstance(item, Keepalive)))
             stream.send_status()
             await until(
-                lambda: (confirmed_position(postgres, settings.slot) or 0) >= goal, "the slot to advance"
+                lambda: (confirmed_position(postgres, settings.slot) or 0) >= goal, "the slot advances"
             )
 
 

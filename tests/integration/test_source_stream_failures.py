@@ -183,12 +183,12 @@ async def test_a_terminated_walsender_is_unavailable_and_what_came_before_is_rea
         start_lsn = make_slot(settings)
         async with streaming(settings, start_lsn) as stream:
             run_script(plain(settings), "INSERT INTO public.t VALUES (1, 'x')")
-            await until(lambda: sent_beyond(postgres, settings), "the row to be sent")
+            await until(lambda: sent_beyond(postgres, settings), "the row is sent")
             postgres.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
                 settings.slot,
             )
-            await until(lambda: not slot_is_active(postgres, settings.slot), "the walsender to end")
+            await until(lambda: not slot_is_active(postgres, settings.slot), "the walsender has ended")
             items = await read_until(stream, lambda items: commits(items) == 1)
             assert len(row_payloads(items)) == 1
             with pytest.raises(SourceUnavailable) as caught:

@@ -71,7 +71,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
             daemon.start().wait_state("streaming")
             server.execute("INSERT INTO other VALUES (2, 'x')", dbname=dbname)
             reader.wait(topics, lambda events: len(events) == 2)
-            assert len(daemon.events("retrying")) == 1, "it does not come again"
+            assert len(daemon.events("retrying")) == 1, "the error does not recur"
             open_one.commit()
         events = reader.wait(topics, lambda events: len(events) >= ROWS + 3)
         assert daemon.stop() == 0

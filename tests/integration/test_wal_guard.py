@@ -100,7 +100,8 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
         assert daemon.get("/readyz")[0] != 200
         daemon.reload()
         eventually(
-            lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"], "the next start reports it again"
+            lambda: "CDCD-SLOT-MISSING" in daemon.status()["reason"],
+            "the next start reports the missing slot",
         )
         assert daemon.events("wal_guard")[-1]["now"] == "drop_slot"
         audited(command(daemon, *way))
@@ -115,7 +116,7 @@ def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, fir
     second.config["name"] = first.name
     second.config["source"] |= guard(warn="8MiB", critical="16MiB", drop_slot="24MiB")
     second.start()
-    eventually(lambda: second.events("wal_guard"), "its guard has measured the slot")
+    eventually(lambda: second.events("wal_guard"), "the second daemon's guard has measured the slot")
     (level,) = second.events("wal_guard")
     assert level["now"] == "drop_slot"
     tries = len(second.events("retrying"))
@@ -141,7 +142,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         daemon.start()
         eventually(lambda: shown(daemon).get("level") == "critical", "the guard has measured the slot")
         assert shown(daemon)["held_by"].startswith("cdcd, which has not confirmed 1")
-        assert has_slot(server, daemon), "never by itself"
+        assert has_slot(server, daemon), "the default drops no slot"
         assert daemon.stop() == 0
         daemon.config["source"] |= guard(drop_slot="96MiB")
         daemon.start()

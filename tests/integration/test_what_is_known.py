@@ -320,7 +320,7 @@ class Truth:
             is_older = isinstance(lag_bytes, float) and lag_bytes < before[0] - self.positions()[2]
             return None if is_older else shown
 
-        shown = eventually(looked_since, "no less than was written before")
+        shown = eventually(looked_since, "a lag measured after the commits")
         after_s, after = time.time(), self.positions()
         lag_s, lag_bytes = shown.get("cdcd_replication_lag_seconds"), shown.get("cdcd_replication_lag_bytes")
         assert isinstance(lag_s, float)
@@ -488,10 +488,13 @@ def walk_everything(walk: Walk, postgres: PostgresServer, database: str, daemon:
         truth.commit(100)
         caught_up(postgres, daemon)
         returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
-        eventually(lambda: samples(daemon).get(returned), "a heartbeat came back")
+        eventually(lambda: samples(daemon).get(returned), "a heartbeat has returned")
         prepare(postgres.dsn(database), daemon.name, "INSERT INTO t (v) VALUES ('prepared')")
         truth.commit()
-        eventually(lambda: samples(daemon).get("cdcd_prepared_transactions") == 1, "it is received")
+        eventually(
+            lambda: samples(daemon).get("cdcd_prepared_transactions") == 1,
+            "the prepared transaction is received",
+        )
         known_s = is_0(daemon)
         truth.committed_s = None
         walk.look("all", daemon)

@@ -152,11 +152,16 @@ def quiesce(
     end_lsn = wal_position(source)
     eventually(
         lambda: is_going_on(daemon, mirror) and (confirmed_position(source, daemon.slot) or 0) >= end_lsn,
-        "all of it is confirmed",
+        "all changes are confirmed",
         DEADLINE_S,
     )
     end = mirror.tables.end(kafka.bootstrap)
-    eventually(lambda: mirror.check() and mirror.tables.has_reached(end), "the mirror", DEADLINE_S, 0.2)
+    eventually(
+        lambda: mirror.check() and mirror.tables.has_reached(end),
+        "the mirror has all changes",
+        DEADLINE_S,
+        0.2,
+    )
 
 
 def compare(dsn: str, tables: Tables, mirror: MirrorProcess) -> None:

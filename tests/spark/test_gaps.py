@@ -74,7 +74,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     later = topics.change(items, "c", lsns[2], 1, after=_row(3, "later"), timeline=timeline)
     topics.commit(lsns[2], later)
     mirrored = run_mirror(spark, topics, target)
-    assert rows_of(mirrored, items) == [*both, _row(3, "later")], "it is behind"
+    assert rows_of(mirrored, items) == [*both, _row(3, "later")], "the mirror continues after the gap"
     assert mirrored.commit_lsn == lsns[2]
 
 
