@@ -84,7 +84,7 @@ def slot_dropped(server: PostgresServer, database: str, daemon: Daemon) -> None:
     drop_slot(server, daemon)
 
 
-def slot_made_anew(server: PostgresServer, database: str, daemon: Daemon) -> None:
+def slot_recreated(server: PostgresServer, database: str, daemon: Daemon) -> None:
     slot_dropped(server, database, daemon)
     server.execute("INSERT INTO t VALUES (1)", dbname=database)
     make_slot(server, database, daemon)
@@ -123,7 +123,7 @@ def schema_closed(server: PostgresServer, database: str, daemon: Daemon) -> None
     ("situation", "subject", "code"),
     [
         (slot_dropped, "slot", "CDCD-SLOT-MISSING"),
-        (slot_made_anew, "slot", "CDCD-SLOT-AHEAD"),
+        (slot_recreated, "slot", "CDCD-SLOT-AHEAD"),
         (slot_without_position, "slot", "CDCD-SLOT-UNUSABLE"),
         (slot_with_two_phase, "slot", "CDCD-SLOT-UNUSABLE"),
         (slot_not_to_be_made, "slot", "CDCD-SLOT-MISSING"),

@@ -85,8 +85,8 @@ class Statement:
         return self.changed == ALL
 
     def names_its_row(self, identity: Columns, key: Columns) -> bool:
-        """Return whether PostgreSQL logs the old tuple: the identity is FULL, or is changed, or the row
-        is deleted.
+        """Return whether the change identifies its row: PostgreSQL logs the old tuple if the identity is FULL or
+        changed, or for a DELETE.
         """
         if identity == ALL:
             return True
@@ -209,7 +209,7 @@ async def test_a_change_is_what_the_server_did_or_halts(
     make_slot(settings)
     account.begin(server.dsn(dbname), "witness_" + dbname)
     for name, (_, statements) in stories.items():
-        _tell(server, dbname, name, case, statements)
+        _run_statements(server, dbname, name, case, statements)
     server.execute("INSERT INTO last VALUES (1)", dbname=dbname)
     reported = account.read(server.dsn(dbname), "witness_" + dbname)
     changes = [
@@ -245,7 +245,9 @@ async def test_a_change_is_what_the_server_did_or_halts(
             assert folded(records) == _selected(server, dbname, name), where
 
 
-def _tell(server: PostgresServer, dbname: str, name: str, case: Case, statements: list[Statement]) -> None:
+def _run_statements(
+    server: PostgresServer, dbname: str, name: str, case: Case, statements: list[Statement]
+) -> None:
     """Run the statements in one transaction; partitions without an identity accept only the INSERTs."""
     inserts = [statement.format(name) for statement in INSERTS]
     if not case.identity:

@@ -262,7 +262,7 @@ def test_a_rollback_that_the_server_does_not_tell_of_is_noticed(
             cursor.execute("INSERT INTO t SELECT g, 'gone' FROM generate_series(1, 6000) g")
             insert_other(1)
             assert daemon.stop() == 0
-            daemon.start().wait_state("streaming")  # the earlier changes are decoded to the server's disk
+            daemon.start().wait_state("streaming")  # the server decodes the earlier changes to its disk
             more = iter(range(2, 20))
             while "cdcd_open_transactions 1.0" not in daemon.get("/metrics")[1]:  # streamed once, no more
                 cursor.execute(
