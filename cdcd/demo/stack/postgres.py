@@ -113,7 +113,7 @@ class PostgresServer(LocalServer):
         if self.pid is not None:
             return
         if not self._initialised:
-            self._initialise()
+            self.initialise()
         options = [part for key, value in self._all_settings().items() for part in ("-c", f"{key}={value}")]
         self._process = ServerProcess(
             f"PostgreSQL {self.major}",
@@ -192,7 +192,8 @@ class PostgresServer(LocalServer):
     def _initialised(self) -> bool:
         return (self.data_folder / "PG_VERSION").exists()
 
-    def _initialise(self) -> None:
+    def initialise(self) -> None:
+        """Create the cluster's data directory. Raises StackError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data_folder.mkdir(mode=0o700)
         password_file = self.folder / "superuser-password"
