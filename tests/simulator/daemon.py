@@ -208,23 +208,23 @@ class Session:
 
     async def run(self, batches: Iterable[list[Item]], *, is_stopped: bool) -> CdcdError | None:
         """Take the batches; what ended the session before they did. `is_stopped`: all of it is made durable first."""
-        async with in_background(self._writer.run()) as failing:
+        async with in_background(self._writer.run()) as background:
             try:
-                is_unsafe = await self._fed(batches, failing)
+                is_unsafe = await self._fed(batches, background)
                 if is_stopped:
                     self._writer.drop_partial_tail()
-                    await failing.unless(self._writer.flush())
+                    await background.or_failure(self._writer.flush())
             except CdcdError as error:
                 if self._random.random() < 0.5:
                     await self._closed()
                 return error
         return is_unsafe
 
-    async def _fed(self, batches: Iterable[list[Item]], failing: BackgroundTasks) -> CdcdError | None:
+    async def _fed(self, batches: Iterable[list[Item]], background: BackgroundTasks) -> CdcdError | None:
         try:
             for items in batches:
-                await failing.unless(self._pump.feed(items))
-                await failing.unless(asyncio.sleep(self._random.uniform(0, self._pace_s)))
+                await background.or_failure(self._pump.feed(items))
+                await background.or_failure(asyncio.sleep(self._random.uniform(0, self._pace_s)))
         except (UnsafeStreaming, PreparedMissing) as error:
             return error
         return None
