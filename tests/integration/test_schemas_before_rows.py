@@ -121,7 +121,7 @@ def test_a_first_key_is_a_warning(world: World) -> None:
     world.sql("ALTER TABLE t DROP CONSTRAINT t_pkey")
     world.run_once()
     world.sql("ALTER TABLE t ADD PRIMARY KEY (id)")
-    assert [one.level for one in of_table(check(world.config)) if "first with a key" in one.message] == [
+    assert [one.level for one in of_table(check(world.config)) if "first record with a key" in one.message] == [
         "warn"
     ]
 
