@@ -1,1 +1,1 @@
-"""Faults between cdcd and its servers, and the oracle that judges what came of them."""
+"""Faults between cdcd and its servers, and the oracle that judges the results."""

@@ -69,7 +69,7 @@ class Play:
         self._settings = replace(self._settings, bootstrap_servers=bootstrap)
         self._direct, self._doors, self._class = direct, doors, sink
         self._sink = sink(self._settings)
-        self._kept: Kept | None = None
+        self._held_request: Kept | None = None
         self._committed = 0
         self.seen = Seen()
 
@@ -116,13 +116,13 @@ class Play:
 
     def _take(self) -> None:
         found = [door.kept_now() for door in self._doors]
-        self._kept = next(kept for kept in found if kept is not None)
+        self._held_request = next(request for request in found if request is not None)
 
     def _deliver(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
+        request, self._held_request = self._held_request, None
+        if request is not None:
             self._before_delivery()
-            self.seen.answer = kept.deliver()
+            self.seen.answer = request.deliver()
             self._look()
 
     def _give_up(self, api: Api) -> None:
@@ -156,7 +156,7 @@ class Play:
             try:
                 self._transaction(self._committed + 1, at)
             except SinkError:
-                self._begin_anew()
+                self._restart()
         at("behind its end")
 
     def _transaction(self, number: int, at: Callable[[str], None]) -> None:
@@ -175,7 +175,7 @@ class Play:
         self._committed = number
         self._look()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.seen.sessions += 1
         assert self.seen.sessions <= MOST_SESSIONS, "one session after another fails"
         stored = eventually(self._opened, "the broker accepts a new producer")
@@ -213,7 +213,7 @@ class Play:
             if (times := values.count(value)) != 1:
                 self._note(f"{'lost' if not times else 'repeated'}: {value}")
         for value in {"0.0", "0.1"} & set(values):
-            self._note(f"given up, and there: {value}")
+            self._note(f"aborted, but visible: {value}")
         if sorted(values) == sorted(wanted) and values != wanted:
             self._note("another order")
 

@@ -39,7 +39,7 @@ BLOCK_S = 60.0
 
 
 def main() -> int:
-    """Run as the arguments say. Return 1 if the oracle found anything or a resource grew."""
+    """Run with the given arguments. Return 1 if the oracle found anything or a resource grew."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="duration of the run")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults and the load")

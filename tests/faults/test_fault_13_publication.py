@@ -44,16 +44,16 @@ class Watched:
         self.errors: list[CdcdError] = []
         self.metrics = Metrics("0", with_process=False)
         self.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=halts_at_removal)
-        self.kept = TopicIdentities()
-        self.watch.begin(self.kept, is_anew=False)
+        self.identities = TopicIdentities()
+        self.watch.begin(self.identities, is_anew=False)
         assert self.look() == []
 
     def again(self) -> Watched:
         """Return the monitor as the next process has it at its start, before the first comparison."""
         other = copy.copy(self)
-        other.errors, other.kept = [], TopicIdentities.load(self.kept.dump(), 0)
+        other.errors, other.identities = [], TopicIdentities.load(self.identities.dump(), 0)
         other.watch = PublicationMonitor(("pub",), self.metrics, halts_at_removal=True)
-        other.watch.begin(other.kept, is_anew=False)
+        other.watch.begin(other.identities, is_anew=False)
         return other
 
     def look(self) -> list[str]:

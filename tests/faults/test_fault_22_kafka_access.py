@@ -56,8 +56,8 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
         secured.give_back("User:forbidden", topic)
         daemon.wait_state("streaming")
         access.await_more_rows()
-        mended = command(daemon, "check")
-        assert mended.returncode == 0, mended.stdout
+        rechecked = command(daemon, "check")
+        assert rechecked.returncode == 0, rechecked.stdout
     access.assert_all_there(rows)
 
 

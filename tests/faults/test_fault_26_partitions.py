@@ -147,7 +147,7 @@ def test_a_link_to_the_registry_that_breaks(
     postgres.execute("INSERT INTO t VALUES (0)", dbname=database)
     reader.wait([known], lambda events: len(events) == 1)
 
-    def come(name: str) -> None:
+    def insert_rows(name: str) -> None:
         """Insert a row into a known table, and then one into a new table."""
         tables.append(name)
         number = len(tables)
@@ -157,17 +157,17 @@ def test_a_link_to_the_registry_that_breaks(
 
     for number, name in enumerate(SILENT):
         with silent(registry_link, name):
-            come(f"silent{number}")
+            insert_rows(f"silent{number}")
             reader.wait([known], lambda events: len(events) == len(tables) + 1)
         await_confirmed(postgres, daemon)
     for fault in (slow, narrow):
         fault(registry_link)
-        come(fault.__name__)
+        insert_rows(fault.__name__)
         await_confirmed(postgres, daemon)
         registry_link.heal()
     accepted = registry_link.accepted
     with registry_link.flapping(up_s=0.2, down_s=0.4):
-        come("flapped")
+        insert_rows("flapped")
         time.sleep(2 * LASTS_S)
     await_confirmed(postgres, daemon)
     assert registry_link.accepted > accepted, "a connection was made again"

@@ -152,7 +152,7 @@ def test_a_row_that_was_given_up_and_comes_late_is_refused_where_partitions_are_
     seen = place.play(KafkaSink).run(Api.PRODUCE, BEFORE_ANY, is_abort=True)
     assert seen.answer, "the late request has arrived"
     is_verified = "unverified" not in request.node.callspec.params["place"]
-    assert ("given up, and there: 0.1" in seen.wrong) != is_verified
+    assert ("aborted, but visible: 0.1" in seen.wrong) != is_verified
     assert seen.wrong == [] or not is_verified
 
 

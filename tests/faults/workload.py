@@ -204,16 +204,16 @@ def some_row(cursor: Cursor, dice: random.Random, tables: tuple[str, ...]) -> tu
 
 def update(cursor: Cursor, dice: random.Random) -> None:
     if found := some_row(cursor, dice, ("plain", "whole", "coded", "keyless", "wide", "shape")):
-        what = "n = n + %s" if found[0] == "shape" or dice.random() < 0.6 else "note = %s"
-        value = dice.randrange(1, 9) if what.startswith("n =") else note(dice)
-        cursor.execute(f"UPDATE {found[0]} SET {what} WHERE ctid = %s", (value, found[1]))
+        assignment = "n = n + %s" if found[0] == "shape" or dice.random() < 0.6 else "note = %s"
+        value = dice.randrange(1, 9) if assignment.startswith("n =") else note(dice)
+        cursor.execute(f"UPDATE {found[0]} SET {assignment} WHERE ctid = %s", (value, found[1]))
 
 
 def move(cursor: Cursor, dice: random.Random) -> None:
     """Update the key of a row."""
     if found := some_row(cursor, dice, ("plain", "whole", "coded", "wide", "shape")):
-        what = "code = code || '+'" if found[0] == "coded" else "id = nextval('ids')"
-        cursor.execute(f"UPDATE {found[0]} SET {what}, n = 0 WHERE ctid = %s", (found[1],))
+        assignment = "code = code || '+'" if found[0] == "coded" else "id = nextval('ids')"
+        cursor.execute(f"UPDATE {found[0]} SET {assignment}, n = 0 WHERE ctid = %s", (found[1],))
 
 
 def delete(cursor: Cursor, dice: random.Random) -> None:

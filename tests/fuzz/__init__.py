@@ -1,1 +1,1 @@
-"""Fuzzing of the pure core: targets, their corpus, and what runs them (`python -m tests.fuzz`, `make fuzz`)."""
+"""Fuzzing of the pure core: targets, their corpus, and the runner (`python -m tests.fuzz`, `make fuzz`)."""

@@ -1,10 +1,10 @@
-"""`make fuzz`: one target, coverage-guided by atheris where it is installed, else by the plain mutator.
+"""`make fuzz`: fuzz one target, coverage-guided by atheris if it is installed, otherwise with the plain mutator.
 
-In: --target, --runs or --seconds, --seed.  Out: what was run; a crash ends it with status 1 or atheris' own, and the
-input is in the folder of --crashes: it belongs into tests/fuzz/crashes/<target> once it is mended.
-The address space is limited, so an allocation without bound is a crash as well.
-With --asan a target's extension is built with AddressSanitizer and UndefinedBehaviorSanitizer in a temporary folder
-and run by the plain mutator: a finding ends the run as a crash does, the input is in `crash-in-hand`.
+In: --target, --runs or --seconds, --seed.  Out: a summary; a crash ends the run with status 1 or atheris' own status,
+and its input is in the folder of --crashes. Add the input to tests/fuzz/crashes/<target> once the bug is fixed.
+The address space is limited, so an unbounded allocation is a crash as well.
+With --asan the target's extension is built with AddressSanitizer and UndefinedBehaviorSanitizer in a temporary folder
+and fuzzed with the plain mutator: a finding ends the run like a crash, and its input is in `crash-in-hand`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY_LIMIT_BYTES = 1 << 30
 
 
 def main() -> int:
-    """Run one target."""
+    """Fuzz one target; return the exit status."""
     options = _options()
     if options.asan:
         return _sanitized(options)
@@ -49,10 +49,12 @@ def main() -> int:
 
 
 def _refuse_in_vain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """A run compares an extension with its Python fallback: without the extension it shows nothing."""
+    """Exit with an error if the target's extension is missing: the target compares it with its Python fallback."""
     name = EXTENSIONS.get(options.target)
     if name is None and options.asan:
-        parser.error(f"--asan: the target {options.target} has no extension; one of {', '.join(EXTENSIONS)}")
+        parser.error(
+            f"--asan: the target {options.target} has no extension; choose from {', '.join(EXTENSIONS)}"
+        )
     if name is not None and not options.asan and options.extension is None and extension(name) is None:
         parser.error(
             f"the target {options.target} compares {name} with its fallback, and it is not compiled here"
@@ -67,19 +69,21 @@ def _options() -> argparse.Namespace:
         default="decoder",
     )
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")
-    parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0: no limit")
+    parser.add_argument("--seconds", type=int, default=0, help="end after this time; 0 means no limit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=("auto", "atheris", "mutator"), default="auto")
-    parser.add_argument("--crashes", type=Path, default=Path("."), help="where crashing inputs are written")
-    parser.add_argument("--asan", action="store_true", help="the target's extension under AddressSanitizer")
-    parser.add_argument("--extension", type=Path, help=argparse.SUPPRESS)  # what --asan has built
+    parser.add_argument("--crashes", type=Path, default=Path("."), help="folder for crashing inputs")
+    parser.add_argument(
+        "--asan", action="store_true", help="run the target's extension under AddressSanitizer"
+    )
+    parser.add_argument("--extension", type=Path, help=argparse.SUPPRESS)  # the extension built by --asan
     options = parser.parse_args()
     _refuse_in_vain(parser, options)
     return options
 
 
 def _sanitized(options: argparse.Namespace) -> int:
-    """Run the target in a Python that has the sanitizers loaded, with its extension built for them."""
+    """Build the target's extension with the sanitizers, and fuzz it in a Python process that has them loaded."""
     with tempfile.TemporaryDirectory(prefix="cdcd-asan-") as folder:
         built = build(EXTENSIONS[options.target], Path(folder), sanitized=True)
         again = [argument for argument in sys.argv[1:] if argument != "--asan"]
@@ -126,7 +130,7 @@ def _mutated(options: argparse.Namespace) -> int:
     from tests.fuzz.mutator import inputs
     from tests.fuzz.targets import TARGETS
 
-    if not options.extension:  # AddressSanitizer keeps terabytes of addresses
+    if not options.extension:  # AddressSanitizer reserves terabytes of addresses
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     in_hand = options.crashes / "crash-in-hand"
     target = TARGETS[options.target]
@@ -134,10 +138,10 @@ def _mutated(options: argparse.Namespace) -> int:
     print(f"target {options.target}, plain mutator, seed {options.seed}", flush=True)
     for data in itertools.islice(inputs(corpus(options.target), Random(options.seed)), options.runs):
         if options.extension:
-            in_hand.write_bytes(data)  # what the sanitizers find ends the process at once
+            in_hand.write_bytes(data)  # a finding of the sanitizers ends the process at once
         try:
             target(data)
-        except BaseException:  # noqa: BLE001 - a crash is whatever is not documented
+        except BaseException:  # noqa: BLE001 - every undocumented exception is a crash
             path = options.crashes / f"crash-{sha256(data).hexdigest()[:16]}"
             path.write_bytes(data)
             traceback.print_exc()

@@ -1,7 +1,7 @@
-"""A C extension of one's own: built from its source into a folder, for the sanitizers too, and loaded from there.
+"""Build a C extension from its source into a folder, with sanitizers if wanted, and load it from there.
 
-In: an extension's module name, a folder.  Out: the extension; what its process has to be started with.
-Invariant: nothing is written beside the source.
+In: an extension's module name, a folder.  Out: the extension; the environment that its process needs.
+Invariant: nothing is written to the source's folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
 EXTENSIONS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows", "transactions": "cdcd.avro.rows"}
-"""The extension that a target compares with its fallback."""
+"""The extension that each target compares with its Python fallback."""
 
 _SANITIZED = (
     "-O1",
@@ -29,7 +29,7 @@ _COMPILER = os.environ.get("CC", "gcc")
 
 
 def build(module: str, folder: Path, *, sanitized: bool = False) -> Path:
-    """Build the extension of this name, `cdcd.source.reading` for one; where its extension is."""
+    """Build the extension of this name, e.g. `cdcd.source.reading`; return its path."""
     found = importlib.util.find_spec("cdcd")
     assert found is not None
     assert found.submodule_search_locations
@@ -50,12 +50,12 @@ def _cython() -> list[str]:
         return [sys.executable, "-m", "cython"]
     found = shutil.which("cython")
     if found is None:
-        raise SystemExit("Cython is not there: install cdcd with the extra `dev`")
+        raise SystemExit("Cython is not installed: install cdcd with the extra `dev`")
     return [found]
 
 
 def load(module: str, extension: Path) -> None:
-    """Make this extension the module of that name, before anybody imports it."""
+    """Load this extension as the module of that name, before any import of the module."""
     assert module not in sys.modules
     spec = importlib.util.spec_from_file_location(
         module, extension, loader=ExtensionFileLoader(module, str(extension))
@@ -68,10 +68,10 @@ def load(module: str, extension: Path) -> None:
 
 
 def sanitizers() -> dict[str, str]:
-    """The environment for a Python that loads what was built for the sanitizers.
+    """Return the environment for a Python process that loads an extension built with the sanitizers.
 
-    Python's own allocator would hide where an object's memory ends; what the interpreter never frees is no leak of
-    ours.
+    Python's own allocator would hide the bounds of objects. Leaks are not reported, because the interpreter itself
+    never frees some memory.
     """
     asked = subprocess.run(
         [_COMPILER, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True

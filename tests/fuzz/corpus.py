@@ -1,4 +1,4 @@
-"""Inputs to begin with: the golden messages and frames, and sessions of the simulator."""
+"""The initial inputs: the golden messages and frames, and sessions of the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
 
 
 def corpus(target: str) -> list[bytes]:
-    """Valid inputs of a target."""
+    """Return valid inputs of a target."""
     if target == "frames":
         return [data for _, data in GOLDEN_FRAMES.values()]
     if target == "decoder":

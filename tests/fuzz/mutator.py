@@ -1,6 +1,6 @@
-"""A mutator without coverage, for where atheris is not to be had, and for the short run of the test suite.
+"""A mutator without coverage, for platforms without atheris, and for the short run of the test suite.
 
-In: a corpus and a seeded `random.Random`.  Out: inputs: bytes flipped, cut, doubled, put together, and the numbers
+In: a corpus and a seeded `random.Random`.  Out: inputs with bytes flipped, cut, doubled or joined, and with numbers
 that break lengths and counts.
 """
 
@@ -15,7 +15,7 @@ NUMBERS = (0, 1, 2, 4, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 2**31 - 1, 2**3
 
 
 def inputs(corpus: list[bytes], random: Random) -> Iterator[bytes]:
-    """Yield inputs without end, those of the corpus first."""
+    """Yield an endless sequence of inputs, those of the corpus first."""
     yield from corpus
     while True:
         data = bytearray(random.choice(corpus))

@@ -1,7 +1,7 @@
-"""What is fuzzed: any bytes in, nothing out but the documented errors.
+"""The fuzz targets: functions that accept any bytes and raise only documented errors.
 
-In: bytes of a fuzzer.  Out: nothing; an exception that is not documented is a crash, and so is a message that
-is read but not written back to the same bytes, and a C extension that does not do as its Python fallback.
+In: bytes of a fuzzer.  Out: nothing. A crash is an undocumented exception, a message that is decoded but not encoded
+to the same bytes, or a C extension that differs from its Python fallback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.transaction_batch import gathered_back, one_by_one, without_n
 
 MAX_INPUT_BYTES = 4096
 TABLES = 32
-"""Of how many seeds the targets `rows` and `transactions` have tables."""
+"""The number of seeds of the tables in the targets `rows` and `transactions`."""
 
 
 def session_byte(
@@ -41,7 +41,7 @@ def session_byte(
     streaming_parallel: bool = False,
     two_phase: bool = False,
 ) -> int:
-    """The first byte of an input: the facts of the session. Its sixth bit: doubts are refused."""
+    """Return the first byte of an input: the session's options. Its sixth bit: unsafe streaming is refused."""
     return (protocol_version - 1) | in_stream << 2 | streaming_parallel << 3 | two_phase << 4
 
 
@@ -60,7 +60,7 @@ def decoder(data: bytes) -> None:
         row = MESSAGES.get(payload[0]) if payload else None
         is_known = row is not None and row.since_version <= version
         if is_known and not {"message_name", "field"} <= set(error.context):
-            raise AssertionError("an error that does not name message and field") from error
+            raise AssertionError("an error without message and field") from error
         return
     written = encode(message, in_stream=in_stream, protocol_version=version, streaming_parallel=is_parallel)
     if written != payload:
@@ -78,7 +78,7 @@ def frames(data: bytes) -> None:
 
 
 def assembler(data: bytes) -> None:
-    """A session byte, then CopyData payloads, each after two bytes of length."""
+    """A session byte, then CopyData payloads, each with a length of two bytes before it."""
     if not data:
         return
     version, is_parallel = (data[0] & 3) + 1, bool(data[0] & 8)
@@ -91,7 +91,7 @@ def assembler(data: bytes) -> None:
     try:
         items, _ = cut_items(list(_split(data[1:])), False)
         for item in items:
-            assert not isinstance(item, TransactionBatch), "nothing is gathered"
+            assert not isinstance(item, TransactionBatch), "the assembler yields no transaction batches"
             core.subtransactions_ended_by(item)
             for event in core.feed(item):
                 if isinstance(event, Rows):
@@ -101,7 +101,7 @@ def assembler(data: bytes) -> None:
 
 
 def _read(batch: RowBatch, version: int) -> None:
-    """A batch is whole frames, each of a row; what is in the row is the decoder's to judge."""
+    """Check that a batch consists of complete frames, each with a row; the decoder's target covers their contents."""
     rows, at = 0, 0
     while at < len(batch.frames):
         end = at + 12 + int.from_bytes(batch.frames[at : at + 4], "big")
@@ -112,13 +112,13 @@ def _read(batch: RowBatch, version: int) -> None:
             pass
         at = end
     if (rows, at) != (batch.count, len(batch.frames)):
-        raise AssertionError("a batch that is not its frames")
+        raise AssertionError("a batch that differs from its frames")
     if sum(count_operations(batch).values()) != rows:
-        raise AssertionError("rows that are not counted")
+        raise AssertionError("a wrong number of rows")
 
 
 def reading(data: bytes) -> None:
-    """A byte (1: inside a stream, 2: whole transactions are one item, 4: a small limit), then CopyData payloads."""
+    """A byte (1: inside a stream, 2: batches of transactions, 4: a small limit), then CopyData payloads."""
     if not data:
         return
     messages = [message for message in _split(data[1:]) if message]
@@ -128,7 +128,7 @@ def reading(data: bytes) -> None:
     expected = _drained(loaded(fallback), messages, in_stream, gathers, max_bytes)
     plain = _drained(loaded(fallback), messages, in_stream, False, max_bytes)
     if gathers and not all(_is_the_same(*each) for each in zip(expected, plain, strict=True)):
-        raise AssertionError("whole transactions that are not what they were gathered from")
+        raise AssertionError("a transaction batch that differs from its messages")
     if is_wanted(extension):
         found = _drained(loaded(extension), messages, in_stream, gathers, max_bytes)
         if repr(found) != repr(expected):
@@ -138,7 +138,7 @@ def reading(data: bytes) -> None:
 def _drained(
     module: ModuleType, messages: list[bytes], in_stream: bool, gathers: bool, max_bytes: int
 ) -> list[tuple[object, ...]]:
-    """What each batch has, up to an error."""
+    """Return the contents of each batch up to an error."""
     found: list[tuple[object, ...]] = []
     played = Played(*messages)
     libpq = module.Libpq(*played.functions)
@@ -151,22 +151,22 @@ def _drained(
         except ProtocolError as error:
             found.append((0, type(error), str(error), error.context))
     if played.given:
-        raise AssertionError("messages that were not freed")
+        raise AssertionError("some messages were not freed")
     return found
 
 
 def _is_the_same(gathered: tuple[object, ...], plain: tuple[object, ...]) -> bool:
-    """Whether two batches say the same, one of them in whole transactions."""
+    """Whether two results are equal, one of them in transaction batches."""
     *facts, items = gathered
     *others, all_items = plain
     if not isinstance(items, list) or not isinstance(all_items, list):
         return gathered == plain
-    kept = gathered_back(items)
-    return facts == others and kept == without_needless(gathered_back(all_items), kept)
+    single = gathered_back(items)
+    return facts == others and single == without_needless(gathered_back(all_items), single)
 
 
 def rows(data: bytes) -> None:
-    """A byte: which tables; a byte: how many rows, with 128 in a stream; then the frames of a batch."""
+    """A byte that selects the tables, a byte with the number of rows (plus 128 in a stream), a batch's frames."""
     if len(data) < 2:
         return
     plans, tx = _tables(data[0] % TABLES)
@@ -181,7 +181,7 @@ def rows(data: bytes) -> None:
 
 
 def transactions(data: bytes) -> None:
-    """A byte: which tables; two bytes: up to where all is written; a byte: how many; then the frames of them."""
+    """A byte that selects the tables, two bytes for the last written position, a byte with the count, the frames."""
     if len(data) < 4:
         return
     plans, tx = _tables(data[0] % TABLES)
@@ -196,7 +196,7 @@ def transactions(data: bytes) -> None:
     whole = TransactionBatch(data[4:], data[3])
     found = encode_transaction_batch(whole, plans, context_of, context_of(1, 1, 1), written_lsn)
     if isinstance(found, Encoded) and found != one_by_one(whole, plans, context_of, written_lsn):
-        raise AssertionError("whole transactions are encoded otherwise than one by one")
+        raise AssertionError("a transaction batch is encoded differently from its single transactions")
 
 
 @functools.cache
@@ -214,7 +214,7 @@ def _split(data: bytes) -> Iterator[bytes]:
 
 
 def joined(first: int, payloads: list[bytes]) -> bytes:
-    """The assembler's input for these payloads."""
+    """Return the assembler's input for these payloads."""
     return bytes((first,)) + b"".join(len(one).to_bytes(2, "big") + one for one in payloads)
 
 

@@ -20,7 +20,7 @@ from cdcd.pipeline.writer import Writer
 from cdcd.txn.events import TransactionBegun
 from tests.simulator.daemon import Daemon, _Pump
 from tests.simulator.judge import Case, drawn, expected, run, simulate
-from tests.simulator.kept import KEPT
+from tests.simulator.regressions import REGRESSIONS
 from tests.simulator.shrink import failure_of, shrunk
 from tests.simulator.workload import Generator, Prepare, SubAbort, Work
 
@@ -168,7 +168,7 @@ def test_a_case_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
         run(drawn(seed, is_daemon=True))
 
 
-@pytest.mark.parametrize("case", KEPT, ids=lambda case: str(case.seed))
+@pytest.mark.parametrize("case", REGRESSIONS, ids=lambda case: str(case.seed))
 def test_stored_cases_pass(case: Case) -> None:
     """Shrunk cases that once found a defect."""
     run(case)
@@ -198,6 +198,6 @@ def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
 
 def test_the_pump_has_each_method_that_the_simulator_replaces() -> None:
     """If the pump renamed a method, the simulator's version would not be called, and the pump's own needs plans."""
-    own = {name for name, value in vars(_Pump).items() if inspect.isfunction(value)} - {"_said"}
+    own = {name for name, value in vars(_Pump).items() if inspect.isfunction(value)} - {"_write"}
     assert own
     assert own <= vars(Pump).keys()

@@ -1,1 +1,1 @@
-"""A simulated PostgreSQL for the pure core: random work, what a walsender writes of it, a model as judge."""
+"""A simulated PostgreSQL for the pure core: random work, the messages of a walsender, and a model as judge."""

@@ -1,4 +1,4 @@
-"""Many simulations; those that fail are made smaller, to be kept in tests/simulator/kept.py.
+"""Run many simulations and shrink failing ones, for tests/simulator/regressions.py.
 
 `python -m tests.simulator --first 7 --count 1` runs one seed.
 """
@@ -14,11 +14,11 @@ from tests.simulator.judge import drawn, simulate
 from tests.simulator.shrink import shrunk
 
 SHRUNK = 5
-"""So many of the failing ones are made smaller: mostly they fail for one reason."""
+"""The number of failing cases to shrink: mostly all fail for the same reason."""
 
 
 def main() -> int:
-    """Run the seeds; 1 when any of them failed."""
+    """Run the seeds. Return 1 if any of them failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many seeds, one simulation each")
@@ -27,12 +27,12 @@ def main() -> int:
     for seed in range(options.first, options.first + options.count):
         try:
             messages += simulate(seed)
-        except Exception:  # noqa: BLE001 - whatever it is, the other seeds run on
+        except Exception:  # noqa: BLE001 - after any error the other seeds are run
             failed.append(seed)
             print(f"seed {seed}:", file=sys.stderr)
             traceback.print_exc(limit=-3)
             if len(failed) <= SHRUNK:
-                print(f"made smaller: {shrunk(drawn(seed))}", file=sys.stderr)
+                print(f"shrunk: {shrunk(drawn(seed))}", file=sys.stderr)
     took_s = time.monotonic() - begun_s
     print(f"{options.count} simulations, {messages} messages, {len(failed)} failed, {took_s:.0f} s")
     if failed:

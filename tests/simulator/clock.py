@@ -1,7 +1,7 @@
-"""An event loop whose clock stands still while anything runs, and jumps to the next moment that anything waits for.
+"""An event loop with a virtual clock: it stops while code runs, and advances to the next timer when all tasks wait.
 
-In: a coroutine.  Out: its result; the same steps in the same order each time, and no time that passes in waiting.
-Invariant: what waits for nothing that will ever happen is an AssertionError, not a hang.
+In: a coroutine.  Out: its result; each run has the same steps in the same order, and waiting takes no real time.
+Invariant: a wait for an event that never happens is an AssertionError, not a hang.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class _NoFiles(selectors.SelectSelector):
-    """In place of waiting for a file, the clock is put forward."""
+    """A selector that advances the clock instead of waiting for a file."""
 
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Nothing ever comes from outside."""
-        assert timeout is not None, "everything waits and nothing will wake it"
+        """Advance the clock by the timeout; there are never any file events."""
+        assert timeout is not None, "all tasks wait, and there is no timer"
         self.now_s += max(0.0, timeout)
         return []
 
@@ -35,7 +35,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._files)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody takes is a failure of the run."""
+        """Let an unhandled exception fail the run."""
         self.left_behind = context.get("exception") or AssertionError(context["message"])
 
     def time(self) -> float:
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; what was left behind is cancelled."""
+    """Run the coroutine to its end, and cancel the remaining tasks."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         result = runner.run(main)
         loop = runner.get_loop()

@@ -1,8 +1,8 @@
-"""The daemon's core as one session has it: assembler, pump, writer, groups, safe LSN; Kafka is a model.
+"""The daemon's core in one session: assembler, pump, writer, groups, safe LSN; Kafka is a model.
 
-In: items of one walsender session.  Out: what has become durable in `Kafka`, what was confirmed.
-Invariant: what is not durable when the session ends is forgotten, as in a crash; the clock is the model's.
-Must not: decide anything that the core decides; only the encoding is left out, a record is what a row says.
+In: items of one walsender session.  Out: durable transactions in `Kafka`, and the confirmed positions.
+Invariant: changes that are not durable at the end of the session are lost, as in a crash; the clock is the model's.
+Must not: make a decision of the core; only the encoding is replaced: a record is the decoded row.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from tests.simulator.kafka import LOOSE, Kafka, Seen, Sink
 
 
 class _Watched(Assembler):
-    """An assembler whose events are looked at on their way: their order, and none before its commit was sent."""
+    """An assembler that checks its events: their order, and that no event comes before its commit was sent."""
 
     _visible: set[int]
     _open: TransactionInfo | None = None
 
     def feed(self, item: PlainItem) -> Iterator[Event]:
-        """Note which transaction may be seen from now on."""
+        """Record the commit in the item, if any, and check the events."""
         self._visible = getattr(self, "_visible", set())
         payload = getattr(item, "payload", b" ")
         at = {b"B": 1, b"c": 6, b"K": 2}.get(payload[:1])
         if at is not None:
             self._visible.add(int.from_bytes(payload[at : at + 8], "big"))
-        return self._looked_at(super().feed(item))
+        return self._checked(super().feed(item))
 
-    def _looked_at(self, events: Iterator[Event]) -> Iterator[Event]:
+    def _checked(self, events: Iterator[Event]) -> Iterator[Event]:
         for event in events:
             if isinstance(event, TransactionBegun):
-                assert self._open is None, "a transaction inside another"
-                assert event.info.commit_lsn in self._visible, "seen before its commit"
+                assert self._open is None, "a transaction within another"
+                assert event.info.commit_lsn in self._visible, "an event before the commit was sent"
                 self._open = event.info
             elif isinstance(event, LogicalMessage):
                 assert event.transactional == (self._open is not None)
-            elif not isinstance(event, RelationSeen):  # which also a prepared transaction may tell (F33)
-                assert self._open is not None, "a change outside of a transaction"
+            elif not isinstance(event, RelationSeen):  # a prepared transaction may have one, too (F33)
+                assert self._open is not None, "a change outside a transaction"
             if isinstance(event, TransactionCommitted):
                 assert event.info == self._open
                 self._open = None
@@ -71,12 +71,12 @@ class _Watched(Assembler):
 
 
 def _clock_us() -> int:
-    """The model's clock: the machine's would make each run another one, and no pause would be as long as it is."""
+    """Return the model's time: with the machine's clock, runs would differ, and pauses would be too short."""
     return int(asyncio.get_running_loop().time() * 1e6)
 
 
 class _Pump(Pump):
-    """The pump, where a record is (the transaction, what a row says with the columns in force then)."""
+    """The pump with other records: pairs of the transaction and the row, decoded with the columns at that time."""
 
     _clock_us = staticmethod(_clock_us)
     relations: dict[int, Relation]
@@ -86,26 +86,26 @@ class _Pump(Pump):
 
     async def _row_batch(self, event: Rows) -> None:
         if self._tx is not None:
-            await self._said(_rows(event.batch, self.relations))
+            await self._write(_rows(event.batch, self.relations))
 
     async def _truncated(self, event: Truncated) -> None:
         tables = tuple((one.relid, tuple(c.name for c in one.columns)) for one in event.relations)
         if self._tx is not None:
-            await self._said([("T", tables, event.cascade, event.restart_identity)])
+            await self._write([("T", tables, event.cascade, event.restart_identity)])
 
-    async def _said(self, whats: Iterable[Seen]) -> None:
+    async def _write(self, changes: Iterable[Seen]) -> None:
         assert self._tx is not None
         records: list[Any] = []
-        for what in whats:
+        for change in changes:
             self._tx.tx_seq += 1
             if not self._partial.covers(self._tx.tx_seq):
-                records.append((self._tx.info, what))
+                records.append((self._tx.info, change))
         if records:
             await self._hand_on(records, len(records))
 
 
 class _Plans:
-    """Logical messages are written by the plans."""
+    """Record plans, which the pump needs for logical messages."""
 
     async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Any:
         if tx is None:
@@ -115,7 +115,7 @@ class _Plans:
 
 
 class _Uncounted:
-    """Nobody looks at the metrics."""
+    """Metrics that are not recorded."""
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         return lambda *_args, **_named: None
@@ -123,18 +123,18 @@ class _Uncounted:
 
 @dataclass(frozen=True)
 class Daemon:
-    """What the daemon has beside the stream: what may be lost (F33), and the server's account of subtransactions."""
+    """The daemon's state apart from the stream: possible losses (F33), and rolled back subtransactions."""
 
     prepared_before: PreparedBefore
     rolled_back: frozenset[int]
 
     async def any_rolled_back(self, xids: Collection[int]) -> bool:
-        """Return whether one of them was."""
+        """Return whether any of these subtransactions was rolled back."""
         return not self.rolled_back.isdisjoint(xids)
 
 
 class _Writer(Writer):
-    """The daemon's writer; its progress is the commit position itself, its threads and its clock are the model's."""
+    """The daemon's writer. Its progress is the commit position itself, its threads and its clock are the model's."""
 
     _clock_us = staticmethod(_clock_us)
 
@@ -144,12 +144,12 @@ class _Writer(Writer):
         super().__init__(sink, *arguments, **named)
 
     def progress(self, commit_position: CommitPosition) -> Any:
-        """Keep the commit position itself, for the judge."""
+        """Return the commit position itself, for the judge."""
         return SimpleNamespace(commit_position=commit_position)
 
 
 class Session:
-    """One session of the daemon, from its start to the break of its connection, within `clock.run`."""
+    """One session of the daemon, from its start to the loss of its connection, within `clock.run`."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Session:
         check: Callable[[int], None],
         daemon: Daemon | None = None,
     ) -> None:
-        """`check` is told each position that is confirmed. Without `daemon` the core takes what it can take."""
+        """`check` is called with each confirmed position. Without `daemon` the core has its widest options."""
         self._random = random
         written_lsn = kafka.progress.commit_lsn
         self.assembler = _Watched(
@@ -207,7 +207,7 @@ class Session:
         self._pace_s = random.choice([0.0, 0.0005, 0.01, 15.0])
 
     async def run(self, batches: Iterable[list[Item]], *, is_stopped: bool) -> CdcdError | None:
-        """Take the batches; what ended the session before they did. `is_stopped`: all of it is made durable first."""
+        """Process the batches; return an error that ended the session early. `is_stopped`: drain all of it first."""
         async with in_background(self._writer.run()) as background:
             try:
                 is_unsafe = await self._fed(batches, background)
@@ -230,7 +230,7 @@ class Session:
         return None
 
     async def _closed(self) -> None:
-        """As the daemon ends a session; otherwise it is as if it were killed."""
+        """End the session as the daemon does it; without this the session ends as by SIGKILL."""
         with contextlib.suppress(CdcdError):
             await self._writer.close()
 

@@ -1,12 +1,12 @@
-"""One simulation: work, sessions that end anywhere, the daemon's core, and the comparison with what was committed.
+"""One simulation: work, sessions that end anywhere, the daemon's core, and the comparison with the committed work.
 
-In: a seed, or a case that was shrunk.  Out: the number of messages, or an AssertionError.
-Every session has a new core, starts from a position that was stored before, and what it had not made durable is
-lost, unless its commit was on its way. Any may end by what goes wrong in Kafka. One that could not tell whose its
-messages are is followed by one without streaming. Judged are the transactions in Kafka, each once, in commit
-order, and each position that is confirmed. A half of them runs with what the daemon sets, on a server that does not
-tell of everything; and the slot may have been somebody else's, who has confirmed PREPAREs: then all goes on to the
-first COMMIT PREPARED of such, and halts there, in each session.
+In: a seed, or a shrunk case.  Out: the number of messages, or an AssertionError.
+Every session has a new core and starts from a stored position. At its end, changes that are not durable are lost,
+unless their commit was already sent. Errors of Kafka may end a session. If streaming is unsafe, because the owner of
+a message is not known, the next session has no streaming. The judge checks the transactions in Kafka, each once and
+in commit order, and each confirmed position. Half of the simulations have the daemon's options, some on a server that
+does not report everything. The slot may have belonged to another client that confirmed PREPAREs: then each session
+continues up to the first COMMIT PREPARED of such a transaction, and halts there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TWO_PHASE_WAYS = tuple(way for way in WAYS if way[0] >= 3)
 
 
 def expected(work: Work, from_lsn: int = 0, to_lsn: int | None = None) -> list[tuple[Seen, list[Seen]]]:
-    """What the model says, in commit order, without transactions that have nothing to show."""
+    """Return the model's transactions in commit order, without empty ones."""
     return [
         ((one.xid, one.commit_lsn, one.origin), list(_model(one)))
         for one in work.committed
@@ -55,7 +55,7 @@ def _model(one: Committed) -> Iterator[Seen]:
 
 
 class Simulation:
-    """The work, what is durable of it, and the slot, over all sessions."""
+    """The work, its durable part, and the slot, over all sessions."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Simulation:
         is_foreign: bool = False,
         odds: Odds | None = None,
     ) -> None:
-        """`is_foreign`: somebody else has confirmed a part of the WAL, over a slot that had two_phase.
+        """`is_foreign`: another client has confirmed a part of the WAL, through a slot with two_phase.
 
-        `odds`: what goes wrong in Kafka; by default each session has its own.
+        `odds`: the faults of Kafka; by default each session has other odds.
         """
         self._work = work
         self._random = random
@@ -76,7 +76,7 @@ class Simulation:
         self._odds = odds
         self._may_stream = True
         self._two_phase_at_lsn: int | None = None
-        """From where on what is prepared comes at its PREPARE; None before two_phase is switched on."""
+        """From this LSN on, prepared transactions are sent at PREPARE; None before two_phase is switched on."""
         self._prepares = [record for record in work.wal if isinstance(record, Prepare)]
         self._decisions = [one for one in work.wal if isinstance(one, End) and one.prepared is not None]
         self._ends = {end.prepared.lsn: end.lsn for end in self._decisions if end.prepared is not None}
@@ -86,12 +86,12 @@ class Simulation:
             xid for one in work.wal if isinstance(one, SubAbort) for xid in one.xids
         )
         self.loss_lsn: int | None = None
-        """Where the first COMMIT PREPARED begins whose rows do not come."""
+        """The LSN of the first COMMIT PREPARED whose rows are not sent."""
         if is_foreign:
             self._confirm_as_others()
 
     def _confirm_as_others(self) -> None:
-        """Anywhere, mostly between a PREPARE and its COMMIT PREPARED."""
+        """Confirm a random position, mostly between a PREPARE and its COMMIT PREPARED."""
         commits = [(one.prepared, one) for one in self._decisions if one.is_commit and one.prepared]
         lsns = [one.lsn for one in self._work.wal]
         if commits and self._random.random() < 0.8:
@@ -104,7 +104,7 @@ class Simulation:
         self.loss_lsn = next((end.lsn for prepare, end in commits if prepare.lsn < lsn <= end.lsn), None)
 
     def _daemon(self, start_lsn: int) -> Daemon | None:
-        """A daemon asks PostgreSQL for what is prepared only before it has stored anything itself."""
+        """Return the daemon's state; a daemon queries prepared transactions only before it has stored a position."""
         if not self._is_daemon:
             return None
         if self._is_foreign and len(self._kafka.ends) == 1:
@@ -116,7 +116,7 @@ class Simulation:
         return Daemon(before, self._rolled_back)
 
     def _asked(self, now_lsn: int) -> PreparedBefore:
-        """What PostgreSQL says when its WAL ends there."""
+        """Return the prepared transactions of a server whose WAL ends there."""
         undecided = {
             (one.top, one.gid)
             for one in self._prepares
@@ -125,18 +125,18 @@ class Simulation:
         return PreparedBefore(now_lsn, frozenset(undecided))
 
     def session(self, limit: int | None, *, two_phase: bool) -> int:
-        """Run one session; after `limit` messages its connection breaks. Return how many were sent."""
+        """Run one session; after `limit` messages its connection breaks. Return the number of messages sent."""
         random = Random(self._random.random())
         sink = Sink(self._kafka, random, self._odds or Odds.of(random))  # F76: first of all
         version, streaming = random.choice(TWO_PHASE_WAYS if two_phase else WAYS)
         streaming = streaming if self._may_stream else "off"
         options = StreamOptions(version, streaming, messages=True, two_phase=two_phase)
         if two_phase and self._two_phase_at_lsn is None:
-            self._two_phase_at_lsn = self._kafka.ends[-1]  # the daemon asks for the last position
+            self._two_phase_at_lsn = self._kafka.ends[-1]  # the daemon starts at the last position
         start_lsn = self._start_lsn(random)
         at_lsn = self._two_phase_at_lsn or 0
         daemon = self._daemon(start_lsn)
-        # What was only locked looks like a loss on a slot of others.
+        # On another client's slot, a transaction that only locked rows looks like a loss.
         is_reticent = self._is_daemon and not self._is_foreign and random.random() < 0.5
         walsender = Walsender(
             self._work.wal, options, start_lsn, random, two_phase_at_lsn=at_lsn, is_reticent=is_reticent
@@ -155,37 +155,43 @@ class Simulation:
         session, ended_by = clock.run(lived())
         sent = wire.sent
         self._may_stream = not isinstance(ended_by, UnsafeStreaming)
-        if not self._may_stream:  # as the daemon does it
+        if not self._may_stream:  # like the daemon
             assert streaming != "off"
             return sent if limit is not None else sent + self.session(None, two_phase=two_phase)
         if isinstance(ended_by, PreparedMissing):
-            assert ended_by.context["commit_lsn"] == self.loss_lsn, "a loss where none is"
+            assert ended_by.context["commit_lsn"] == self.loss_lsn, "a loss is reported where there is none"
         elif isinstance(ended_by, SinkUnavailable) and limit is None:
-            return sent + self.session(None, two_phase=two_phase)  # as the daemon does it
+            return sent + self.session(None, two_phase=two_phase)  # like the daemon
         if limit is None and ended_by is None:
-            # Without two_phase what is never decided is a stream that never ends.
+            # Without two_phase the stream of an undecided prepared transaction never ends.
             endless = 0 if two_phase else len(self._prepares) - len(self._ends)
-            assert session.assembler.open_streams <= endless, "streams left open though all have ended"
+            assert session.assembler.open_streams <= endless, (
+                "a stream is open although its transaction has ended"
+            )
         return sent
 
     def _start_lsn(self, random: Random) -> int:
-        """A position that was stored, mostly the last; none before two_phase was switched on."""
+        """Return a stored position, mostly the last one, and none from before two_phase was switched on."""
         ends = [end for end in self._kafka.ends if end >= (self._two_phase_at_lsn or 0)]
         return random.choice([random.choice(ends), *ends[-1:] * 3])
 
     def _confirmed(self, lsn: int, start_lsn: int, walsender: Walsender) -> None:
-        """F2, F7, F33: what begins before a position that is confirmed does not come again."""
+        """F2, F7, F33: check a confirmed position, because WAL before it is not sent again."""
         for one in self._work.committed:
             if one.whats and self._from_lsn <= one.commit_lsn < lsn:
-                assert one.commit_lsn in self._kafka.commit_lsns, "confirmed before it is durable"
+                assert one.commit_lsn in self._kafka.commit_lsns, (
+                    "a transaction is confirmed before it is durable"
+                )
         if self._two_phase_at_lsn is not None:
             for prepare in self._prepares:
                 if start_lsn <= prepare.lsn < lsn and prepare.lsn not in walsender.passed_over:
                     decision_lsn = self._ends.get(prepare.lsn)
-                    assert decision_lsn in walsender.decided, "confirmed beyond a PREPARE that is undecided"
+                    assert decision_lsn in walsender.decided, (
+                        "the confirmed position is behind an undecided PREPARE"
+                    )
 
     def compare(self) -> None:
-        """Each committed transaction is there once, in commit order, and nothing else is."""
+        """Assert that each committed transaction is there once, in commit order, and nothing else."""
         found = self._kafka.transactions
         wanted = expected(self._work, self._from_lsn, self.loss_lsn)
         assert [(head, whats) for head, whats in found if whats] == wanted
@@ -203,10 +209,10 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Case:
-    """One simulation, whole. `odds` None: each session has its own of what goes wrong in Kafka.
+    """All parameters of a simulation. `odds` None: each session has random odds of Kafka's faults.
 
-    `breaks`: after how many messages each session but the last one ends. From session `two_phase_from` on they have
-    two_phase. `is_daemon`: with what the daemon sets. `is_foreign`: on a slot of somebody else, which has two_phase.
+    `breaks`: the number of messages of each session but the last one. Sessions from number `two_phase_from` on have
+    two_phase. `is_daemon`: with the daemon's options. `is_foreign`: on another client's slot, which has two_phase.
     """
 
     seed: int
@@ -219,7 +225,7 @@ class Case:
 
 
 def drawn(seed: int, **given: Any) -> Case:
-    """The seed's case, but for what is given."""
+    """Return the seed's case with the given parameters replaced."""
     random = Random(f"{seed} case")
     steps = random.choice([10, 40, 40, 120, 300])
     breaks = tuple(random.randint(0, 200) for _ in range(random.choice([0, 0, 1, 2, 4])))
@@ -231,12 +237,12 @@ def drawn(seed: int, **given: Any) -> Case:
 
 
 def simulate(seed: int, **given: Any) -> int:
-    """Run the seed's simulation; the number of CopyData messages sent. AssertionError where model and core differ."""
+    """Run the seed's simulation. Return the number of CopyData messages. AssertionError if model and core differ."""
     return run(drawn(seed, **given))
 
 
 def run(case: Case) -> int:
-    """Run one simulation; as `simulate`. The work is the seed's alone: of fewer steps it is the beginning."""
+    """Run one simulation like `simulate`. The work depends only on the seed: fewer steps are a prefix of it."""
     work = Generator(Random(f"{case.seed} work")).work(case.steps)
     random = Random(f"{case.seed} sessions")
     simulation = Simulation(
@@ -258,7 +264,7 @@ class _Wire:
         self.sent = 0
 
     def __iter__(self) -> Iterator[list[Item]]:
-        """Batches of any size, until the connection breaks or there is nothing more."""
+        """Yield batches of random sizes, until the connection breaks or the messages end."""
         payloads, in_stream = iter(self._walsender.payloads()), False
         while True:
             size = self._random.choice([1, 1, 3, 20])

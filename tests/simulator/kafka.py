@@ -1,11 +1,11 @@
-"""Kafka as a model: transactions of one transactional id, what of them is durable, and what can go wrong with them.
+"""A model of Kafka: the transactions of one transactional id, their durable part, and faults.
 
 In: the calls of `pipeline.writer.Writer`, a seeded `random.Random`.  Out: `Kafka`: complete transactions in the order
 in which they became durable, and the last progress record.
-What may happen: the queue takes a part of what it is given; a record or a transaction is refused, and the transaction
-aborted; nobody knows whether a commit has happened (F76), or it happens after its process has died; an older process
-writes on after a newer one has begun (F64), and is refused; a request to commit is sent twice, and the first one
-comes when a later transaction is open (F77), which it ends if its epoch is the same.
+Faults: the queue accepts only a part of the records; a record or a transaction is refused, and the transaction is
+aborted; the result of a commit is unknown (F76), or the commit happens after its process has died; an older process
+continues after a newer one has started (F64), and is refused; a commit request is sent twice, and the first one
+arrives while a later transaction is open (F77), which it ends if the epochs are equal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cdcd.model import Progress, TransactionInfo
 
 Seen = tuple[object, ...]
 LOOSE = None
-"""In place of a transaction's head."""
+"""Instead of the transaction, for messages outside of one."""
 
 
 @dataclass
 class Kafka:
-    """What has become durable. `ends`: each position that was stored, any of which a slot may stand at."""
+    """The durable transactions. `ends`: all stored positions; the slot may be at any of them."""
 
     transactions: list[tuple[Seen, list[Seen]]] = field(default_factory=list)
     loose: list[object] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Kafka:
     commit_lsns: set[object] = field(default_factory=set)
     epoch: int = 0
     in_flight: Callable[[], None] | None = None
-    """A commit that was sent by a process that is no more."""
+    """The last commit request of a process that has ended."""
     late_epoch: int | None = None
-    """Of a request to commit that is still on its way, though its transaction is committed."""
+    """The epoch of a duplicate commit request that has not arrived, although its transaction is committed."""
     late_requests: int = 0
-    """How many of them have come while a transaction was open."""
+    """The number of duplicate requests that arrived while a transaction was open."""
 
     def initialise(self, random: Random) -> int:
-        """A new producer: whatever the one before has sent is decided now; its epoch."""
+        """Start a new producer, which decides the last commit request before; return the new epoch."""
         in_flight, self.in_flight = self.in_flight, None
         if in_flight is not None and random.random() < 0.5:
             in_flight()
@@ -51,48 +51,52 @@ class Kafka:
         return self.epoch
 
     def late_arrives(self, records: Sequence[Any]) -> bool:
-        """Whether the request that is on its way ends the open transaction, of which these records are there."""
+        """Let the duplicate request arrive. Return whether it ends the open transaction, which has these records."""
         epoch, self.late_epoch = self.late_epoch, None
         self.late_requests += epoch is not None
         if epoch != self.epoch:
             return False
         begun: set[object] = set()
-        for info, what in records:
+        for info, change in records:
             if info is not LOOSE:
-                self._take(info, what, begun)
+                self._take(info, change, begun)
         return True
 
     def commit(self, records: Sequence[Any], progress: CommitPosition) -> None:
-        """Take one Kafka transaction: whole PostgreSQL transactions, maybe a part of one, and a progress record."""
-        assert progress.end_lsn >= self.progress.end_lsn, "what may be confirmed moves back (F3)"
+        """Commit a Kafka transaction: complete PostgreSQL transactions, maybe a part of one, a progress record."""
+        assert progress.end_lsn >= self.progress.end_lsn, "the stored position moves back (F3)"
         begun: set[object] = set()
-        for info, what in records:
+        for info, change in records:
             if info is LOOSE:
-                self.loose.append(what)
+                self.loose.append(change)
             else:
-                self._take(info, what, begun)
+                self._take(info, change, begun)
                 part = progress.part is not None and info.commit_lsn == progress.part.commit_lsn
-                assert part or info.commit_lsn <= progress.commit_lsn, "a part of a transaction is committed"
+                assert part or info.commit_lsn <= progress.commit_lsn, (
+                    "the last transaction is incomplete, but not marked as a part"
+                )
         if progress.part is not None:
             (_, last_lsn, _), changes = self.transactions[-1]
-            assert last_lsn == progress.part.commit_lsn, "a part of a transaction that is not the last"
-            assert len(changes) == progress.part.tx_seq, "another number of its changes is written"
+            assert last_lsn == progress.part.commit_lsn, (
+                "a part belongs to a transaction that is not the last"
+            )
+            assert len(changes) == progress.part.tx_seq, "the number of written changes differs from tx_seq"
         self.progress = progress
         self.ends.append(progress.end_lsn)
 
-    def _take(self, info: TransactionInfo, what: Seen, begun: set[object]) -> None:
+    def _take(self, info: TransactionInfo, change: Seen, begun: set[object]) -> None:
         begun_before = self.progress.part is not None and self.progress.part.commit_lsn == info.commit_lsn
         if info.commit_lsn not in begun and not begun_before:
-            assert info.commit_lsn not in self.commit_lsns, "a transaction comes again, or in two parts"
+            assert info.commit_lsn not in self.commit_lsns, "a transaction is repeated or split"
             begun.add(info.commit_lsn)
             self.commit_lsns.add(info.commit_lsn)
             self.transactions.append(((info.xid, info.commit_lsn, info.origin), []))
-        self.transactions[-1][1].append(what)
+        self.transactions[-1][1].append(change)
 
 
 @dataclass(frozen=True)
 class Odds:
-    """How often each thing goes wrong, and how long a commit takes."""
+    """The probability of each fault, and the duration of a commit."""
 
     refused: float = 0.0
     aborted: float = 0.0
@@ -102,7 +106,7 @@ class Odds:
 
     @classmethod
     def of(cls, random: Random) -> Odds:
-        """In most sessions nothing but the connection breaks."""
+        """Return random odds; most sessions have no faults of Kafka."""
         commit_s = random.choice([0.0, 0.001, 0.02])
         if random.random() < 0.6:
             return cls(commit_s=commit_s)
@@ -121,7 +125,7 @@ class Sink:
         self._torn: SinkUnavailable | None = None
         self.renewal_reason = ""
         self.committing: Callable[..., None] | None = None
-        """What the writer calls to commit."""
+        """The function that the writer calls to commit."""
 
     def begin(self) -> None:
         """Begin a Kafka transaction."""
@@ -133,7 +137,7 @@ class Sink:
         return records
 
     def produce(self, records: Sequence[Any], start: int) -> int:
-        """Take some or all of the records."""
+        """Accept some or all of the records."""
         opened = self._usable()
         if self._random.random() < self._odds.refused:
             raise SinkUnavailable("a record is refused")
@@ -150,19 +154,19 @@ class Sink:
             raise self._torn
 
     def poll(self, _timeout_s: float) -> None:
-        """Nothing to tell."""
+        """Do nothing: there are no delivery reports."""
 
     def send_now(self, _timeout_s: float) -> None:
-        """What is taken has gone."""
+        """Do nothing: accepted records are already sent."""
 
     def commit_soon(self) -> None:
-        """Nothing has to join."""
+        """Do nothing: no request has to be sent before a commit."""
 
     def commit(self, progress: Progress) -> Progress:
-        """Make it durable, or not, or nobody knows."""
+        """Commit the transaction, abort it, or raise because the result is unknown."""
         records, commit_position = self._usable(), progress.commit_position  # type: ignore[attr-defined]
         if self._epoch != self._kafka.epoch:
-            raise SinkFenced("a newer process has begun")
+            raise SinkFenced("a newer process has started")
         if self._random.random() < self._odds.aborted:
             raise SinkUnavailable("the transaction is aborted")
         self._meet_late(records)
@@ -170,7 +174,7 @@ class Sink:
         if not is_unknown or self._random.random() < 0.5:
             self._kafka.commit(records, commit_position)
         if is_unknown:
-            self._torn = SinkUnavailable("nobody knows whether it is committed")
+            self._torn = SinkUnavailable("the result of the commit is unknown")
             raise self._torn
         self._open = None
         if self._random.random() < self._odds.twice:
@@ -178,36 +182,36 @@ class Sink:
         return progress
 
     def renew_epoch(self) -> None:
-        """A new producer, between two transactions."""
-        assert self._open is None, "a new producer within a transaction"
+        """Renew the producer epoch between two transactions."""
+        assert self._open is None, "the epoch is renewed within a transaction"
         if self._random.random() < self._odds.refused:
-            raise SinkUnavailable("no new producer is to be had")
+            raise SinkUnavailable("no new epoch is available")
         self._epoch, self.renewal_reason = self._kafka.initialise(self._random), ""
 
     def sent(self, progress: Progress) -> None:
-        """The request to commit is on its way; its process may not be there when it is answered."""
+        """Record that the commit request has been sent; its process may end before the response."""
         records, commit_position = list(self._usable()), progress.commit_position  # type: ignore[attr-defined]
         self._kafka.in_flight = lambda: self._kafka.commit(records, commit_position)
 
     def abort(self) -> None:
-        """Forget it."""
+        """Abort the open transaction."""
         self._usable()
         self._open = None
 
     def _usable(self) -> list[Any]:
         if self._torn is not None:
             raise self._torn
-        assert self._open is not None, "nothing is open"
+        assert self._open is not None, "no transaction is open"
         return self._open
 
     def start(self, call: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        """In place of a thread: `call` happens after a while of the virtual clock, at once as seen from elsewhere."""
+        """Instead of a thread, run `call` after a pause of the virtual clock, atomically for all other tasks."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if call == self.committing:
             self.sent(*arguments)
 
-        def happen() -> None:  # what is wrong ends the loop by `clock`'s exception handler
+        def happen() -> None:  # an AssertionError ends the loop by `clock`'s exception handler
             if future.cancelled():
                 return
             self._kafka.in_flight = None
@@ -215,7 +219,7 @@ class Sink:
                 future.set_result(call(*arguments))
             except CdcdError as error:
                 future.set_exception(error)
-                future.exception()  # nobody may be there any more to take it
+                future.exception()  # the awaiting task may have ended
 
         loop.call_later(self._random.uniform(0, self._odds.commit_s), happen)
         return future

@@ -1,7 +1,7 @@
-"""Make a failing simulation smaller for as long as it fails in the same way.
+"""Shrink a failing simulation while it fails in the same way.
 
-In: a case that fails.  Out: one with less work, fewer sessions, fewer faults, that fails by the same kind of error.
-Must not: take another failure for the same: only the class of the error and the line that it came from count.
+In: a failing case.  Out: a case with less work, fewer sessions and fewer faults that fails with the same error.
+Must not: confuse two failures: they are the same if the class of the error and its line are equal.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ MOST_RUNS = 500
 
 
 def failure_of(case: Case) -> tuple[str, str, int | None] | None:
-    """What a case fails with and where, None when it does not."""
+    """Return the error of a failing case and its position; None if the case does not fail."""
     try:
         run(case)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure of the simulation
+    except Exception as error:  # noqa: BLE001 - every error is a failure of the simulation
         last = traceback.extract_tb(error.__traceback__)[-1]
         return type(error).__name__, last.filename, last.lineno
     return None
 
 
 def shrunk(case: Case) -> Case:
-    """The smallest case that was found."""
+    """Return the smallest failing case found."""
     failure, left = failure_of(case), MOST_RUNS
-    assert failure is not None, "nothing to shrink"
+    assert failure is not None, "the case does not fail"
     smaller = iter(_smaller(case))
     while left and (one := next(smaller, None)) is not None:
         left -= 1
@@ -39,7 +39,7 @@ def shrunk(case: Case) -> Case:
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """The largest steps down first."""
+    """Yield smaller cases, the smallest first."""
     for steps in (case.steps // 2, case.steps * 3 // 4, case.steps - 1):
         if 0 < steps < case.steps:
             yield replace(case, steps=steps)

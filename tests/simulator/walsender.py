@@ -1,11 +1,11 @@
-"""What a walsender writes for some WAL: plain, streamed and prepared transactions, relations as pgoutput has them.
+"""The output of a walsender for some WAL: plain, streamed and prepared transactions, relations as in pgoutput.
 
 In: WAL records, options, a start position, a seeded `random.Random`.  Out: CopyData payloads in wire order.
 Follows the rules of PostgreSQL's reorderbuffer.c and pgoutput.c: a transaction may be streamed at any moment
-from the start position on; what an aborted subtransaction had is dropped from what was not sent yet; a relation
-is sent again after an invalidation, and inside a stream counts as sent for that transaction only. With two_phase
-a transaction comes at its PREPARE when that does not begin below the start; its decision comes without rows,
-unless it was prepared before two_phase was switched on: then it is sent whole at COMMIT PREPARED (F33, F34).
+from the start position on; unsent changes of an aborted subtransaction are dropped; a relation is sent again after
+an invalidation, and within a stream counts as sent for that transaction only. With two_phase a transaction is sent at
+its PREPARE, unless the PREPARE is before the start; its decision is sent without rows. A transaction prepared before
+two_phase was switched on is sent as a whole at COMMIT PREPARED (F33, F34).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Entry:
 
 
 class Walsender:
-    """One session. `decided`: the LSNs of the decisions about prepared transactions that it has sent.
+    """One session. `decided`: the LSNs of the sent decisions about prepared transactions.
 
-    `passed_over`: those of the PREPAREs that it has said nothing of, because nothing was changed. `is_reticent`: it
-    does so, as PostgreSQL 15 to 17, and does not tell of each rollback of what it has streamed.
+    `passed_over`: the LSNs of PREPAREs without changes, which were not sent. `is_reticent`: such PREPAREs are not
+    sent, as by PostgreSQL 15 to 17, and neither are some rollbacks of streamed subtransactions.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Walsender:
         self._eagerness = random.choice([0.02, 0.2, 0.7]) if options.streaming != "off" else 0.0
         self._buffers: dict[int, list[Change]] = {}
         self._passed_over: dict[int, list[Change]] = {}
-        """What was prepared below the start, until its decision."""
+        """Transactions prepared before the start, until their decision."""
         self._streamed: dict[int, set[int]] = {}
         self._origins = {record.top: record.origin for record in wal if isinstance(record, End)}
         self._entries: dict[int, _Entry] = {}
 
     def payloads(self) -> Iterator[bytes]:
-        """Yield what is sent until the end of the WAL."""
+        """Yield the payloads sent until the end of the WAL."""
         for record in self._wal:
             yield from self._decoded(record)
             if self._random.random() < 0.1:
@@ -118,7 +118,7 @@ class Walsender:
             is_announced = streamed is not None and (xid in streamed or xid == top)
             if is_announced and xid != top and self._is_reticent and self._random.random() < 0.4:
                 continue
-            # PostgreSQL 18 also tells of subtransactions of which it has sent nothing.
+            # PostgreSQL 18 also reports the rollback of subtransactions of which it has sent nothing.
             if is_announced or (
                 self._options.streaming != "off" and xid != top and self._random.random() < 0.2
             ):
@@ -139,7 +139,7 @@ class Walsender:
             return
         changes = self._buffers.pop(end.top, [])
         if not changes and self._random.random() < 0.5:
-            return  # PostgreSQL 15 and later leave out what is empty
+            return  # PostgreSQL 15 and later skip empty transactions
         yield self._sent(end.lsn, m.Begin(end.lsn, end.lsn * 3, end.top))
         yield from self._origin(end.top, end.lsn)
         for change in changes:
@@ -154,12 +154,12 @@ class Walsender:
             if prepare.top in self._buffers:
                 yield from self._segment(prepare.top)
             yield self._sent(prepare.lsn, m.StreamPrepare(*times))
-            self._forget(prepare.top, is_commit=False)  # relations are sent again to others
+            self._forget(prepare.top, is_commit=False)  # relations are sent again to other transactions
         else:
             yield from self._whole(prepare, self._buffers.pop(prepare.top, []))
 
     def _whole(self, prepare: Prepare, changes: list[Change]) -> Iterator[bytes]:
-        """From Begin Prepare to Prepare; also when it is empty."""
+        """Yield Begin Prepare, the changes, and Prepare; also for an empty transaction."""
         times = (prepare.lsn, prepare.end_lsn, prepare.lsn * 3, prepare.top, prepare.gid)
         if not changes and self._is_reticent:
             self.passed_over.add(prepare.lsn)

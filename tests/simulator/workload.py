@@ -1,9 +1,9 @@
-"""Random work of several sessions at once, as the WAL that it leaves and the transactions that it commits.
+"""Random work of several concurrent sessions: its WAL, and its committed transactions.
 
-In: a seeded `random.Random`.  Out: `Work`: WAL records in LSN order, and what a reader has to end up with.
-Invariant: the work is possible: locks of DDL and TRUNCATE are respected, also by what is prepared, savepoints
-nest, an aborted subtransaction takes the released ones below it with it, innermost first; a gid is used again
-only when it is decided.
+In: a seeded `random.Random`.  Out: `Work`: WAL records in LSN order, and the expected result of a reader.
+Invariant: the work is possible in PostgreSQL: prepared and other transactions respect the locks of DDL and TRUNCATE,
+savepoints nest, an aborted subtransaction also aborts the subtransactions released into it, innermost first; a gid is
+reused only after its decision.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from random import Random
 FIRST_LSN = 0x16_0000_0100
 MAX_DEPTH = 5
 GIDS = ("a", "b", "c")
-# How often each step is taken, in the order of `_step`: mostly rows, or much DDL and rolling back.
+# The weights of the steps, in the order of `_step`: mostly rows, or much DDL and many rollbacks.
 MIXES = ((12, 2.5, 1, 1.5, 0.7, 0.8, 0.5, 0.7, 0.3), (6, 3, 1, 2, 1, 3, 1.5, 0.3, 0.2))
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A table as of one moment."""
+    """A table at one moment."""
 
     relid: int
     name: str
@@ -30,7 +30,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Row:
-    """A row change: I, U or D, with a value for each column of the table as it was then."""
+    """A row change: I, U or D, with a value for each column of the table at that time."""
 
     verb: str
     schema: Schema
@@ -76,7 +76,7 @@ class Loose:
 
 @dataclass(frozen=True)
 class SubAbort:
-    """ROLLBACK TO: these subtransactions are gone, innermost first."""
+    """ROLLBACK TO: these subtransactions are aborted, innermost first."""
 
     lsn: int
     top: int
@@ -114,7 +114,7 @@ WalRecord = Change | Loose | SubAbort | Prepare | End
 
 @dataclass(frozen=True)
 class Committed:
-    """What a reader has to see of one transaction."""
+    """The expected contents of one transaction."""
 
     xid: int
     commit_lsn: int
@@ -125,7 +125,7 @@ class Committed:
 
 @dataclass
 class Work:
-    """What was done, and what a reader has to see of it."""
+    """The WAL records, and the committed transactions that a reader must see."""
 
     wal: list[WalRecord] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Work:
 
 @dataclass
 class _Open:
-    """A transaction in progress: the savepoints it is in, and what each subtransaction has below it."""
+    """A transaction in progress: its open savepoints, and the subtransactions released into each one."""
 
     top: int
     origin: str | None
@@ -144,28 +144,28 @@ class _Open:
     prepared: Prepare | None = None
 
     def below(self, xid: int) -> list[int]:
-        """This subtransaction after all that were released into it."""
+        """Return this subtransaction after all that were released into it."""
         return [one for child in self.released.get(xid, []) for one in self.below(child)] + [xid]
 
     def innermost_first(self, depth: int) -> tuple[int, ...]:
-        """The subtransactions from this depth of the path on."""
+        """Return the subtransactions from this depth of the path on."""
         return tuple(one for xid in reversed(self.path[depth:]) for one in self.below(xid))
 
 
 class Generator:
-    """Makes one `Work`."""
+    """Generates one `Work`."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._lsn = FIRST_LSN
         self._max_open = random.choice([2, 3, 6])
         self._mix = random.choice(MIXES)
-        self._xid = random.choice([700, 2**32 - 20, 2**31 - 9])  # also across the wrap
+        self._xid = random.choice([700, 2**32 - 20, 2**31 - 9])  # also across the wraparound
         self._serial = 0
         self._open: list[_Open] = []
         self._undecided: list[_Open] = []
         self._ends = random.choice([(3, 1, 0), (2, 1, 1), (1, 1, 3)])
-        """How often COMMIT, ROLLBACK and PREPARE are taken."""
+        """The weights of COMMIT, ROLLBACK and PREPARE."""
         self._waiting: list[int] = []
         self._work = Work()
         self._schemas = {
@@ -174,7 +174,7 @@ class Generator:
         }
 
     def work(self, steps: int) -> Work:
-        """Do this many steps, then end what is open; of what is prepared a part stays so for ever."""
+        """Take this many steps, then end open transactions; some prepared transactions are never decided."""
         for _ in range(steps):
             self._step()
         while self._open:
@@ -195,7 +195,7 @@ class Generator:
             return
         one = random.choice(self._open)
         if self._waiting and random.random() < 0.5:
-            self._row(one, self._waiting.pop())  # as who waited for the lock goes on first
+            self._row(one, self._waiting.pop())  # the session that waited for the lock continues first
             return
         steps = (self._row, self._savepoint, self._release, self._rollback_to, self._end)
         rare = (self._alter, self._truncate, self._emit, self._emit_loose)
@@ -298,7 +298,7 @@ class Generator:
             whats = tuple(change.what for change in one.changes)
             self._work.committed.append(Committed(one.top, lsn, end_lsn, one.origin, whats))
 
-    # --- what follows from it -----------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------
 
     def _change(self, one: _Open, what: What) -> None:
         change = Change(self._next()[0], one.top, one.path[-1], what)
@@ -328,16 +328,16 @@ class Generator:
         )
 
     def _others(self, one: _Open) -> list[_Open]:
-        """Who holds locks beside this one; what is prepared keeps its own."""
+        """Return the other transactions with locks, including prepared ones."""
         return [other for other in (*self._open, *self._undecided) if other is not one]
 
     def _next(self) -> tuple[int, int]:
-        """Where the next record begins and ends: often right behind the one before (F1)."""
+        """Return the start and end of the next record, which often starts where the one before ends (F1)."""
         lsn = self._lsn + self._random.choice([0, 0, 8])
         self._lsn = lsn + self._random.randint(8, 64)
         return lsn, self._lsn
 
     def _new_xid(self) -> int:
         xid = self._xid
-        self._xid = self._xid + 1 if self._xid < 2**32 - 1 else 3  # 0 to 2 are not given out
+        self._xid = self._xid + 1 if self._xid < 2**32 - 1 else 3  # 0 to 2 are not assigned
         return xid

@@ -133,8 +133,8 @@ class _Truth:
         lag = self.lags[at]
         first = bisect_left(self._offsets, self.lags[at - 1].end_offset) - 2 if at else -1
         end = bisect_left(self._offsets, lag.end_offset)
-        said = [one.commit_s for one in self.committed[max(0, first) : end] if one.commit_s is not None]
-        return min(said if first >= 0 else [*said, lag.began_s - SAME_PROCESS_S], default=-inf)
+        times_s = [one.commit_s for one in self.committed[max(0, first) : end] if one.commit_s is not None]
+        return min(times_s if first >= 0 else [*times_s, lag.began_s - SAME_PROCESS_S], default=-inf)
 
 
 def _bytes(lags: Sequence[Lag], at: int, truth: _Truth) -> Iterator[Finding]:

@@ -38,9 +38,9 @@ def one_partition_per_key(events: Sequence[Event], partition_of: dict[tuple[str,
     findings = []
     for event in events:
         if event.key is not None and event.op != "t":
-            kept = partition_of.setdefault((event.topic, event.key), event.partition)
-            if kept != event.partition:
-                findings.append(Finding("d", f"{event}: its key was in partition {kept}"))
+            partition = partition_of.setdefault((event.topic, event.key), event.partition)
+            if partition != event.partition:
+                findings.append(Finding("d", f"{event}: its key was in partition {partition}"))
     return findings
 
 

@@ -21,19 +21,19 @@ def first_ones(
     events: Sequence[Event], last: Mapping[Place, Order], tables: Mapping[str, Table]
 ) -> tuple[list[Event], list[Finding]]:
     """Return the events without repetitions, and (g) the repetitions that differ from the first occurrence."""
-    kept, findings = [], []
+    remaining, findings = [], []
     first: dict[tuple[Place, Order], Event] = {}
     dropped: dict[Place, Event | None] = {}
     left = Counter((event.place, event.sequence) for event in events if event.op != "x")
     for event, following in zip(events, [*events[1:], None], strict=True):
         at = event.place, event.sequence
         if event.is_odd:
-            kept.append(event)
+            remaining.append(event)
             continue
         if event.op == "x":
             deleted = dropped.get(event.place)
             if deleted is None or (deleted.op, deleted.key) != ("d", event.key):
-                kept.append(event)
+                remaining.append(event)
             continue
         left[at] -= 1
         is_repeated = at in first or event.sequence <= last.get(event.place, (0, 0, 0))
@@ -44,8 +44,8 @@ def first_ones(
             continue
         first[at] = event
         dropped[event.place] = None
-        kept.append(event)
-    return kept, findings
+        remaining.append(event)
+    return remaining, findings
 
 
 def _reported(event: Event) -> tuple[object, ...]:
