@@ -33,6 +33,7 @@ from tests.support.shared import (
     SharedBroker,
     SharedRegistry,
     SharedServers,
+    TopicCleanup,
     shared_address,
 )
 from tests.support.spreading import Spreading
@@ -130,8 +131,10 @@ def shared_kafka_and_door(request: pytest.FixtureRequest) -> Iterator[tuple[Kafk
         broker, doors = request.getfixturevalue("own_kafka_and_doors")
         yield broker, doors.proxies[0]
         return
+    broker = SharedBroker(address.port)
+    request.config.pluginmanager.register(TopicCleanup(broker.bootstrap))
     with Proxy(address.proxied_port, at=("127.0.0.1", address.door_port)) as door:
-        yield SharedBroker(address.port), door
+        yield broker, door
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ Names isolate the tests: each test has its own topics, subjects and transactiona
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
 import shutil
 import threading
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.kafka import SMALL_JVM, KafkaBroker
 from cdcd.demo.stack.ports import free_port
@@ -28,7 +32,8 @@ from cdcd.demo.stack.registry import SchemaRegistry
 _INPUT = "shared_servers"
 BROKER_SETTINGS = {
     # The default interval of the search for timed-out transactions is 10 s.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300"
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300",
+    "log.segment.delete.delay.ms": "1000",
 }
 ROOMY_JVM = ("-Xmx768m", *SMALL_JVM[1:])
 """More memory, because the shared broker has the topics of all workers."""
@@ -42,6 +47,29 @@ class Address(NamedTuple):
     """The broker's listener behind the worker's proxy."""
     door_port: int = 0
     """The port that this proxy must use."""
+
+
+class TopicCleanup:
+    """A plugin of a worker that deletes the topics of each file's tests from the shared broker.
+
+    The broker's work for a request that names no topics, and for each new topic, grows with the number of topics.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._of_this_worker = re.compile(rf"[a-zA-Z]+[-_]?{os.getpid()}(?!\d)")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Delete the topics after the last test of a file, once its fixtures have ended their daemons."""
+        if nextitem is not None and nextitem.path == item.path:
+            return
+        topics = [
+            name for name in self._admin.list_topics(timeout=30).topics if self._of_this_worker.match(name)
+        ]
+        for deleted in self._admin.delete_topics(topics).values() if topics else ():
+            with contextlib.suppress(KafkaException):  # its test has deleted the topic
+                deleted.result(30)
 
 
 class SharedServers:

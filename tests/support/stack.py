@@ -100,6 +100,7 @@ class PostgresServers:
             self._fresh.remove(server)
             shutil.rmtree(server.folder, ignore_errors=True)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Remove what the tests of a file leave behind."""
         if nextitem is None or nextitem.path != item.path:
