@@ -121,9 +121,9 @@ def test_a_first_key_is_a_warning(world: World) -> None:
     world.sql("ALTER TABLE t DROP CONSTRAINT t_pkey")
     world.run_once()
     world.sql("ALTER TABLE t ADD PRIMARY KEY (id)")
-    assert [one.level for one in of_table(check(world.config)) if "first record with a key" in one.message] == [
-        "warn"
-    ]
+    assert [
+        one.level for one in of_table(check(world.config)) if "first record with a key" in one.message
+    ] == ["warn"]
 
 
 def test_a_different_description_in_the_stream_is_no_finding_and_its_rows_arrive(world: World) -> None:

@@ -24,7 +24,7 @@ def test_a_row_is_as_late_as_its_reader_was_behind_its_commit() -> None:
     "seen", [[(1, 5)], [(1, 5), (2, 5), (2, 6)], [(1, 5), (3, 5)]], ids=["missing", "twice", "other"]
 )
 def test_a_row_that_is_missing_or_there_twice_is_no_result(seen: list[tuple[int, int]]) -> None:
-    with pytest.raises(StackError, match="not what was committed"):
+    with pytest.raises(StackError, match="not the rows committed"):
         latencies_ms({1: 1, 2: 2}, seen)
 
 
