@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from cdcd.demo.stack.kafka import KafkaCluster
@@ -59,4 +60,14 @@ def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluste
 
 
 def described(admin: AdminClient) -> ClusterMetadata:
-    return admin.list_topics(timeout=30)
+    """Return the brokers and topics. librdkafka leaves a request with the broker that was killed meanwhile."""
+
+    def answer() -> ClusterMetadata | None:
+        try:
+            return admin.list_topics(timeout=5)
+        except KafkaException:
+            return None
+
+    cluster = eventually(answer, "a broker describes the cluster")
+    assert cluster is not None
+    return cluster

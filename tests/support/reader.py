@@ -98,6 +98,7 @@ class Reader:
         """Read until the condition holds for all committed records."""
         names = tuple(topics)
         end_s = time.monotonic() + deadline_s
+        pause_s = 0.1
         while True:
             events = self.read(*names)
             if condition(events):
@@ -105,7 +106,8 @@ class Reader:
             if time.monotonic() > end_s:
                 seen = [(event.topic, event.op, event.key) for event in events[-20:]]
                 raise AssertionError(f"condition not met by {len(events)} events, the last: {seen}")
-            time.sleep(0.1)
+            time.sleep(pause_s)
+            pause_s = min(0.4, pause_s * 1.25)  # each attempt reads all records again
 
     def _consumer(self) -> Consumer:
         return Consumer(
