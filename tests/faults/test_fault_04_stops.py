@@ -50,7 +50,11 @@ def test_in_the_snapshot(
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start()
-        eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a part of the snapshot is durable")
+        eventually(
+            lambda: daemon.status().get("rows_written", 0) > 500,
+            "a part of the snapshot is durable",
+            pause_s=0.01,
+        )
         assert daemon.stop() == 0
         assert is_free(postgres, daemon.slot)
         daemon.start().wait_state("streaming", deadline_s=120)

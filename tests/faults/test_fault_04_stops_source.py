@@ -116,7 +116,9 @@ def test_while_a_snapshot_waits_for_a_server_that_says_nothing(
         through(daemon, postgres, proxy)
         daemon.start().wait_state("starting", "snapshot")
         before = proxy.passed_bytes["down"]
-        eventually(lambda: proxy.passed_bytes["down"] > before + 500_000, "rows are being copied")
+        eventually(
+            lambda: proxy.passed_bytes["down"] > before + 500_000, "rows are being copied", pause_s=0.01
+        )
         proxy.hold()
         daemon.wait_state("snapshot")
         assert daemon.stop(IN_TIME_S) == 0
@@ -181,7 +183,7 @@ def test_while_the_slots_creation_waits_for_open_transactions(
         with writing.cursor() as cursor:
             cursor.execute("INSERT INTO t VALUES (1, 'x')")
         daemon.start()
-        eventually(lambda: slots(postgres, daemon) == [(True,)], "the slot is being created")
+        eventually(lambda: slots(postgres, daemon) == [(True,)], "the slot is being created", pause_s=0.01)
         assert daemon.status()["state"] == "snapshot"
         assert daemon.stop(IN_TIME_S) == 0
         assert slots(postgres, daemon) == [], "the slot is gone, although the transaction is still open"

@@ -74,7 +74,11 @@ def test_a_kill_in_the_snapshot_begins_it_anew_and_forgets_deleted_rows(
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
         topic = f"{daemon.name}.public.big"
         daemon.start()
-        eventually(lambda: daemon.status().get("rows_written", 0) > 1000, "a part of the snapshot is durable")
+        eventually(
+            lambda: daemon.status().get("rows_written", 0) > 1000,
+            "a part of the snapshot is durable",
+            pause_s=0.01,
+        )
         daemon.kill()
         partly = sum(event.op == "r" for event in reader.read(topic))
         assert 0 < partly < 60000

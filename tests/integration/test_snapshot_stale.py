@@ -59,7 +59,7 @@ def test_what_gets_another_file_during_the_snapshot_arrives_whole(
     )
     with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
         daemon.start()
-        eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a is being copied")
+        eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a is being copied", pause_s=0.01)
         run_script(postgres.dsn(database), *statements)
         daemon.wait_state("streaming", deadline_s=120)
         await_confirmed(postgres, daemon)

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.03, 0.2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.03, 0.1
 """Most conditions query a daemon or a server; while tests run at the same time, frequent queries slow all of them."""
 
 
