@@ -56,7 +56,9 @@ def remove_abandoned(mount: Path) -> None:
     prefix = f"cdcd-tests-{os.geteuid()}-"
     for folder in mount.glob(f"{prefix}*"):
         pid = folder.name.removeprefix(prefix)
-        if pid.isdecimal() and not _is_running(int(pid)) and folder.lstat().st_uid == os.geteuid():
+        # In a container each run may have the same process id; this one has not made its folder yet.
+        is_gone = pid.isdecimal() and (int(pid) == os.getpid() or not _is_running(int(pid)))
+        if is_gone and folder.lstat().st_uid == os.geteuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -70,21 +70,21 @@ class PostgresServers:
     def __call__(self, major: int) -> PostgresServer:
         """Return the session's server of this major version; start it again if a test has stopped it."""
         if major not in self._running:
-            self._running[major] = self.fresh(major)
-            self._fresh.remove(self._running[major])  # a test may stop it; the next one starts it again
+            self._running[major] = self._new(major)
         server = self._running[major]
         server.start()
         return server
 
     def fresh(self, major: int, **options: Any) -> PostgresServer:
         """Return a new server for one test, not started yet; that test stops the server."""
+        self._fresh.append(server := self._new(major, **options))
+        return server
+
+    def _new(self, major: int, **options: Any) -> PostgresServer:
         folder, programs = self._folder / f"postgres-{major}-{next(_numbers)}", self._programs(major)
         if options.keys() <= {"settings"}:
-            server: PostgresServer = CopiedServer(self._original(major), programs, folder, **options)
-        else:
-            server = PostgresServer(major, programs, folder, **options)
-        self._fresh.append(server)
-        return server
+            return CopiedServer(self._original(major), programs, folder, **options)
+        return PostgresServer(major, programs, folder, **options)
 
     def _original(self, major: int) -> PostgresServer:
         """Return a cluster that is never started."""

@@ -57,7 +57,7 @@ def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_running_one_stays(t
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     mine = f"cdcd-tests-{os.geteuid()}-"
-    for name in (f"{mine}{ended.pid}", f"{mine}{os.getppid()}", f"{mine}x", "other"):
+    for name in (f"{mine}{ended.pid}", f"{mine}{os.getpid()}", f"{mine}{os.getppid()}", f"{mine}x", "other"):
         (tmp_path / name).mkdir()
     memory_folder.remove_abandoned(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"{mine}{os.getppid()}", f"{mine}x", "other"}
