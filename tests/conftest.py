@@ -68,8 +68,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 def _shared_folder() -> Path:
     """Return a new folder for the servers that all workers share."""
-    account = server_account()
-    return make_run_folder("cdcd-test-", account) if account else Path(mkdtemp(prefix="cdcd-test-"))
+    return make_run_folder("cdcd-test-", server_account())
 
 
 @pytest.fixture(scope="session")
