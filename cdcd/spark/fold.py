@@ -30,11 +30,11 @@ class MovedRow(Exception):
 
 
 class _State(NamedTuple):
-    """An unfinished row. `kept`: column -> key of the target's row that has its value."""
+    """An unfinished row. `from_target`: column -> key of the target's row that has the column's value."""
 
     values: Mapping[str, Any]
     special: Mapping[str, str]
-    kept: Mapping[str, bytes]
+    from_target: Mapping[str, bytes]
 
 
 def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
@@ -58,17 +58,17 @@ def fold_keyed(
         if key is None:
             raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
         if event.op == "d":
-            removed = (event.sequence, key, state.get(key, _kept_whole(shape, key)))
+            removed = (event.sequence, key, state.get(key, _whole_from_target(shape, key)))
             state[key] = None
             continue
         if event.op not in ("c", "u", "r") or event.after is None:
             raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
         row = _state_of(event, shape)
         if event.unchanged:
-            previous = state.get(key, _kept_whole(shape, key))
+            previous = state.get(key, _whole_from_target(shape, key))
             if event.op != "u":
                 previous = _moved_from(event, removed, shape, whole=whole)
-            row = _keep(row, event, previous, shape)
+            row = _with_unchanged(row, event, previous, shape)
         state[key] = row
     return _rows(state, shape, existing), pa.array(list(state), pa.binary())
 
@@ -112,7 +112,7 @@ def _named(shape: TableShape, name: str) -> str:
     return name
 
 
-def _kept_whole(shape: TableShape, key: bytes) -> _State:
+def _whole_from_target(shape: TableShape, key: bytes) -> _State:
     return _State({}, {}, {one.avro_name: key for one in shape.fields})
 
 
@@ -128,45 +128,45 @@ def _moved_from(
     raise MirrorInconsistent("an incomplete row whose previous version is missing", **_where(shape, event))
 
 
-def _keep(row: _State, event: Event, previous: _State | None, shape: TableShape) -> _State:
+def _with_unchanged(row: _State, event: Event, previous: _State | None, shape: TableShape) -> _State:
     if previous is None:
         raise MirrorInconsistent("unchanged columns of a row that does not exist", **_where(shape, event))
-    values, special, kept = dict(row.values), dict(row.special), dict(row.kept)
+    values, special, from_target = dict(row.values), dict(row.special), dict(row.from_target)
     for given in event.unchanged:
         name = _named(shape, given)
         values.pop(name, None)
         special.pop(name, None)
-        if name in previous.kept:
-            kept[name] = previous.kept[name]
+        if name in previous.from_target:
+            from_target[name] = previous.from_target[name]
             continue
         values[name] = previous.values.get(name)
         if name in previous.special:
             special[name] = previous.special[name]
-    return _State(values, special, kept)
+    return _State(values, special, from_target)
 
 
 def _rows(state: Mapping[bytes, _State | None], shape: TableShape, existing: pa.Table) -> pa.Table:
-    kept = {key: row for key, row in state.items() if row is not None}
-    rows = list(kept.values())
+    present = {key: row for key, row in state.items() if row is not None}
+    rows = list(present.values())
     places = _places(rows, shape, existing)
     columns = []
     for one in shape.fields:
         column = arrow_array([row.values.get(one.avro_name) for row in rows], one.avro)
         holders = {
-            number: places[row.kept[one.avro_name]]
+            number: places[row.from_target[one.avro_name]]
             for number, row in enumerate(rows)
-            if one.avro_name in row.kept
+            if one.avro_name in row.from_target
         }
         columns.append(_patched(column, existing.column(one.name), holders) if holders else column)
     specials = _specials(rows, shape, existing, places)
     return pa.Table.from_arrays(
-        [*columns, specials, pa.array(list(kept), pa.binary())], schema=arrow_schema(shape.fields)
+        [*columns, specials, pa.array(list(present), pa.binary())], schema=arrow_schema(shape.fields)
     )
 
 
 def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> dict[bytes, int]:
     """Return the indexes of the target's rows whose values are still needed."""
-    needed = sorted({key for row in rows for key in row.kept.values()})
+    needed = sorted({key for row in rows for key in row.from_target.values()})
     if not needed:
         return {}
     keys = existing.column(KEY).combine_chunks()
@@ -203,7 +203,7 @@ def _specials(
     result = []
     for row in rows:
         entries = {names[name]: text for name, text in row.special.items() if name in names}
-        for name, key in row.kept.items():
+        for name, key in row.from_target.items():
             if names.get(name, "") in old.get(key, {}):
                 entries[names[name]] = old[key][names[name]]
         result.append(list(entries.items()) or None)
