@@ -8,6 +8,7 @@ ordinary daemon. The forked processes end with the forking process, which ends w
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -124,9 +125,9 @@ class Forked:
 
 
 def _serve() -> None:
-    from cdcd.cli import main  # imported here, so that each fork has it
-    from cdcd.process import main as _whole_daemon  # noqa: F401
-
+    main = _import_all()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would traverse the modules' objects, and so copy their pages
     ended: dict[int, int | None] = {}
     for line in sys.stdin:
         word, *rest = json.loads(line)
@@ -149,6 +150,16 @@ def _serve() -> None:
     for pid, status_of in ended.items():
         if status_of is None:
             os.kill(pid, signal.SIGKILL)
+
+
+def _import_all() -> Any:
+    """Import what daemons and the frequent commands import, so that each fork has it; return cdcd's main function."""
+    import encodings.idna  # noqa: F401 - the first look-up of a host name imports it
+
+    from cdcd.cli import check, command_log, init, main, resume  # noqa: F401
+    from cdcd.process import main as _whole_daemon  # noqa: F401
+
+    return main
 
 
 def _crash_at(at: str) -> None:
