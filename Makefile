@@ -25,7 +25,7 @@ test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(QUICK_STAMP) ## the tests that need no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
-	$(BIN)/pytest --quiet --numprocesses 4 tests/unit $(ARGS)
+	$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit $(ARGS)
 
 long: $(STAMP) ## the tests that take many minutes, with their peak memory: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)

@@ -129,10 +129,13 @@ def literals(tree: ast.AST) -> Iterator[str]:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Yield the strings of a file. `ast` cannot parse Cython, so there all quoted text within a line counts."""
+    """Yield the strings of a file. `ast` cannot parse Cython, so there all quoted text within a line counts.
+
+    A file without any number is not parsed.
+    """
     text = path.read_text()
     if path.suffix not in CYTHON:
-        yield from literals(ast.parse(text))
+        yield from literals(ast.parse(text)) if NUMBER.search(text) else ()
         return
     for line in text.splitlines():
         if '"""' not in line:

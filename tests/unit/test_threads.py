@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,9 @@ from cdcd import threads
 from cdcd.threads import in_thread
 
 
-@pytest.fixture
-def little_garbage() -> Iterator[None]:
-    """Exclude the objects of other tests from garbage collection."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("little_garbage")
 async def test_the_error_of_an_abandoned_call_is_not_shown() -> None:
     """The event loop would log the error with its text, which may contain a row's value."""
+    gc.freeze()  # the collections below need not traverse the objects of other tests
     reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: reported.append(context))

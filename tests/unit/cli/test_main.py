@@ -1,11 +1,9 @@
-"""The `cdcd` command as a process: its output, standard error and exit status."""
+"""The `cdcd` command: its output, standard error and exit status."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,41 +14,7 @@ from cdcd.cli.output import ascii_escapes
 from cdcd.config.sample import sample_yaml
 from cdcd.extensions import implementation
 from cdcd.version import __version__
-from tests.unit.config.cases import CASES, GOOD, Wrong
-
-
-def cdcd(
-    *words: str, folder: Path, environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CDCD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd", *words],
-        cwd=folder,
-        env=kept | (environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        for case in CASES
-        if case.name in ("several", "tab", "password file missing", "word in a variable")
-    ],
-    ids=lambda case: case.name,
-)
-@pytest.mark.parametrize("words", [[], ["check"], ["init", "--dry-run"], ["config", "show"]], ids=" ".join)
-def test_a_wrong_configuration_ends_with_78_and_only_its_lines(
-    words: list[str], case: Wrong, tmp_path: Path
-) -> None:
-    (tmp_path / "prod.yaml").write_text(case.text)
-    ended = cdcd(*words, "--config", "prod.yaml", folder=tmp_path, environ=case.environ)
-    assert ended.stderr.splitlines() == list(case.lines)
-    assert (ended.returncode, ended.stdout) == (78, "")
+from tests.unit.config.cases import GOOD
 
 
 @pytest.fixture
@@ -145,15 +109,6 @@ def test_config_show_prints_nothing_that_a_terminal_acts_on(
     assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
-def test_loading_a_configuration_imports_no_client_library(tmp_path: Path) -> None:
-    heavy = ("psycopg2", "confluent_kafka", "prometheus_client", "aiohttp", "pyspark")
-    script = f"import sys, cdcd.cli, cdcd.config; print([name for name in {heavy!r} if name in sys.modules])"
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ended.stdout == "[]\n"
-
-
 def test_the_demo_without_its_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,59 +127,3 @@ def test_json_stays_json_and_is_shown_clean(indent: int | None) -> None:
     assert json.loads(shown) == value
     assert shown.replace("\n", "").isprintable()
     assert "é 日 𝄞" in shown
-
-
-UNCAUGHT = """
-import sys
-from cdcd.cli import commands, main
-from cdcd.redaction import add_secret
-def failing(options):
-    add_secret("canary-5f3a91")
-    raise RuntimeError("no\\n\x1b[31m canary-5f3a91 postgresql://u:canary@h/d")
-commands.COMMANDS["check"] = failing
-sys.exit(main(["check", "--config", "prod.yaml"]))
-"""
-
-
-def test_an_uncaught_error_shows_no_secret(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", UNCAUGHT], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("\\x1b[31m *** postgresql://u:***@h/d")
-    assert "canary" not in ended.stderr
-    assert ended.stderr.replace("\n", "").isprintable()
-
-
-LOADING = """
-import sys
-from cdcd.cli import main
-class Held:
-    def find_spec(self, name, *_):
-        if name == "cdcd.process.main":
-            print("loading", flush=True)
-            sys.stdin.read()
-sys.meta_path.insert(0, Held())
-main()
-"""
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [((signal.SIGTERM,), 0), ((signal.SIGINT,), 0), ((signal.SIGHUP, signal.SIGTERM), 0)],
-)
-def test_a_signal_during_the_imports_ends_the_process_normally(
-    tmp_path: Path, sent: tuple[signal.Signals, ...], status: int
-) -> None:
-    """The process has not started any work by then."""
-    path = tmp_path / "cdcd.yaml"
-    path.write_text(sample_yaml())
-    with subprocess.Popen(
-        [sys.executable, "-c", LOADING, "--config", str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "CDCD_NAME": "shop"},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"loading\n"
-        for number in sent:
-            process.send_signal(number)
-        assert process.wait(120) == status

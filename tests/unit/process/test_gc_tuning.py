@@ -22,7 +22,7 @@ class Knot:
 def _collector_as_before() -> Iterator[None]:
     threshold = gc.get_threshold()
     yield
-    gc.unfreeze()
+    # No unfreeze: each later collection would traverse the thousands of collected tests (tests/conftest.py).
     gc.set_threshold(*threshold)
 
 

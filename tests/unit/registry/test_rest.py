@@ -19,6 +19,9 @@ import pytest
 from cdcd.registry.rest import CONNECTIONS, RegistryErrorAnswer, RestClient, is_plain
 from cdcd.registry.settings import RegistrySettings, client_properties
 
+POLL_S = 0.01
+"""A server ends this late after its shutdown; the default is half a second."""
+
 
 class Play(http.server.BaseHTTPRequestHandler):
     """Answers with the server's `answer`, and records the requests."""
@@ -51,7 +54,7 @@ def play(
     """Run a server that answers its n-th request with `answer(n)`, n from 1 on."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Play)
     server.answer, server.hangs_up, server.asked, server.headers = answer, hangs_up, [], []  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
     thread.start()
     try:
         yield server
@@ -173,7 +176,7 @@ class Reset(socketserver.BaseRequestHandler):
 def test_a_registry_that_resets_each_connection_is_asked_as_often_as_was_said() -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Reset) as server:
         server.asked = 0  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
         thread.start()
         client = RestClient(
             {"url": f"http://127.0.0.1:{server.server_address[1]}", "max.retries": 1, "retries.wait.ms": 1}

@@ -71,13 +71,13 @@ def test_a_subject_that_is_forgotten_may_have_the_same_ids_again() -> None:
     assert known.take("s", text_of_version(0), 8)
 
 
-def test_a_thousand_versions_take_little_memory() -> None:
+def test_hundreds_of_versions_take_little_memory() -> None:
     """The text of each version has 3 KiB."""
     known, earlier = SchemaCache(), VersionCache("s", 50_000)
     known.take("s", text_of_version(-1), 10**6)
     tracemalloc.start()
     try:
-        for number in range(1000):
+        for number in range(300):
             text = text_of_version(number)
             known.take("s", text, number)
             earlier.put(number, text)
@@ -85,7 +85,7 @@ def test_a_thousand_versions_take_little_memory() -> None:
     finally:
         tracemalloc.stop()
     assert len(text) > 3000
-    assert kept_bytes < 500_000
+    assert kept_bytes < 500_000 < 300 * len(text)
 
 
 def test_earlier_versions_are_kept_until_there_is_no_room() -> None:

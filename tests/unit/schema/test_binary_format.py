@@ -1,6 +1,7 @@
 """Malformed bytes raise only the errors in `UNREADABLE`, and need memory proportional to their length.
 
-tests/integration/test_binary_formats.py compares well-formed bytes with PostgreSQL's own text.
+tests/property/test_binary_format.py tries any bytes, tests/integration/test_binary_formats.py compares well-formed
+bytes with PostgreSQL's own text.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cdcd.model import Attribute, PgType
 from cdcd.schema.binary_format.cut import TextOfBinary
@@ -108,25 +107,6 @@ def test_a_sample_and_nothing_that_is_cut_or_longer(name: str) -> None:
     assert function(raw) == TEXTS[name]
     assert all(text_or_refusal(function, raw[:size]) is None for size in range(len(raw)))
     assert text_or_refusal(function, raw + b"\0") is None
-
-
-@settings(deadline=None)
-@given(st.data())
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_any_bytes_are_text_or_refused(name: str, data: st.DataObject) -> None:
-    raw = data.draw(st.binary(max_size=64))
-    text = text_or_refusal(FUNCTIONS[name], raw)
-    assert text is None or isinstance(text, bytes)
-
-
-@settings(deadline=None)
-@given(st.data())
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_sample_with_other_bytes_in_it_is_text_or_refused(name: str, data: st.DataObject) -> None:
-    raw = bytearray(SAMPLES[name])
-    for _ in range(data.draw(st.integers(1, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    text_or_refusal(FUNCTIONS[name], bytes(raw))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

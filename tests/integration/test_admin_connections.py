@@ -218,7 +218,7 @@ SERVING = """
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
 from cdcd.ops.log import configure
-from tests.unit.ops.test_connections import new_server
+from tests.integration.test_admin_connections import new_server
 configure("info", "json")
 async def serve():
     server = new_server()
