@@ -17,10 +17,11 @@ from typing import Literal
 
 from cdcd.errors import CdcdError, SourceSetup
 
-__all__ = ["Finding", "Level", "failure", "refusal"]
+__all__ = ["CORRECT_FIRST", "Finding", "Level", "failure", "refusal"]
 
 Level = Literal["ok", "warn", "unknown", "fail"]
-_LOOK_AGAIN = "correct this first, then run `cdcd check` again"
+CORRECT_FIRST = "correct this first, then run `cdcd check` again"
+"""The hint of a finding that has no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Finding:
 
 def failure(subject: str, error: CdcdError) -> Finding:
     """Return the finding for an error that a check met; the error's advice becomes the hint and is shown once."""
-    return Finding("fail", subject, error.without_hint, error.advice or _LOOK_AGAIN, error)
+    return Finding("fail", subject, error.without_hint, error.advice or CORRECT_FIRST, error)
 
 
 def refusal(findings: Iterable[Finding]) -> CdcdError | None:

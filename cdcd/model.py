@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cdcd.frame_layout import BEGIN_COMMIT_LSN_AT, COMMIT_BYTES, COMMIT_LSN_AT, FRAME_BYTES, FRAME_LSN_AT
 from cdcd.lsn import Lsn
@@ -21,6 +21,23 @@ HEARTBEAT_PREFIX = "cdcd.heartbeat"
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
+
+PublicationChangeKind = Literal[
+    "dropped",
+    "recreated",
+    "table_removed",
+    "table_readded",
+    "table_replaced",
+    "table_recreated",
+    "table_renamed",
+    "table_attached",
+    "table_gone",
+    "table_added",
+    "columns",
+    "rows",
+    "options",
+]
+"""What changed in a publication, or in its table: as logged, and as counted in `cdcd_publication_changes_total`."""
 
 
 class ReplicaIdentity(enum.Enum):

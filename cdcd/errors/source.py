@@ -118,16 +118,13 @@ class TwoPhaseFailed(SourceError):
 
     code = "CDCD-SOURCE-TWO-PHASE"
     hint = (
-        "switch the slot to decode at COMMIT PREPARED, set source.protocol.two_phase: false, and restart cdcd"
+        "switch the slot to decode at COMMIT PREPARED, which loses no change: run {statements} in the source "
+        "database, set source.protocol.two_phase: false, and restart cdcd"
     )
 
-    def __init__(self, message: str, slot: str = "", **context: object) -> None:
-        hint = (
-            "switch the slot to decode at COMMIT PREPARED, which loses no change: run "
-            f"{decoded_at_commit_prepared(slot)} in the source database, set source.protocol.two_phase: false, and "
-            "restart cdcd"
-        )
-        super().__init__(message, hint=hint if slot else None, **context)
+    def __init__(self, message: str, slot: str, **context: object) -> None:
+        hint = self.hint.format(statements=decoded_at_commit_prepared(slot))
+        super().__init__(message, hint=hint, **context)
 
 
 class SourceAuthentication(SourceError):

@@ -9,28 +9,14 @@ Must not: query PostgreSQL.
 from __future__ import annotations
 
 import time
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter
 
+from cdcd.model import PublicationChangeKind
 from cdcd.ops.optional_gauge import OptionalGauge
 
 __all__ = ["SourceMetrics"]
-
-CHANGES = (
-    "dropped",
-    "recreated",
-    "table_removed",
-    "table_readded",
-    "table_replaced",
-    "table_recreated",
-    "table_renamed",
-    "table_attached",
-    "table_gone",
-    "table_added",
-    "columns",
-    "rows",
-    "options",
-)
 
 
 class SourceMetrics:
@@ -43,7 +29,7 @@ class SourceMetrics:
             ("change",),
             registry=registry,
         )
-        for change in CHANGES:
+        for change in get_args(PublicationChangeKind):
             self._changes.labels(change)
         self._unpublished = OptionalGauge(
             "cdcd_unpublished_tables_with_topic",
@@ -78,8 +64,8 @@ class SourceMetrics:
         """Record that the confirmed LSN has passed a heartbeat."""
         self._round_trip.set(time.time())
 
-    def publication_changed(self, change: str) -> None:
-        """Count a change of a publication since the last query; kinds as in `CHANGES`."""
+    def publication_changed(self, change: PublicationChangeKind) -> None:
+        """Count a change of a publication since the last query."""
         self._changes.labels(change).inc()
 
     def unpublished_with_topic(self, count: int | None) -> None:

@@ -19,12 +19,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.bounded import json_of, shown, unpacked
 from cdcd.errors import ProgressUnreadable
+from cdcd.model import PublicationChangeKind
 from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
 from cdcd.source.unpublished_tables import UnpublishedTable
@@ -67,22 +68,6 @@ _PARENT_ENTRY = """
            WHERE c.relispartition) h
      WHERE h.entry IS NOT NULL ORDER BY h.height LIMIT 1)
 """
-
-Kind = Literal[
-    "dropped",
-    "recreated",
-    "table_removed",
-    "table_readded",
-    "table_replaced",
-    "table_recreated",
-    "table_renamed",
-    "table_attached",
-    "table_gone",
-    "table_added",
-    "columns",
-    "rows",
-    "options",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +133,7 @@ class Change:
     `step`: for the kinds of changes that may halt cdcd.
     """
 
-    kind: Kind
+    kind: PublicationChangeKind
     publication: str
     table: str = ""
     what: str = ""
@@ -163,7 +148,7 @@ class Change:
         return f"{text}: {self.what}" if self.what else text
 
 
-_SAID: dict[Kind, str] = {
+_SAID: dict[PublicationChangeKind, str] = {
     "dropped": "publication {publication} was dropped",
     "recreated": "publication {publication} was dropped and recreated",
     "table_removed": "table {table} was removed from publication {publication}",

@@ -21,7 +21,6 @@ STARTED = {
     "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
     "cdcd.spark.decode": "readers import it",
     "cdcd.spark.mirror": "readers import it",
-    "cdcd.recovery.start_order": "the table of docs/recovery.md",
 }
 
 

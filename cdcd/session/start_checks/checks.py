@@ -6,7 +6,7 @@ raises the first failure; `cdcd check` runs all checks and shows every finding. 
 "unknown", never left out. A running daemon of this configuration is no failure. Slot, stored position and server are
 then read in this order, because a daemon stores a position before it confirms the position (F3), and the server
 writes the WAL before the daemon stores its position.
-A new check is a function of `StartContext`, a row in `START_CHECKS`, and the same name in `start_order.ORDER`.
+A new check is a function of `StartContext`, a row in `START_CHECKS`, and the same name in tests/docs/start_order.py.
 All checks block, and belong in a thread.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cdcd.errors import CdcdError
-from cdcd.findings import Finding, failure
-from cdcd.session.start_checks.context import CORRECT_FIRST, StartContext
+from cdcd.findings import CORRECT_FIRST, Finding, failure
+from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, check_position
 from cdcd.session.start_checks.schemas import check_registry, check_schemas
 from cdcd.session.start_checks.server import (
@@ -124,4 +124,4 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("schemas", check_schemas, ("tables", "registry"), "registry", ("registry",)),
     StartCheck("spill folder", check_spill),
 )
-"""All checks, in the order of `start_order.ORDER`."""
+"""All checks, in the order of docs/recovery.md."""

@@ -32,7 +32,6 @@ from cdcd.source.slot import SlotState
 
 PATIENCE_S = 2.0
 """How long a check waits for an undecided Kafka transaction: the markers of a commit take a moment."""
-CORRECT_FIRST = "correct this first, then run `cdcd check` again"
 Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
 """Compares the publications with the record of the topics; `True`: all tables are copied again."""
 

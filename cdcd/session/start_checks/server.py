@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 
-from cdcd.findings import Finding
+from cdcd.findings import CORRECT_FIRST, Finding
 from cdcd.recovery.start_decision import Snapshot
 from cdcd.session.start_checks.binary_columns import as_reason, text_columns
-from cdcd.session.start_checks.context import CORRECT_FIRST, StartContext
+from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.exact_keys import inexact_keys
 from cdcd.source.catalog import Catalog
 from cdcd.source.identity import identify

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from cdcd.ops.source_metrics import CHANGES
+from cdcd.model import PublicationChangeKind
+from cdcd.ops.metrics import Metrics
 from cdcd.source.publication_diff import _SAID, Change, Publication, PublicationEntry, changes
 from cdcd.source.unpublished_tables import UnpublishedTable, with_topic
 
@@ -153,5 +156,11 @@ def test_an_alter_that_was_taken_back_is_told() -> None:
 
 
 def test_every_kind_has_words_and_is_counted() -> None:
-    assert set(_SAID) == set(CHANGES)
+    metrics = Metrics("1", with_process=False).snapshot()
+    kinds = set(get_args(PublicationChangeKind))
+    assert set(_SAID) == kinds
+    name = "cdcd_publication_changes_total"
+    assert {one for one in metrics if one.startswith(name)} == {
+        f'{name}{{change="{kind}"}}' for kind in kinds
+    }
     assert "public.t" in Change("table_removed", "pub", "public.t").description

@@ -1,6 +1,7 @@
 """The order of a start: its checks, then its changes, in one list (F79).
 
-In: nothing.  Out: `ORDER`; `start_checks`, `start_state` and `cdcd check` follow it, docs/recovery.md shows it.
+In: nothing.  Out: `ORDER`, which `cdcd.session.start_checks` and `start_state` follow; `draw`, the table in
+docs/recovery.md.
 Invariant: every step that only reads and may refuse comes before every step that changes anything: a refused start
 has created no topic, no slot and no schema, has written nothing, and has fenced nobody. The one exception is "read
 again": the position is read again after the fence (F64, F76), because another producer may have written in between. A

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdcd.recovery.start_order import ORDER, draw
 from cdcd.session.start_checks.checks import START_CHECKS
+from tests.docs.start_order import ORDER, draw
 
 DOCS = Path(__file__).parents[3] / "docs" / "recovery.md"
 
