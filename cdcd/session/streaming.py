@@ -42,8 +42,8 @@ class Streaming:
     def send_flush_lsn(self, lsn: Lsn) -> None:
         """Send PostgreSQL a Standby Status Update: everything up to `lsn` is durable in Kafka."""
         self._stream.queue_flush_lsn(lsn)
-        self._stream.send_status()
-        self._status.confirmed(lsn)
+        if self._stream.send_status():
+            self._status.confirmed(lsn)
 
     async def run(self) -> None:
         """Read items and give them to the pump until cancelled. Raises the error that ends the stream."""

@@ -114,9 +114,10 @@ class ReplicationStream:
         """Queue `lsn` as the flush LSN of the next status update. A lower LSN than before is ignored."""
         self._feedback.advance_flush_lsn(lsn)
 
-    def send_status(self) -> None:
-        """Send a status update now. A broken connection is reported by the next `read`."""
+    def send_status(self) -> bool:
+        """Send a status update now; return False if the connection is lost, which the next `read` reports."""
         self._send(reply_requested=False)
+        return self._failure is None and self._copy.failure is None
 
     async def close(self) -> None:
         """Send a last status and CopyDone, wait briefly for the server to release the slot, and disconnect.

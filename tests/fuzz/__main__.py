@@ -104,6 +104,7 @@ def _guided(atheris, target, options) -> int:  # type: ignore[no-untyped-def]
     from tests.fuzz.corpus import corpus
     from tests.fuzz.targets import MAX_INPUT_BYTES
 
+    options.crashes.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cdcd-fuzz-") as folder:
         for number, data in enumerate(corpus(options.target)):
             (Path(folder) / f"{number:04}").write_bytes(data)
@@ -132,6 +133,7 @@ def _mutated(options: argparse.Namespace) -> int:
 
     if not options.extension:  # AddressSanitizer reserves terabytes of addresses
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    options.crashes.mkdir(parents=True, exist_ok=True)
     in_hand = options.crashes / "crash-in-hand"
     target = TARGETS[options.target]
     begun_s, done = time.monotonic(), 0

@@ -79,9 +79,11 @@ async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> Non
     with server, source_database_once(server) as settings:
         async with streaming(settings, make_slot(settings)) as stream:
             await stream.read()
+            assert stream.send_status()
             server.kill()
             with pytest.raises(SourceUnavailable):
                 await read_until(stream, lambda _: False)
+            assert not stream.send_status()
 
 
 async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(

@@ -22,6 +22,7 @@ class Parts:
         self.more = self.is_at_backlog_rate = False
         self.received_bytes = 0
         self.safe_lsn = safe_lsn
+        self.is_connected = True
         self.open_streams, self.in_transaction, self.aborted = 1, True, 0
         self.oldest_prepared = None
         self.prepared_before = SimpleNamespace(undecided=frozenset())
@@ -56,8 +57,9 @@ class Parts:
     def queue_flush_lsn(self, lsn: int) -> None:
         self.asked.append(("flush_lsn", lsn))
 
-    def send_status(self) -> None:
+    def send_status(self) -> bool:
         self.asked.append(("send",))
+        return self.is_connected
 
     async def run(self) -> list[tuple[Any, ...]]:
         task = asyncio.create_task(self.streaming.run())
@@ -108,6 +110,15 @@ def test_nothing_is_confirmed_before_anything_is_durable_and_then_by_the_writer(
         ("send",),
         ("confirmed", 700),
     ]
+
+
+def test_a_position_that_the_server_cannot_receive_any_more_is_not_shown_as_confirmed() -> None:
+    """With at_least_once, a progress record is committed after the connection is lost."""
+    parts = Parts()
+    parts.streaming.begin(CommitPosition(0, 0, 0))
+    parts.is_connected = False
+    parts.confirm_by_writer(700)
+    assert parts.calls("confirmed") == []
 
 
 async def test_what_was_read_is_handed_on_in_its_order_and_counted_once() -> None:
