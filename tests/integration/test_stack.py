@@ -20,7 +20,9 @@ from confluent_kafka.admin import AdminClient
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.class_archive import QUIET
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
+from cdcd.demo.stack.packages import java, registry_java, run
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
@@ -124,6 +126,30 @@ def test_a_broker_does_not_take_another_one_at_its_port_for_itself(
         assert broker.port != kafka.port
         found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30)
     assert found.cluster_id == broker.cluster_id
+
+
+@pytest.mark.parametrize("kind", [KafkaBroker, SchemaRegistry])
+def test_a_server_starts_from_the_archive_of_its_classes_and_its_log_says_nothing_about_it(
+    artefacts: Cache, tmp_path: Path, kind: type[KafkaBroker | SchemaRegistry]
+) -> None:
+    with kind(tmp_path / "server", cache=artefacts) as server:
+        mapped = Path(f"/proc/{server.pid}/maps").read_text()
+        (log,) = (tmp_path / "server").glob("*.log")
+    assert f"{artefacts.root}/" in "".join(line for line in mapped.splitlines() if ".classes-" in line)
+    assert "cds" not in log.read_text()
+
+
+@pytest.mark.parametrize("java", [java(), registry_java()], ids=["the machine's", "the registry's"])
+@pytest.mark.parametrize("content", [None, b"", b"not an archive" * 1000], ids=["absent", "empty", "other"])
+def test_a_java_that_refuses_an_archive_runs_and_says_nothing_about_it(
+    tmp_path: Path, java: str, content: bytes | None
+) -> None:
+    archive = tmp_path / "server.jsa"
+    if content is not None:
+        archive.write_bytes(content)
+    assert run([java, f"-XX:SharedArchiveFile={archive}", *QUIET, "-version"], "Java ended") == run(
+        [java, "-Xshare:off", "-version"], "Java ended"
+    ).replace(", sharing", "")
 
 
 def test_only_committed_transactions_are_read(kafka: KafkaBroker) -> None:

@@ -50,7 +50,7 @@ class Cache:
         """Return the artefact's folder; fetch the artefact if it is missing or damaged."""
         if artefact.name not in self._verified:
             self.root.mkdir(parents=True, exist_ok=True)
-            with _locked(self.root / f"{artefact.name}.lock"):
+            with locked(self.root / f"{artefact.name}.lock"):
                 self._verified[artefact.name] = self._verified_or_fetched(artefact)
         return self._verified[artefact.name]
 
@@ -77,7 +77,8 @@ class Cache:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of this file, which the kernel releases when its holder ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.class_archive import TRAINED_WITHIN_S, class_archive_flags
 from cdcd.demo.stack.packages import KAFKA_VERSION, java, kafka_artefact, run
 from cdcd.demo.stack.ports import accepts_connections, free_port
 from cdcd.demo.stack.process import ServerProcess
@@ -45,8 +47,12 @@ class KafkaBroker(LocalServer):
         outlives_parent: bool = False,
         version: str = KAFKA_VERSION,
         features: Sequence[str] = (),
+        training: Sequence[str] = (),
     ) -> None:
-        """`features`: features with another level than the version's default ("transaction.version=1")."""
+        """`features`: features with another level than the version's default ("transaction.version=1").
+
+        `training`: flags with which the JVM writes the archive of its classes, in place of those that use it.
+        """
         super().__init__()
         self.folder = folder
         self.node_id = node_id
@@ -55,12 +61,15 @@ class KafkaBroker(LocalServer):
         self.voters = f"{node_id}@127.0.0.1:{self.controller_port}"
         self.copies = 1
         self.cluster_id: str | None = None
-        self._jars = (cache or Cache()).get(kafka_artefact(version))
+        self._cache = cache or Cache()
+        self._version = version
+        self._jars = self._cache.get(kafka_artefact(version))
         self._features = tuple(features)
         self._settings = dict(settings or {})
         self._more_listeners: dict[str, tuple[int, str, int]] = {}
         self._moved: dict[str, Callable[[int], None]] = {}
         self._jvm_flags = tuple(jvm_flags)
+        self._training = tuple(training)
         self._outlives_parent = outlives_parent
 
     @property
@@ -102,7 +111,7 @@ class KafkaBroker(LocalServer):
             self._format(properties)
         self._process = ServerProcess(
             f"Kafka node {self.node_id}",
-            [*self._java(), "kafka.Kafka", str(properties)],
+            [*self._java(), *self._training, "kafka.Kafka", str(properties)],
             log=self.folder / "kafka.log",
             cwd=self.folder,
             outlives_parent=self._outlives_parent,
@@ -145,7 +154,16 @@ class KafkaBroker(LocalServer):
             moved(port)
 
     def _java(self) -> list[str]:
-        return [java(), *self._jvm_flags, "-cp", f"{self._jars}/*"]
+        archive = () if self._training else class_archive_flags(self._jars, java(), self._train)
+        return [java(), *self._jvm_flags, *archive, "-cp", f"{self._jars}/*"]
+
+    def _train(self, flags: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="cdcd-classes-") as folder:
+            broker = KafkaBroker(
+                Path(folder) / "kafka", cache=self._cache, version=self._version, training=flags
+            )
+            with broker:
+                broker.stop(TRAINED_WITHIN_S)
 
     def _serves(self) -> bool:
         if not accepts_connections(self.port):

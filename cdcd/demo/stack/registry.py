@@ -8,11 +8,15 @@ A stop loses every schema: the registry is only for demos and tests.
 
 from __future__ import annotations
 
+import signal
+import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.class_archive import TRAINED_WITHIN_S, class_archive_flags
 from cdcd.demo.stack.packages import registry_artefact, registry_jar, registry_java
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.process import ServerProcess
@@ -24,12 +28,22 @@ class SchemaRegistry(LocalServer):
 
     PORT_TAKEN = "already bound"
 
-    def __init__(self, folder: Path, *, cache: Cache | None = None, outlives_parent: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache: Cache | None = None,
+        outlives_parent: bool = False,
+        training: Sequence[str] = (),
+    ) -> None:
+        """`training`: flags with which the JVM writes the archive of its classes, in place of those that use it."""
         super().__init__()
         self.folder = folder
         self.port = free_port()
         self.management_port = free_port()
-        self._archive = (cache or Cache()).get(registry_artefact())
+        self._cache = cache or Cache()
+        self._archive = self._cache.get(registry_artefact())
+        self._training = tuple(training)
         self._outlives_parent = outlives_parent
 
     @property
@@ -51,6 +65,7 @@ class SchemaRegistry(LocalServer):
             "apicurio.ccompat.max-subjects": "100000",  # the default cuts the list of subjects after 1000
         }
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        flags += self._training or class_archive_flags(self._archive, registry_java(), self._train)
         flags += [f"-D{key}={value}" for key, value in settings.items()]
         self._process = ServerProcess(
             "the schema registry",
@@ -59,6 +74,12 @@ class SchemaRegistry(LocalServer):
             cwd=self.folder,
             outlives_parent=self._outlives_parent,
         )
+
+    def _train(self, flags: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="cdcd-classes-") as folder:
+            registry = SchemaRegistry(Path(folder) / "registry", cache=self._cache, training=flags)
+            with registry:
+                registry._end(signal.SIGTERM, TRAINED_WITHIN_S)
 
     def _serves(self) -> bool:
         direct = urllib.request.build_opener(
