@@ -24,7 +24,7 @@ import yaml
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
-from tests.support.stack import confirmed_position, wal_position, written_position
+from tests.support.stack import CONFIRMED_POSITION, WAL_POSITION, written_position
 from tests.support.waiting import eventually
 
 DEADLINE_S = 120.0
@@ -204,15 +204,18 @@ def await_received(server: PostgresServer, daemon: Daemon) -> None:
 
 def await_confirmed(server: PostgresServer, daemon: Daemon, within_s: float = 120) -> None:
     """Wait until every transaction committed so far is confirmed to the server, and so is durable in Kafka."""
-    end_lsn = wal_position(server)
-    try:
-        eventually(
-            lambda: (confirmed_position(server, daemon.slot) or 0) >= end_lsn,
-            "every committed transaction is confirmed",
-            within_s,
-        )
-    except AssertionError as error:
-        raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
+    with server.session() as execute:
+        ((end_lsn,),) = execute(WAL_POSITION)
+
+        def is_confirmed() -> bool:
+            return any(
+                lsn is not None and lsn >= end_lsn for (lsn,) in execute(CONFIRMED_POSITION, daemon.slot)
+            )
+
+        try:
+            eventually(is_confirmed, "every committed transaction is confirmed", within_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> None:

@@ -114,6 +114,10 @@ class PostgresServers:
 
 SLOT_OWNER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
 """Selects the process that uses a slot."""
+WAL_POSITION = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"
+CONFIRMED_POSITION = (
+    "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+)
 
 
 def new_database_name() -> str:
@@ -198,7 +202,7 @@ def rows_as_text(dsn: str, table: str, order_by: str) -> list[tuple[str | None, 
 
 def wal_position(server: PostgresServer) -> int:
     """Return the server's current WAL write position as a number."""
-    return int(server.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
+    return int(server.execute(WAL_POSITION)[0][0])
 
 
 def written_position(server: PostgresServer) -> int:
@@ -212,9 +216,7 @@ def written_position(server: PostgresServer) -> int:
 
 def confirmed_position(server: PostgresServer, slot: str) -> int | None:
     """Return the slot's confirmed_flush_lsn as a number; None if the slot does not exist."""
-    rows = server.execute(
-        "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", slot
-    )
+    rows = server.execute(CONFIRMED_POSITION, slot)
     return int(rows[0][0]) if rows else None
 
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -34,6 +34,7 @@ LONGEST_SOCKET_PATH = 90  # the kernel's limit is 107 bytes, with the file's own
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 StopMode = Literal["smart", "fast", "immediate"]
 Authentication = Literal["trust", "scram-sha-256"]
+Execute = Callable[..., list[tuple[Any, ...]]]
 
 SETTINGS = {
     "wal_level": "logical",
@@ -145,48 +146,46 @@ class PostgresServer(LocalServer):
 
     def execute(self, statement: str, *params: object, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement as the superuser, in a separate transaction; return its rows."""
+        with self.session(dbname) as execute:
+            return execute(statement, *params)
+
+    @contextlib.contextmanager
+    def session(self, dbname: str = "postgres") -> Iterator[Execute]:
+        """Yield a function that runs statements as `execute` does, all in one connection."""
         with contextlib.closing(psycopg2.connect(self.dsn(dbname), connect_timeout=10)) as connection:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                cursor.execute(statement, params or None)
-                return cursor.fetchall() if cursor.description else []
+
+                def execute(statement: str | sql.Composable, *params: object) -> list[tuple[Any, ...]]:
+                    cursor.execute(statement, params or None)
+                    return cursor.fetchall() if cursor.description else []
+
+                yield execute
 
     def create_database(self, name: str) -> None:
         """Create an empty database."""
-        self._run_with_names("CREATE DATABASE {}", name)
+        # By default, the server writes the whole template to the WAL, which each walsender then decodes.
+        strategy = " STRATEGY file_copy" if self.major >= 15 else ""
+        with self.session() as execute:
+            execute(sql.SQL("CREATE DATABASE {}" + strategy).format(sql.Identifier(name)))
 
     def drop_database(self, name: str) -> None:
         """Drop a database, if it exists, with its prepared transactions, connections and logical slots."""
-        for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
-            self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
-        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
-        self._wait_until(lambda: self._has_no_slots(name))
-        self._run_with_names("DROP DATABASE IF EXISTS {}", name)
-
-    def _has_no_slots(self, name: str) -> bool:
-        """Drop a database's inactive slots, end the walsenders of the others; return whether no slot is left."""
-        self.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-            " WHERE database = %s AND active",
-            name,
-        )
-        # Between the query and the drop, a session may have acquired or dropped a slot.
-        with contextlib.suppress(psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject):
-            self.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                " WHERE database = %s AND NOT active",
-                name,
-            )
-        return not self.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", name)
+        with self.session() as execute:
+            for (gid,) in execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
+                self.execute("ROLLBACK PREPARED %s", gid, dbname=name)
+            execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
+            self._wait_until(lambda: _has_no_slots(execute, name))
+            execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
 
     def create_role(self, name: str, password: str | None = None, *, replication: bool = True) -> None:
         """Create a role with LOGIN, and by default with REPLICATION."""
-        self._run_with_names(f"CREATE ROLE {{}} LOGIN {'REPLICATION' if replication else ''}", name)
-        if password is not None:
-            statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(
-                sql.Identifier(name), sql.Literal(password)
-            )
-            self._run(statement)
+        options = "LOGIN REPLICATION" if replication else "LOGIN"
+        with self.session() as execute:
+            execute(sql.SQL("CREATE ROLE {} " + options).format(sql.Identifier(name)))
+            if password is not None:
+                statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
+                execute(statement.format(sql.Identifier(name), sql.Literal(password)))
 
     @property
     def _initialised(self) -> bool:
@@ -247,11 +246,18 @@ class PostgresServer(LocalServer):
     def _take_other_ports(self) -> None:
         self.port = free_port()
 
-    def _run_with_names(self, statement: str, *names: str) -> None:
-        self._run(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def _run(self, statement: sql.Composable) -> None:
-        with contextlib.closing(psycopg2.connect(self.dsn(), connect_timeout=10)) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
+def _has_no_slots(execute: Execute, database: str) -> bool:
+    """Drop a database's inactive slots, end the walsenders of the others; return whether no slot is left."""
+    execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s AND active",
+        database,
+    )
+    # Between the query and the drop, a session may have acquired or dropped a slot.
+    with contextlib.suppress(psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject):
+        execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE database = %s AND NOT active",
+            database,
+        )
+    return not execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", database)
