@@ -73,9 +73,11 @@ clean: ## remove the files that the other targets created here (not the artefact
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find cdcd tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.installed-test: EXTRA := test
-$(DOCS_STAMP): EXTRA := docs
-$(STAMP): EXTRA := dev
+$(VENV)/.installed-test: REQUIRED := --editable '.[test]'
+$(STAMP): REQUIRED := --editable '.[dev]'
+# The site needs nothing of cdcd: with it, pip would compile the C extensions again.
+$(DOCS_STAMP): REQUIRED = $$($(BIN)/python -c 'import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 $(STAMP) $(VENV)/.installed-test: $(shell find cdcd -name '*.pyx' -o -name '*.px[di]')
 $(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "cdcd needs Python 3.11 or later: none found; set PYTHON=..." >&2; exit 1; }
@@ -83,5 +85,5 @@ $(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
 		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is older" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "cannot create the virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(REQUIRED)
 	@touch $@
