@@ -29,11 +29,22 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
         raise ProtocolError("a COPY row contains an unknown escape sequence") from None
 
 
-def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
-    """Return the Insert message of one line (without its newline). Raises ProtocolError for malformed rows."""
+def line_values(relid: int, line: bytes, columns: int) -> list[bytes | None]:
+    """Return the values of one line (without its newline), None for NULL. Raises ProtocolError."""
+    fields = _fields(relid, line, columns)
+    return [None if value == _NULL else _ESCAPE.sub(_unescaped, value) for value in fields]
+
+
+def _fields(relid: int, line: bytes, columns: int) -> list[bytes]:
     fields = line.split(b"\t") if columns else []
     if len(fields) != columns:
         raise ProtocolError("a COPY row does not have the number of columns that was requested", relid=relid)
+    return fields
+
+
+def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
+    """Return the Insert message of one line (without its newline). Raises ProtocolError for malformed rows."""
+    fields = _fields(relid, line, columns)
     parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
     for value in fields:
         if value == _NULL:
