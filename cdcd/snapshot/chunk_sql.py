@@ -20,7 +20,7 @@ from cdcd.snapshot.changed_keys import KeyValues
 from cdcd.snapshot.copy_text import line_values
 from cdcd.snapshot.table import CopiedTable
 
-# Of several equal indexes the primary key is used. indclass and indcollation count from 0. The operators of a btree
+# Of several such indexes any one is right. indclass and indcollation count from 0. The operators of a btree
 # index have the strategies 1 (<), 3 (=), 4 (>=) and 5 (>); text_pattern_ops has other names for them.
 KEY_COLUMNS = """
     SELECT a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, c.collname::text,
@@ -38,7 +38,7 @@ KEY_COLUMNS = """
                  JOIN pg_attribute ka ON ka.attrelid = i.indrelid AND ka.attnum = k.attnum
                  WHERE k.place <= i.indnkeyatts)
                 = (SELECT array_agg(name ORDER BY name) FROM unnest(%(columns)s::text[]) AS wanted(name))
-          ORDER BY i.indisprimary DESC, i.indexrelid LIMIT 1) i
+          ORDER BY i.indexrelid LIMIT 1) i
     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
     JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
