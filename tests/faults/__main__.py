@@ -1,6 +1,8 @@
 """`make faults`: random faults under load, judged block by block. `python -m tests.faults --rounds 1000 --seed 7`.
 
 Without --rounds, a fixed selection runs: simulations, every failpoint, the oracle's planted bugs, some random rounds.
+`--few` is the part of it that `.ci/run` adds to the suite: the files of `ALONE`, each failpoint under one load only.
+The suite has simulations of the first seeds, and other tests of several brokers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cdcd.demo.stack.accounts import make_run_folder, server_account
@@ -26,6 +28,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Finding
 from tests.faults.rounds import begin, one_block, summary
 from tests.faults.strikes import Scene
+from tests.faults.test_fault_01_failpoints import LOADS, SHARING, test_every_crash_point
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.forked import Forks
@@ -53,7 +56,11 @@ def main() -> int:
     parser.add_argument("--major", type=int, default=18, help="PostgreSQL's major version")
     parser.add_argument("--delivery", choices=("exactly_once", "at_least_once"), default="exactly_once")
     parser.add_argument("--reports", type=Path, help="a folder for JUnit reports of the fault tests")
+    parser.add_argument("--few", action="store_true", help="the short selection of .ci/run")
     options = parser.parse_args()
+    if options.few:
+        os.environ["CDCD_TEST_FAILPOINTS"] = "shared"
+        return fault_tests(options.reports, SHARING)
     if options.rounds:
         return rounds(options.rounds, options.seed, options.block, options.major, options.delivery)
     if code := simulations() or fault_tests(options.reports):
@@ -69,7 +76,7 @@ def simulations() -> int:
     return code
 
 
-def fault_tests(reports: Path | None = None) -> int:
+def fault_tests(reports: Path | None = None, loads: Sequence[str] = tuple(LOADS)) -> int:
     """Run the files of `ALONE` in parallel; return the highest exit status.
 
     Their output is printed when all have ended, that of failed files last. `reports`: a folder for JUnit reports.
@@ -77,11 +84,11 @@ def fault_tests(reports: Path | None = None) -> int:
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         running = []
-        for file in ALONE:
+        for number, test in enumerate(selected(loads)):
             output = stack.enter_context(tempfile.TemporaryFile("w+"))
-            command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", file]
+            command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", test]
             if reports is not None:
-                command.append(f"--junitxml={reports / Path(file).stem}.xml")
+                command.append(f"--junitxml={reports / f'faults-{number}.xml'}")
             running.append((subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT), output))
         ended = [(abs(process.wait()), output) for process, output in running]
         for _, output in sorted(ended, key=lambda one: one[0]):
@@ -90,6 +97,12 @@ def fault_tests(reports: Path | None = None) -> int:
         code = max(code for code, _ in ended)
     print(f"fault tests: {time.monotonic() - begun_s:.0f} s", flush=True)
     return code
+
+
+def selected(loads: Sequence[str]) -> list[str]:
+    """Return what runs in one process each: each file of `ALONE`, that of the failpoints once for each load."""
+    failpoints, *others = ALONE
+    return [f"{failpoints}::{test_every_crash_point.__name__}[{load}]" for load in loads] + others
 
 
 def rounds(count: int, seed: int, block: int, major: int, delivery: str = "exactly_once") -> int:

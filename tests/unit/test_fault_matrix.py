@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import ALONE
+from cdcd.failpoints import FAILPOINTS
+from tests.faults.__main__ import ALONE, selected
 from tests.faults.matrix import NUMBERS, files, main, names, rows
+from tests.faults.test_fault_01_failpoints import LOADS, SHARING, failpoints_of
 
 
 def test_the_page_has_a_row_for_each_fault() -> None:
@@ -27,7 +30,19 @@ def test_each_fault_has_tests_under_its_number_and_the_page_names_them(number: i
 def test_what_ci_leaves_out_of_the_suite_is_what_make_faults_runs() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert re.findall(r"--ignore=(\S+\.py)", script) == ALONE
-    assert "make faults" in script
+    assert 'make faults ARGS="--few' in script
+
+
+@pytest.mark.parametrize(
+    ("variable", "loads", "times"), [("", tuple(LOADS), len(LOADS)), ("shared", SHARING, 1)]
+)
+def test_each_failpoint_and_each_of_these_files_has_a_part_in_the_selection(
+    monkeypatch: pytest.MonkeyPatch, variable: str, loads: tuple[str, ...], times: int
+) -> None:
+    monkeypatch.setenv("CDCD_TEST_FAILPOINTS", variable)
+    assert {test.split("::")[0] for test in selected(loads)} == set(ALONE)
+    counted = Counter(failpoint for load in loads for failpoint in failpoints_of(load))
+    assert counted == dict.fromkeys(FAILPOINTS, times)
 
 
 REPORT = """<?xml version="1.0" encoding="utf-8"?>
