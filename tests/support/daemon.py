@@ -25,9 +25,11 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
 from tests.support.stack import CONFIRMED_POSITION, WAL_POSITION, written_position
-from tests.support.waiting import eventually
+from tests.support.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, eventually
 
 DEADLINE_S = 120.0
+LASTING = frozenset({"streaming", "halted"})
+"""States that last until the test does something."""
 
 Spawn = Callable[[list[str], IO[bytes], dict[str, str]], Any]
 Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
@@ -167,14 +169,17 @@ class Daemon:
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-        """Wait until the pipeline is in one of these states."""
+        """Wait until the pipeline is in one of these states; states that may end soon are asked for more often."""
         end_s = time.monotonic() + deadline_s
+        pause_s = FIRST_PAUSE_S
         while time.monotonic() < end_s:
             page = self.status()
             if page.get("state") in states and (page["state"] != "halted" or self._has_reported_halt()):
                 return page
             self.assert_alive()
-            time.sleep(0.05)
+            time.sleep(pause_s)
+            if LASTING.issuperset(states):
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 1.25)
         raise AssertionError(f"state never in {states}: {self.status()}:\n{self.log()[-4000:]}")
 
     def assert_alive(self) -> None:

@@ -5,6 +5,8 @@ In: a broker, a registry, topics.  Out: every committed record, decoded, in the 
 
 from __future__ import annotations
 
+import io
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from fastavro import parse_schema, schemaless_reader
 
 DEADLINE_S = 120.0
 Sequence = tuple[int, int, int]
@@ -47,9 +50,11 @@ class Event:
     @property
     def sequence(self) -> Sequence | None:
         """(timeline, commit_lsn, tx_seq); None for a tombstone, a BEGIN or END, a non-transactional message."""
-        if self.value is None or self.source.get("tx_seq") is None:
+        if self.value is None:
             return None
-        return self.source["timeline"], self.source["commit_lsn"], self.source["tx_seq"]
+        source = self.value.get("source", self.value)
+        number = source.get("tx_seq")
+        return None if number is None else (source["timeline"], source["commit_lsn"], number)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -63,10 +68,8 @@ class Reader:
     def __init__(self, bootstrap: str, registry_url: str, beyond_python: Iterable[str] = ()) -> None:
         self._bootstrap = bootstrap
         client = SchemaRegistryClient({"url": registry_url, "timeout": 30})
-        # The default strategy queries the registry for each record if the registry has no associations.
-        conf = {"subject.name.strategy": topic_subject_name_strategy}
-        self._deserialize = AvroDeserializer(client, conf=conf)
-        self._source_only = AvroDeserializer(client, SOURCE_ONLY, conf=conf)
+        self._whole = RecordReader(client)
+        self._source_only = RecordReader(client, SOURCE_ONLY)
         self._beyond_python = frozenset(beyond_python)
 
     def topics(self, prefix: str) -> list[str]:
@@ -84,30 +87,36 @@ class Reader:
 
     def each(self, *topics: str) -> Iterator[Event]:
         """Yield all records committed to these topics so far."""
+        return self._from({}, topics)
+
+    def _from(self, positions: dict[tuple[str, int], int], topics: Iterable[str]) -> Iterator[Event]:
+        """Yield the records from these offsets on, of other partitions all; advance the offsets to the ends."""
         consumer = self._consumer()
         try:
             partitions = self._partitions(consumer, topics)
-            consumer.assign([TopicPartition(name, number, 0) for name, number in partitions])
-            yield from self._drain(consumer, set(partitions))
+            consumer.assign([TopicPartition(*one, positions.get(one, 0)) for one in partitions])
+            yield from self._drain(consumer, set(partitions), positions)
         finally:
             consumer.close()
 
     def wait(
         self, topics: Iterable[str], condition: Callable[[list[Event]], bool], deadline_s: float = DEADLINE_S
     ) -> list[Event]:
-        """Read until the condition holds for all committed records."""
+        """Read until the condition holds for all committed records. No topic may be deleted meanwhile."""
         names = tuple(topics)
+        events: list[Event] = []
+        positions: dict[tuple[str, int], int] = {}
         end_s = time.monotonic() + deadline_s
         pause_s = 0.1
         while True:
-            events = self.read(*names)
+            events += self._from(positions, names)
             if condition(events):
                 return events
             if time.monotonic() > end_s:
                 seen = [(event.topic, event.op, event.key) for event in events[-20:]]
                 raise AssertionError(f"condition not met by {len(events)} events, the last: {seen}")
             time.sleep(pause_s)
-            pause_s = min(0.4, pause_s * 1.25)  # each attempt reads all records again
+            pause_s = min(0.4, pause_s * 1.25)
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -128,7 +137,9 @@ class Reader:
         metadata = consumer.list_topics(timeout=10).topics
         return [(name, number) for name in topics if name in metadata for number in metadata[name].partitions]
 
-    def _drain(self, consumer: Consumer, waiting: set[tuple[str, int]]) -> Iterator[Event]:
+    def _drain(
+        self, consumer: Consumer, waiting: set[tuple[str, int]], positions: dict[tuple[str, int], int]
+    ) -> Iterator[Event]:
         end_s = time.monotonic() + DEADLINE_S
         while waiting:
             message = consumer.poll(1)
@@ -138,21 +149,49 @@ class Reader:
             end_s = time.monotonic() + DEADLINE_S
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
-                waiting.discard((message.topic(), message.partition()))
+                partition = (message.topic(), message.partition())
+                waiting.discard(partition)
+                positions[partition] = message.offset()
                 continue
             yield self._event(message)
 
     def _event(self, message: Any) -> Event:
         topic = message.topic()
-        deserialize = self._source_only if topic in self._beyond_python else self._deserialize
-        key, value = (
-            None if raw is None else read(raw, SerializationContext(topic, field))
-            for raw, read, field in (
-                (message.key(), self._deserialize, MessageField.KEY),
-                (message.value(), deserialize, MessageField.VALUE),
-            )
-        )
+        read_value = self._source_only if topic in self._beyond_python else self._whole
+        key = self._whole(message.key(), topic, MessageField.KEY)
+        value = read_value(message.value(), topic, MessageField.VALUE)
         return Event(topic, message.partition(), message.offset(), key, value)
+
+
+class RecordReader:
+    """Decodes keys and values, optionally with a reader's schema.
+
+    Confluent's deserializer decodes the first record of each schema in a topic. It searches the schema for tags at
+    each record, so the others are decoded by fastavro, which it uses too.
+    """
+
+    def __init__(self, client: SchemaRegistryClient, reader_schema: str | None = None) -> None:
+        # The default strategy queries the registry for each record if the registry has no associations.
+        conf = {"subject.name.strategy": topic_subject_name_strategy}
+        self._deserialize = AvroDeserializer(client, reader_schema, conf=conf)
+        self._reader_schema = None if reader_schema is None else parse_schema(json.loads(reader_schema))
+        self._client = client
+        self._known: dict[tuple[str, str, bytes], Any] = {}
+
+    def __call__(self, raw: bytes | None, topic: str, field: str) -> Any:
+        """Return the decoded key or value, None for None."""
+        if raw is None:
+            return None
+        known = self._known.get((topic, field, raw[:5]))
+        if known is not None:
+            return schemaless_reader(io.BytesIO(raw[5:]), known, self._reader_schema)
+        first = self._deserialize(raw, SerializationContext(topic, field))
+        schema = self._client.get_schema(int.from_bytes(raw[1:5], "big"))
+        parsed = parse_schema(json.loads(schema.schema_str or ""))
+        again = schemaless_reader(io.BytesIO(raw[5:]), parsed, self._reader_schema)
+        assert repr(again) == repr(first), f"{topic}: fastavro and Confluent's deserializer differ"
+        self._known[topic, field, raw[:5]] = parsed
+        return first
 
 
 def assert_each_once(events: list[Event]) -> None:
@@ -221,7 +260,8 @@ def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any,
     """Apply the events in order; return the resulting rows by key."""
     rows: dict[Any, dict[str, Any]] = {}
     deleted: dict[str, Any] = {}
-    for event in sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or BEGINNING):
+    ordered = sorted((e for e in events if e.sequence is not None), key=lambda e: e.sequence or BEGINNING)
+    for event in ordered:
         value = event.value
         if event.op == "t":
             rows.clear()
