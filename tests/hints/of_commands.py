@@ -54,8 +54,9 @@ def file_is_there(w: World) -> Iterator[str]:
 
 @situation("CDCD-CAPTURE", "a line is not hex", "the hex of one message", is_well_after=False)
 def not_hex(w: World) -> Iterator[str]:
-    yield _decoded("no hex\n").stderr
-    assert _decoded("49000040010000\n").stderr != _decoded("no hex\n").stderr
+    refused = _decoded("no hex\n").stderr
+    yield refused
+    assert _decoded("49000040010000\n").stderr != refused
 
 
 def _decoded(text: str) -> subprocess.CompletedProcess[str]:
