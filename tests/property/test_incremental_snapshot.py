@@ -10,8 +10,8 @@ import pytest
 from tests.simulator.incremental import Simulation
 from tests.simulator.incremental_bugs import BUGS
 
-SEEDS = 3000
-BLOCKS = 6
+SEEDS = 2000
+BLOCKS = 4
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -30,7 +30,7 @@ def test_the_simulation_has_each_event_that_it_is_meant_to_test() -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_detected(bug: type[Simulation]) -> None:
     """F1, F33, F36, F46, F81: each rule of the method is needed."""
-    for seed in range(2 * SEEDS):
+    for seed in range(3 * SEEDS):
         try:
             bug(seed).run()
         except AssertionError:

@@ -50,6 +50,7 @@ class Profile:
     read: float
     commit: float
     is_by_blocks: bool
+    is_resumed: bool
     chunk_rows: int
     max_bytes: int
     max_keys: int
@@ -68,6 +69,7 @@ class Profile:
             read=random.choice((0.1, 0.3, 0.6)),
             commit=random.choice((0.05, 0.2, 0.5)),
             is_by_blocks=random.random() < 0.3,
+            is_resumed=random.random() < 0.3,
             chunk_rows=random.choice((1, 2, 3, 20)),
             max_bytes=random.choice((1200, 3000, 1 << 20, 1 << 20)),
             max_keys=random.choice((1, 2, 100, 100)),
@@ -97,21 +99,41 @@ class Simulation:
     """The server, the topic, and one daemon after another. Planted bugs are subclasses of it."""
 
     tracker: ClassVar[type[ChangedKeys]] = ChangedKeys
+    odds: ClassVar[dict[str, float]] = {}
+    """The odds that a planted bug needs to be detected soon."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.profile = Profile.drawn(self.random)
+        self.profile = replace(Profile.drawn(self.random), **self.odds)
         self.server = Server(self.random, toasted=self.profile.toasted, delay=self.profile.delay)
-        for _ in range(self.random.choice((0, 30))):
-            self.server.step()
+        self.events: list[Event] = []
         self.reader = Reader(self.server.history)
         self.table = Table(self.server.first_rows)
-        self.events: list[Event] = []
-        # The stream begins after some commits, which the reader never receives.
-        self.first_lsn = self.server.commits[-1].end_lsn if self.server.commits else self.server.insert_lsn
-        self.progress = Progress(self.first_lsn, self.first_lsn - 1)
+        self.progress = self.begin_with_an_initial_copy() if self.profile.is_resumed else self.begin_late()
         self.counts: Counter[str] = Counter()
         self.start()
+
+    def begin_late(self) -> Progress:
+        """Let the stream begin after some commits, which the reader never receives."""
+        for _ in range(self.random.choice((0, 30))):
+            self.server.step()
+        commits = self.server.commits
+        first_lsn = commits[-1].end_lsn if commits else self.server.insert_lsn
+        return Progress(first_lsn, first_lsn - 1)
+
+    def begin_with_an_initial_copy(self) -> Progress:
+        """Let an initial copy end after some ranges of blocks: its snapshot is gone, the stream begins at its LSN."""
+        point = self.server.insert_lsn
+        end = self.random.randrange(BLOCKS + 1)
+        copied = [(key, row) for key, row in self.server.rows.items() if row.block < end]
+        self.reader.read(
+            [
+                Event(Change("r", key, row.version, row.big), point - 1, number)
+                for number, (key, row) in enumerate(copied, 1)
+            ]
+        )
+        state = CopyState((str(end),), is_by_blocks=True)
+        return Progress(point, point - 1, copy=state, chunk=ChunkPosition(point - 1, len(copied)))
 
     # --- the daemon's session ---
 

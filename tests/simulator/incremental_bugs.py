@@ -130,6 +130,8 @@ class _NoTruncate(ChangedKeys):
 class TruncateIgnored(Simulation):
     """A TRUNCATE is not tracked."""
 
+    odds: ClassVar[dict[str, float]] = {"activity": 1, "delay": 0.6, "receive": 0.5, "read": 0.6}
+
     tracker = _NoTruncate
 
 
@@ -164,6 +166,8 @@ class _OncePerKey(ChangedKeys):
 
 class ReadAgainTooEarly(Simulation):
     """A key counts as read although its row was not visible yet."""
+
+    odds: ClassVar[dict[str, float]] = {"toasted": 0.9, "activity": 1, "delay": 0.6}
 
     tracker = _OncePerKey
 
@@ -247,6 +251,8 @@ class TrackedFromTheConfirmedPosition(Simulation):
 class RestOfAPartOnly(Simulation):
     """Of a transaction written in parts, only the rest that is not written yet is tracked."""
 
+    odds: ClassVar[dict[str, float]] = {"split": 0.8, "delay": 0.95, "crash": 0.04, "activity": 1}
+
     def note(self, copy: TableCopy, commit: Commit) -> None:
         super().note(copy, commit._replace(changes=commit.changes[self.now.part :]))
 
@@ -270,6 +276,8 @@ class _KeepsTrack(ChangedKeys):
 class TooManyKeysAreForgotten(Simulation):
     """With too many keys to read again, the rows are read from the first on, also while some are not visible yet."""
 
+    odds: ClassVar[dict[str, float]] = {"max_keys": 1, "toasted": 0.9, "activity": 1, "delay": 0.6}
+
     tracker = _KeepsTrack
 
 
@@ -283,6 +291,8 @@ class _Continues(TableCopy):
 
 class OldScanContinues(Simulation):
     """A chunk that was being read when the copy was begun again from the first row counts as the first one."""
+
+    odds: ClassVar[dict[str, float]] = {"max_keys": 1, "toasted": 0.9, "activity": 1, "receive": 0.5}
 
     def begin_copy(self, state: CopyState) -> None:
         super().begin_copy(state)
