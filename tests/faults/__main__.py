@@ -1,7 +1,7 @@
 """`make faults`: random faults under load, judged block by block. `python -m tests.faults --rounds 1000 --seed 7`.
 
 Without --rounds, a fixed selection runs: simulations, every failpoint, the oracle's planted bugs, some random rounds.
-`--few` is the part of it that `.ci/run` adds to the suite: the files of `ALONE`, each failpoint under one load only.
+`--few` is the part of it that `.ci/run` adds to the suite: the files of `ALONE`, failpoints under two loads.
 The suite has simulations of the first seeds, and other tests of several brokers.
 """
 
@@ -28,7 +28,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Finding
 from tests.faults.rounds import begin, one_block, summary
 from tests.faults.strikes import Scene
-from tests.faults.test_fault_01_failpoints import LOADS, SHARING, test_every_crash_point
+from tests.faults.test_fault_01_failpoints import FEW_LOADS, LOADS, test_every_crash_point
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.forked import Forks
@@ -59,8 +59,7 @@ def main() -> int:
     parser.add_argument("--few", action="store_true", help="the short selection of .ci/run")
     options = parser.parse_args()
     if options.few:
-        os.environ["CDCD_TEST_FAILPOINTS"] = "shared"
-        return fault_tests(options.reports, SHARING)
+        return fault_tests(options.reports, FEW_LOADS)
     if options.rounds:
         return rounds(options.rounds, options.seed, options.block, options.major, options.delivery)
     if code := simulations() or fault_tests(options.reports):

@@ -1,13 +1,11 @@
 """Fault 1: cdcd crashes at every failpoint, under three kinds of load, and restarts. An unreached failpoint fails.
 
 Each load has one database: the daemon is started with one failpoint after another, each start continues after the
-crash before, and the oracle judges the complete run at the end. With `CDCD_TEST_FAILPOINTS=shared`, as in `.ci/run`,
-the loads of `SHARING` share the failpoints: each is one load's.
+crash before, and the oracle judges the complete run at the end.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections import Counter
@@ -52,8 +50,8 @@ LOADS = {
     ),
 }
 """In "small" no transaction is streamed; the large transactions that `in_spill` needs are added there."""
-SHARING = ("small", "mixed")
-"""No transaction is streamed in the one; the other has streamed and prepared ones."""
+FEW_LOADS = ("small", "mixed")
+"""The loads in `.ci/run`. No transaction is streamed in the one; the other has streamed and prepared ones."""
 DEADLINE_S = 60.0
 PAUSE_S = 0.3
 EARLY_PAUSE_S = 0.05
@@ -134,15 +132,8 @@ ONCE = {"schema_level_set", "snapshot_begun", "slot_made", "snapshot_copied"}
 """Failpoints that one process may reach only once."""
 
 
-def failpoints_of(load: str) -> list[str]:
-    """Return the failpoints at which the daemon crashes under this load."""
-    if os.environ.get("CDCD_TEST_FAILPOINTS") != "shared":
-        return list(FAILPOINTS)
-    return list(FAILPOINTS)[SHARING.index(load) :: len(SHARING)]
-
-
 def crashes(world: World, load: str) -> Iterator[str]:
-    """Crash the daemon at the load's failpoints in turn, at the first or second hit; yield each failpoint.
+    """Crash the daemon at each failpoint in turn, at the first or second hit; yield each failpoint.
 
     Sessions write from the start: the snapshot is taken of a busy database (F40, assertion j).
     """
@@ -161,8 +152,6 @@ def crashes(world: World, load: str) -> Iterator[str]:
             world.write(f"{load} large", 1, kinds={"big": 1}, **options)
         if failpoint == "produced":
             run_script(world.dsn, SAY)
-        if failpoint not in failpoints_of(load):
-            continue
         at = failpoint if number % 2 or failpoint in ONCE else f"{failpoint}:2"
         world.daemon.environment = {VARIABLE: at}
         try:
