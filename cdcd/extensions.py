@@ -12,7 +12,13 @@ import os
 from types import ModuleType
 
 VARIABLE = "CDCD_EXTENSIONS"
-EXTENSIONS = ("cdcd.avro.rows", "cdcd.sink._produce_batch", "cdcd.source.reading", "cdcd.txn._frames")
+EXTENSIONS = (
+    "cdcd.avro.rows",
+    "cdcd.sink._produce_batch",
+    "cdcd.snapshot._copy_text",
+    "cdcd.source.reading",
+    "cdcd.txn._frames",
+)
 _CHOICES = ("auto", "compiled", "python")
 
 

@@ -178,12 +178,22 @@ Item = PlainItem | TransactionBatch
 """The items that the drain yields, in the order of the wire."""
 
 
+class SnapshotMarker(enum.StrEnum):
+    """The place of a row in its snapshot: Debezium's values of `source.snapshot`."""
+
+    FIRST = "first"
+    FIRST_OF_TABLE = "first_in_data_collection"
+    INNER = "true"
+    LAST_OF_TABLE = "last_in_data_collection"
+    LAST = "last"
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
     """The values that all rows of one committed transaction share.
 
     `commit_lsn` is the start of the commit record (Begin's final LSN); with its timeline it is the first part of the
-    sequence.
+    sequence. `snapshot` is empty for a streamed change, for rows of a snapshot one of `SnapshotMarker`.
     """
 
     xid: int
@@ -191,7 +201,7 @@ class TransactionInfo:
     commit_pg_us: int
     origin: str | None = None
     origin_lsn: Lsn | None = None
-    snapshot: bool = False
+    snapshot: str = ""
 
 
 class Record(NamedTuple):

@@ -95,7 +95,7 @@ class TransactionContext:
         self._block_head = SOME + encode_string(self.id.encode())
         commit_us = info.commit_pg_us + POSTGRES_EPOCH_US
         self._ts_ms = encode_long(commit_us // 1000)
-        snapshot = NULL + _strings("true" if info.snapshot else "false")  # branch 0 is the string
+        snapshot = NULL + _strings(str(info.snapshot) or "false")  # branch 0 is the string
         self._before_ts_ms = _strings(version, "postgresql", name)
         self._after_ts_ms = snapshot + _strings(database) + SOME
         self._head = self._before_ts_ms + self._ts_ms + self._after_ts_ms

@@ -23,7 +23,7 @@ from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, Timelines, TransactionInfo
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
-from cdcd.snapshot.table import CopiedTable
+from cdcd.snapshot.units import CopiedTable
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512

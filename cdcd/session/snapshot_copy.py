@@ -1,7 +1,7 @@
 """The initial snapshot: copy each table as the slot's consistent point sees it.
 
-In: the published tables, an exported snapshot.  Out: chunks with commit positions of phase "snapshot", the last one
-of phase "streaming" at the consistent point, where the stream begins.
+In: the published tables, their rows as the workers read them.  Out: chunks with commit positions of phase "snapshot",
+the last one of phase "streaming" at the consistent point, where the stream begins.
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
 exactly there (F1), sorts after them. An interrupted attempt is repeated from its beginning, with a new slot: the
 topics that it had written to get a truncate event first, so that a row deleted in between does not remain (F40).
@@ -9,10 +9,10 @@ topics that it had written to get a truncate event first, so that a row deleted 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,15 +22,16 @@ from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, TransactionInfo
+from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, SnapshotMarker, TransactionInfo
 from cdcd.pipeline.plans import Plans
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.session.copy_workers import CopyWorkers
+from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
+from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
 from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
-from cdcd.threads import in_thread, settled, start_in_thread
 from cdcd.txn.lookahead import Lookahead
 
 Add = Callable[[Chunk], Any]
@@ -52,7 +53,6 @@ class Snapshotter:
 
     def __init__(
         self,
-        reader: SnapshotReader,
         plans: Plans,
         add: Add,
         new_context: Callable[[TransactionInfo], TransactionContext],
@@ -70,7 +70,6 @@ class Snapshotter:
         `before_us`: a time before the slot was created: a change that the copy does not have commits later.
         `mark_first`: with at_least_once, readers see rows before a commit, so a progress record is written first.
         """
-        self._reader = reader
         self._plans = plans
         self._add = add
         self._counts = counts
@@ -79,59 +78,75 @@ class Snapshotter:
         self._written_commit_lsn = written_commit_lsn
         self._since_us, self._before_us = since_us, before_us
         self._mark_first = mark_first
-        self._now_us = time.time_ns() // 1000
-        info = TransactionInfo(
-            xid=0,
-            commit_lsn=consistent_point - 1,
-            commit_pg_us=self._now_us - POSTGRES_EPOCH_US,
-            snapshot=True,
-        )
-        self._tx = new_context(info)
+        self._contexts = self._all_contexts(new_context)
+        self._tx_seq = 0
 
-    async def run(self, tables: list[tuple[CopiedTable, Relation]]) -> None:
-        """Copy every table, one after another; streaming begins at the last commit position."""
+    def _all_contexts(
+        self, new_context: Callable[[TransactionInfo], TransactionContext]
+    ) -> dict[SnapshotMarker, TransactionContext]:
+        commit_lsn, commit_pg_us = self._consistent_point - 1, time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        infos = (TransactionInfo(0, commit_lsn, commit_pg_us, snapshot=marker) for marker in SnapshotMarker)
+        return {SnapshotMarker(info.snapshot): new_context(info) for info in infos}
+
+    async def run(self, tables: list[tuple[CopiedTable, Relation]], workers: CopyWorkers) -> None:
+        """Copy every table by the workers; streaming begins at the last commit position."""
         self._counts.snapshot_started(len(tables))
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Lookahead(set(described), described))
-        made = await self._plans.plan_all([relation for _, relation in tables])
-        plans = list(zip((table for table, _ in tables), made, strict=True))
-        cleared = [plan for _, plan in plans if plan.topic in self._begun]
+        plans = await self._plans.plan_all([relation for _, relation in tables])
+        cleared = [plan for plan in plans if plan.topic in self._begun]
         if self._mark_first is not None:
-            self._begun |= dict.fromkeys(plan.topic for _, plan in plans)
+            self._begun |= dict.fromkeys(plan.topic for plan in plans)
             await self._mark_first(self._so_far())
         await self._clear(cleared)
-        for table, plan in plans:
-            await self._copy(table, plan)
-            self._counts.snapshot_table_done(plan.table)
+        plan_of = {table.relid: plan for (table, _), plan in zip(tables, plans, strict=True)}
+        for table, plan in plan_of.items():
+            self._counts.relation(table, plan.table)
+        await self._copy(plan_of, workers)
         await self._add(Chunk((), 0, self._done()))
         self._counts.snapshot_ended(is_complete=True)
 
     async def _clear(self, plans: list[RelationPlan]) -> None:
         for plan in plans:
+            tx = self._numbered(SnapshotMarker.INNER)
             records = encode_truncate(
-                plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=self._tx
+                plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=tx
             )
+            self._tx_seq = tx.tx_seq
             await self._add(Chunk(records, 512 * len(records), self._so_far()))
 
-    async def _copy(self, table: CopiedTable, plan: RelationPlan) -> None:
-        self._begun[plan.topic] = None
-        self._counts.relation(table.relid, plan.table)
-        batches = self._reader.copy(table, self._consistent_point)
-        step: asyncio.Future[RowBatch | None] | None = None
-        try:
-            while True:
-                step = start_in_thread(_next_batch, batches)
-                if (batch := await asyncio.shield(step)) is None:
-                    break
-                records = encode_batch(batch, self._plans.by_relid, self._tx)
-                self._counts.snapshot_rows(plan.table, batch)
-                await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._so_far()))
-                hit("in_snapshot")
-        finally:
-            if step is not None and not step.done():
-                self._reader.abandon()
-            await settled(step)
-            await in_thread(_close, batches)
+    async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> None:
+        markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
+        async with contextlib.aclosing(workers.pieces()) as pieces:
+            async for unit, rows in pieces:
+                relid = unit.table.relid
+                if rows is not None:
+                    await self._write(markers.add(relid, *rows), plan_of)
+                    hit("in_snapshot")
+                    continue
+                left[relid] -= 1
+                if not left[relid]:
+                    await self._write(markers.end(relid), plan_of)
+        await self._write(markers.finish(), plan_of)
+
+    async def _write(self, all_marked: list[Marked], plan_of: Mapping[int, RelationPlan]) -> None:
+        for marked in all_marked:
+            plan = plan_of[marked.relid]
+            if isinstance(marked, TableComplete):
+                self._counts.snapshot_table_done(plan.table)
+                continue
+            self._begun[plan.topic] = None
+            batch, tx = marked.batch, self._numbered(marked.marker)
+            records = encode_batch(batch, self._plans.by_relid, tx)
+            self._tx_seq = tx.tx_seq
+            self._counts.snapshot_rows(plan.table, batch)
+            await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._so_far()))
+
+    def _numbered(self, marker: SnapshotMarker) -> TransactionContext:
+        """Return the context of a marker, whose changes are numbered after those of all others."""
+        tx = self._contexts[marker]
+        tx.tx_seq = self._tx_seq
+        return tx
 
     def _so_far(self) -> CommitPosition:
         return CommitPosition(
@@ -151,14 +166,6 @@ class Snapshotter:
             phase="streaming",
             snapshot_tables=(),
         )
-
-
-def _next_batch(batches: Iterator[RowBatch]) -> RowBatch | None:
-    return next(batches, None)
-
-
-def _close(batches: Any) -> None:
-    batches.close()
 
 
 def tables_to_copy(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,10 +26,12 @@ from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.session.clients import Clients
+from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.slot_creation import create_slot_in_thread
 from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.snapshot.table import SnapshotReader
+from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity
@@ -62,6 +65,7 @@ class SnapshotHandover:
     ) -> None:
         self._source = config.source_settings()
         self._has_snapshot = config.snapshot.mode == "initial"
+        self._workers = config.snapshot.workers
         self._clients = clients
         self._plans = plans
         self._writer = writer
@@ -104,17 +108,16 @@ class SnapshotHandover:
     ) -> None:
         tables = await published_now(self._source, self._clients.catalog, self._status)
         tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
-        reader = await in_thread(
-            SnapshotReader,
-            lambda: connect_sql(self._source),
-            translate,
-            snapshot_name,
-            self._lock_watch,
+        new_reader = partial(
+            SnapshotReader, partial(connect_sql, self._source), translate, snapshot_name, self._lock_watch
         )
+        reader = await in_thread(new_reader)
+        workers: CopyWorkers | None = None
         try:
             await in_thread(reader.check_publications, self._source.publications)
+            units = await in_thread(reader.units, [table for table, _ in tables])
+            workers = CopyWorkers(reader, new_reader, units, point, self._workers)
             snapshotter = Snapshotter(
-                reader,
                 self._plans,
                 self._writer.add,
                 self._new_context,
@@ -126,10 +129,13 @@ class SnapshotHandover:
                 before_us=before_us,
                 mark_first=None if self._clients.is_exactly_once else self._writer.mark,
             )
-            _LOG.info("snapshot_started", tables=len(tables))
-            await snapshotter.run(tables)
+            _LOG.info("snapshot_started", tables=len(tables), units=len(units), workers=workers.count)
+            await snapshotter.run(tables, workers)
         finally:
-            reader.close()
+            if workers is None:
+                reader.close()
+            else:
+                await workers.close()
 
     @contextlib.contextmanager
     def _lock_watch(self, connection: Any) -> Iterator[None]:

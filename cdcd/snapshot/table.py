@@ -1,23 +1,18 @@
-"""Copy one table as an exported snapshot sees it.
+"""Copy units of tables as an exported snapshot sees them.
 
-In: a function that connects, a snapshot's name, a table with its published columns and row filter (F41).
-Out: batches of Insert frames, a bounded number of them ahead of the reader.
+In: a function that connects, a snapshot's name, units of tables with their published columns and row filter (F41).
+Out: batches of Insert frames.
 Invariant: the rows are those of the slot's consistent point (F36). With row-level security the copy fails rather than
 returning fewer rows (F73). It also fails if the table's file was replaced since, unless it is proven that no row is
 missing (F81, replaced_files.py): the snapshot does not see rewritten rows, and logical decoding does not send them.
-Must not: decide which tables are copied, or lock a table longer than its copy takes.
+Must not: decide which tables are copied, or lock a table longer than the copy of its units takes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import psycopg2
 import structlog
@@ -26,9 +21,13 @@ from psycopg2 import sql
 from cdcd.errors import CdcdError, SnapshotStale
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.copy_text import row_batch_of
+from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
+from cdcd.snapshot.table_files import files_of
+from cdcd.snapshot.units import CopiedTable, CopyUnit, TableFile, units_of
+from cdcd.source.copy_out import CopyOut
+from cdcd.source.deadline import hang_up
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
@@ -41,31 +40,31 @@ _EMPTIED_HINT = (
     "not copied: the TRUNCATE or the deletes are in the stream"
 )
 
-RUN_BYTES = 256 * 1024
-BATCHES_AHEAD = 4
-PATIENCE_S = 1.0
-"""How long a cancelled copy may wait for the server's next row."""
+BATCH_BYTES = 256 * 1024
+BLOCK_RANGES_SINCE = 140_000
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error], CdcdError]
 Watch = Callable[[Any], contextlib.AbstractContextManager[None]]
 """A context manager around a statement on a connection that may wait for a lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedTable:
-    """The parts of one relation that are copied. `is_partitioned`: it is read with its partitions."""
+class CopiedRows(NamedTuple):
+    """Consecutive rows of a unit. `last_at`: the offset of the last row's frame in the batch."""
 
-    relid: int
-    schema: str
-    name: str
-    columns: tuple[str, ...]
-    row_filter: str | None
-    is_partitioned: bool
+    batch: RowBatch
+    last_at: int
 
 
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second from 17 on
 
+_ENTER = """
+    BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
+    SET TRANSACTION SNAPSHOT {};
+    SET LOCAL row_security = off;  -- F73
+    SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = 0  -- F37
+"""
 # After a rename, later changes are in another topic. A table that is not in the snapshot was created since: all of
 # its rows are in the stream.
 _IS_THERE = """
@@ -73,14 +72,12 @@ _IS_THERE = """
         SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = %(relid)s AND (n.nspname::text, c.relname::text) <> (%(schema)s, %(name)s))
 """
-
-
-class _Cancelled(Exception):
-    """The reader of the batches has stopped."""
+# The name of a relation that was dropped since is its oid: regclass has the current state.
+_LEAF_NAME = "SELECT %s::oid::regclass::text"
 
 
 class SnapshotReader:
-    """One connection; each `copy` is a separate transaction with the exported snapshot."""
+    """One connection. The units of a table that follow each other are copied in one transaction with the snapshot."""
 
     def __init__(
         self,
@@ -93,46 +90,125 @@ class SnapshotReader:
         self._watch = watch
         self._translate = translate
         self._snapshot_name = snapshot_name
-        self._cancelled = threading.Event()
-        self._abandoned = threading.Event()
+        self._held: CopiedTable | None = None
         self._connection = connect()
-
-    def _enter(self, cursor: Any) -> None:
-        cursor.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self._snapshot_name)))
-        except psycopg2.Error as error:
-            if error.pgcode in _NO_SNAPSHOT:
-                raise SnapshotStale(
-                    "the exported snapshot ended with the connection that exported it", hint=_ENDED_HINT
-                ) from error
-            raise
-        cursor.execute("SET LOCAL row_security = off")  # F73
-        cursor.execute("SET LOCAL statement_timeout = 0")
-        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # F37
 
     def check_publications(self, names: Sequence[str]) -> None:
         """Compare the current publications with those of the snapshot, after the tables to copy were read (blocking).
 
         Raises SnapshotStale if a publication was changed since, or a Source error.
         """
-        try:
-            with self._connection.cursor() as cursor:
-                self._enter(cursor)
-                before = publication_versions(cursor, names)
-                cursor.execute("COMMIT")
-            with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
-                now = publication_versions(cursor, names)
-        except psycopg2.Error as error:
-            raise self._translate(error) from error
+        with self._translated(), self._in_snapshot() as cursor:
+            before = publication_versions(cursor, names)
+        with (
+            self._translated(),
+            contextlib.closing(self._connect()) as connection,
+            connection.cursor() as cursor,
+        ):
+            now = publication_versions(cursor, names)
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
 
-    def _hold(self, cursor: Any, table: CopiedTable) -> None:
+    def units(self, tables: Sequence[CopiedTable]) -> list[CopyUnit]:
+        """Divide the tables into units, in their order (blocking). Raises SnapshotStale, Source errors."""
+        has_block_ranges = self._connection.server_version >= BLOCK_RANGES_SINCE
+        with self._translated(), self._in_snapshot() as cursor:
+            files, bounds = files_of(cursor, tables, with_bounds=not has_block_ranges)
+        found: list[CopyUnit] = []
+        for table in tables:
+            of_table = files.get(table.relid) or [TableFile(0)]
+            found += units_of(
+                table, of_table, has_block_ranges=has_block_ranges, bounds=bounds.get(table.relid)
+            )
+        return found
+
+    def copy(self, unit: CopyUnit, lsn: int) -> Generator[CopiedRows, None, None]:
+        """Yield the unit's rows (blocking). Raises SnapshotStale, Source errors, ProtocolError.
+
+        The table stays locked for its next unit: call `release` after the last one.
+        """
+        table = unit.table
+        try:
+            if self._held is not table:
+                self.release()
+                self._hold(table)
+            statement = self._statement(unit)
+            if statement is None:
+                return
+            yield from self._rows(statement, CopyRows(table.relid, len(table.columns), lsn))
+        except psycopg2.Error as error:
+            raise _stale(table) if error.pgcode in _GONE else self._translate(error) from error
+        except CdcdError as error:
+            if error.context.get("sqlstate") in _GONE:
+                raise _stale(table) from error
+            raise
+        finally:
+            log_notices(self._connection.notices)
+
+    def _rows(self, statement: str, rows: CopyRowsInPython) -> Iterator[CopiedRows]:
+        copying = CopyOut(self._connection)
+        copying.begin(statement)
+        while True:
+            has_more = copying.read(rows, BATCH_BYTES)
+            if (taken := rows.take()) is not None:
+                yield CopiedRows(*taken)
+            if not has_more:
+                return
+
+    def release(self) -> None:
+        """End the transaction that holds a table (blocking). Raises Source errors."""
+        if self._held is None:
+            return
+        self._held = None
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute("COMMIT")
+
+    def hang_up(self) -> None:
+        """Shut down the connection: a thread that waits for the server gets an error. May be called in any thread."""
+        hang_up(self._connection)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    # --- one transaction ---
+
+    @contextlib.contextmanager
+    def _in_snapshot(self) -> Iterator[Any]:
+        with self._connection.cursor() as cursor:
+            self._enter(cursor)
+            yield cursor
+            cursor.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg2.Error as error:
+            raise self._translate(error) from error
+
+    def _enter(self, cursor: Any) -> None:
+        try:
+            cursor.execute(sql.SQL(_ENTER).format(sql.Literal(self._snapshot_name)))
+        except psycopg2.Error as error:
+            if error.pgcode in _NO_SNAPSHOT:
+                raise SnapshotStale(
+                    "the exported snapshot ended with the connection that exported it", hint=_ENDED_HINT
+                ) from error
+            raise
+
+    def _hold(self, table: CopiedTable) -> None:
         """Lock the table and its partitions against rewriting, and check that the snapshot sees their rows.
 
         Not by LOCK TABLE, which needs a privilege on the whole table; the role may have it on some columns only.
         """
+        with self._connection.cursor() as cursor:
+            self._enter(cursor)
+            with self._watch(self._connection):
+                self._check(cursor, table)
+        self._held = table
+
+    def _check(self, cursor: Any, table: CopiedTable) -> None:
         cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
         cursor.execute(
@@ -145,78 +221,27 @@ class SnapshotReader:
         if fate is Fate.STALE:
             raise _stale(table)
         if fate is Fate.EMPTIED:
-            _LOG.warning("copied_as_empty", table=f"{table.schema}.{table.name}", hint=_EMPTIED_HINT)
+            _LOG.warning("copied_as_empty", table=table.title, hint=_EMPTIED_HINT)
 
-    def copy(self, table: CopiedTable, lsn: int) -> Iterator[RowBatch]:
-        """Yield the table's rows as batches (blocking). Raises SnapshotStale, Source errors."""
-        batches: queue.Queue[RowBatch | BaseException | None] = queue.Queue(BATCHES_AHEAD)
-        collector = _Collector(batches, table, lsn, self._cancelled)
-        worker = threading.Thread(target=self._copy, args=(table, collector), daemon=True)
-        worker.start()
-        try:
-            while (item := self._next(batches)) is not None:
-                if isinstance(item, psycopg2.Error):
-                    raise _stale(table) if item.pgcode in _GONE else self._translate(item) from item
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            self._cancelled.set()
-            hang_up_s = time.monotonic() + PATIENCE_S
-            while worker.is_alive():  # a full queue must not block the worker
-                with contextlib.suppress(queue.Empty):
-                    batches.get(timeout=0.05)
-                if time.monotonic() > hang_up_s:
-                    self._hang_up()  # the worker waits for a server that does not send
-            self._cancelled.clear()
-
-    def _copy(self, table: CopiedTable, collector: _Collector) -> None:
-        try:
+    def _statement(self, unit: CopyUnit) -> str | None:
+        """Return the COPY of a unit; None if its partition was dropped, so that it has no rows any more."""
+        table = unit.table
+        source = _source(table)
+        if unit.leaf is not None:
             with self._connection.cursor() as cursor:
-                self._enter(cursor)
-                with self._watch(self._connection):
-                    self._hold(cursor, table)
-                cursor.copy_expert(self._statement(table).as_string(cursor), collector)
-                cursor.execute("COMMIT")
-            collector.finish()
-        except _Cancelled:
-            pass  # the reader has stopped and waits only for this thread's end
-        except BaseException as error:  # noqa: BLE001 - raised again by the reader
-            with contextlib.suppress(_Cancelled):
-                collector.put(error)
-        finally:
-            log_notices(self._connection.notices)
-
-    def _next(self, batches: queue.Queue[RowBatch | BaseException | None]) -> RowBatch | BaseException | None:
-        """Wait for the next item; return None at the end, and after `abandon`."""
-        while not self._abandoned.is_set():
-            with contextlib.suppress(queue.Empty):
-                return batches.get(timeout=0.1)
-        return None
-
-    def abandon(self) -> None:
-        """End the wait for the next batch, since the server may never send one. May be called from any thread."""
-        self._abandoned.set()
-
-    def _hang_up(self) -> None:
-        """Shut down the socket on which the worker thread waits."""
-        with (
-            contextlib.suppress(OSError, psycopg2.Error),
-            socket.fromfd(self._connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as ours,
-        ):
-            ours.shutdown(socket.SHUT_RDWR)
-
-    @staticmethod
-    def _statement(table: CopiedTable) -> sql.Composable:
+                cursor.execute(_LEAF_NAME, (unit.leaf,))
+                ((name,),) = cursor.fetchall()
+            if name.isdecimal():
+                return None
+            source = sql.SQL("ONLY " + name)
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.columns)
-        query = sql.SQL("SELECT {} FROM {}").format(columns, _source(table))
-        if table.row_filter:
-            query += sql.SQL(" WHERE " + table.row_filter)  # the server's own expression
-        return sql.SQL("COPY ({}) TO STDOUT").format(query)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        query = sql.SQL("SELECT {} FROM {}").format(columns, source)
+        # The filter is the server's own expression.
+        conditions = [f"({text})" for text in (unit.condition, table.row_filter) if text]
+        if conditions:
+            query += sql.SQL(" WHERE " + " AND ".join(conditions))
+        statement: str = sql.SQL("COPY ({}) TO STDOUT").format(query).as_string(self._connection)
+        return statement
 
 
 def _source(table: CopiedTable) -> sql.Composable:
@@ -228,52 +253,5 @@ def _stale(table: CopiedTable) -> SnapshotStale:
     return SnapshotStale(
         "the table's file, name or partitions were changed after the snapshot was taken, so the snapshot may not see "
         "all of its rows",
-        table=f"{table.schema}.{table.name}",
+        table=table.title,
     )
-
-
-class _Collector:
-    """The file that COPY writes its lines to."""
-
-    def __init__(
-        self,
-        batches: queue.Queue[RowBatch | BaseException | None],
-        table: CopiedTable,
-        lsn: int,
-        cancelled: threading.Event,
-    ) -> None:
-        self._batches = batches
-        self._table = table
-        self._lsn = lsn
-        self._cancelled = cancelled
-        self._lines: list[bytes] = []
-        self._size_bytes = 0
-
-    def write(self, data: bytes) -> int:
-        """Receive one row as libpq passes it: a complete line with its newline."""
-        self._lines.append(data[:-1])
-        self._size_bytes += len(data)
-        if self._size_bytes >= RUN_BYTES:
-            self._emit()
-        return len(data)
-
-    def _emit(self) -> None:
-        batch = row_batch_of(self._table.relid, self._lines, len(self._table.columns), self._lsn)
-        self._lines, self._size_bytes = [], 0
-        self.put(batch)
-
-    def put(self, item: RowBatch | BaseException | None) -> None:
-        """Put an item into the queue. Raises _Cancelled when the reader has stopped."""
-        while not self._cancelled.is_set():
-            try:
-                self._batches.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-        raise _Cancelled
-
-    def finish(self) -> None:
-        """Pass on the last rows and the end marker."""
-        if self._lines:
-            self._emit()
-        self.put(None)

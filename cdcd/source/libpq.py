@@ -127,7 +127,7 @@ class CopyConnection:
             return SourceUnavailable("the server ended the stream")
         try:
             if _PQresultStatus(result) == _FATAL_ERROR:
-                return failure_for(_report(result))
+                return failure_for(report_of(result))
             return SourceUnavailable("the server ended the stream")
         finally:
             _PQclear(result)
@@ -160,7 +160,7 @@ class CopyConnection:
 
     def _on_notice(self, _argument: int | None, result: int | None) -> None:
         if result and len(self.notices) < _NOTICES_KEPT:
-            self.notices.append(_report(result))
+            self.notices.append(report_of(result))
 
 
 def _own(descriptor: int) -> int:
@@ -170,7 +170,8 @@ def _own(descriptor: int) -> int:
         raise SourceUnavailable(f"the connection's socket cannot be duplicated: {error.strerror}") from error
 
 
-def _report(result: int) -> ServerReport:
+def report_of(result: int) -> ServerReport:
+    """Return the fields of an error or notice that cdcd uses; `result` is the address of libpq's PGresult."""
     return ServerReport(
         sqlstate=_field(result, _SQLSTATE),
         message=_field(result, _PRIMARY) or "no message",

@@ -11,8 +11,9 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.errors import SourceUnavailable
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.errors import CdcdError, SourceUnavailable
+from cdcd.snapshot.table import SnapshotReader
+from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.deadline import within
 from tests.integration.conftest import NewDaemon
@@ -174,14 +175,22 @@ def test_a_thread_that_waits_for_a_silent_copy_is_released(postgres: PostgresSer
             reader = SnapshotReader(lambda: connect_sql(behind), translate, snapshot)
             table = CopiedTable(relid, "public", "t", ("id", "pad"), None, is_partitioned=False)
             proxy.slow(bytes_per_s=2_000_000)
-            runs = reader.copy(table, 1)
-            next(runs)
+            rows = reader.copy(CopyUnit(table), 1)
+            next(rows)
             proxy.hold()
-            taken: list[object] = []
-            waiting = threading.Thread(target=lambda: taken.extend(runs), daemon=True)
+            failures: list[CdcdError] = []
+
+            def read() -> None:
+                try:
+                    list(rows)
+                except CdcdError as error:
+                    failures.append(error)
+
+            waiting = threading.Thread(target=read, daemon=True)
             waiting.start()
             waiting.join(1)
             assert waiting.is_alive(), "the thread waits for the server"
-            reader.abandon()
+            reader.hang_up()
             waiting.join(10)
             assert not waiting.is_alive()
+            assert [type(error) for error in failures] == [SourceUnavailable]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +13,8 @@ from structlog.testing import capture_logs
 from cdcd.errors import CdcdError, Retry, SnapshotStale
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
-from cdcd.snapshot.table import CopiedTable, SnapshotReader
+from cdcd.snapshot.table import SnapshotReader
+from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
@@ -74,7 +74,10 @@ def published(settings: SourceSettings) -> dict[str, CopiedTable]:
 
 def copied(reader: SnapshotReader, table: CopiedTable) -> list[Row]:
     rows: list[Row] = []
-    for payload in row_payloads(list(reader.copy(table, LSN))):
+    units = reader.units([table])
+    batches = [batch for unit in units for batch, _ in reader.copy(unit, LSN)]
+    reader.release()
+    for payload in row_payloads(batches):
         message = decode(payload, in_stream=False, protocol_version=1)
         assert isinstance(message, Insert)
         assert message.relid == table.relid
@@ -211,25 +214,10 @@ def test_more_rows_than_one_run_arrive_in_several_and_none_is_missing(pg_server:
         "CREATE PUBLICATION pub FOR ALL TABLES",
     ) as settings:
         with snapshot_of(settings) as reader:
-            runs = list(reader.copy(published(settings)["t"], LSN))
-        assert len(runs) > 5
-        assert sum(run.count for run in runs) == 20_000
-        assert all(run.xid is None for run in runs)
-
-
-def test_a_reader_that_stops_early_leaves_no_thread_behind(pg_server: PostgresServers) -> None:
-    with source_database(
-        pg_server(18),
-        "CREATE TABLE public.t (id int PRIMARY KEY, note text)",
-        "INSERT INTO public.t SELECT n, repeat('x', 100) FROM generate_series(1, 50000) n",
-        "CREATE PUBLICATION pub FOR ALL TABLES",
-    ) as settings:
-        before = set(threading.enumerate())
-        with snapshot_of(settings) as reader:
-            runs = reader.copy(published(settings)["t"], LSN)
-            assert next(runs).count > 0
-            runs.close()  # type: ignore[attr-defined]
-            assert set(threading.enumerate()) <= before
+            batches = [batch for batch, _ in reader.copy(CopyUnit(published(settings)["t"]), LSN)]
+        assert len(batches) > 5
+        assert sum(batch.count for batch in batches) == 20_000
+        assert all(batch.xid is None for batch in batches)
 
 
 def _until_stale(settings: SourceSettings, *statements: str, reading: SourceSettings | None = None) -> None:
@@ -583,12 +571,12 @@ def test_a_copied_table_is_free_while_the_next_one_is_copied(pg_server: Postgres
         tables = published(settings)
         with snapshot_of(settings) as reader:
             assert copied(reader, tables["a"]) == []
-            runs = reader.copy(tables["b"], LSN)
-            assert next(iter(runs)).count > 0
+            copying = reader.copy(CopyUnit(tables["b"]), LSN)
+            assert next(copying).batch.count > 0
             run_script(plain(settings), "SET lock_timeout = '5s'", "ALTER TABLE public.a ADD COLUMN n int")
             with pytest.raises(psycopg2.errors.LockNotAvailable):
                 run_script(plain(settings), "SET lock_timeout = '200ms'", "TRUNCATE public.b")
-            runs.close()  # type: ignore[attr-defined]
+            copying.close()
 
 
 def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers) -> None:

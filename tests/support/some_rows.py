@@ -16,7 +16,16 @@ from typing import Any, Literal
 
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionBatch, TransactionInfo
+from cdcd.model import (
+    Column,
+    PgType,
+    Relation,
+    ReplicaIdentity,
+    RowBatch,
+    SnapshotMarker,
+    TransactionBatch,
+    TransactionInfo,
+)
 from cdcd.schema.identity import OldTuples
 from cdcd.schema.keys import key_of
 from cdcd.schema.policy import Policies, Policy, Rule
@@ -325,7 +334,7 @@ def context(chance: random.Random, *, snapshot: bool = False, has_block: bool = 
         commit_pg_us=chance.choice((COMMIT_PG_US, 0, -(2**62), 2**63 - 1)),
         origin=chance.choice((None, None, "elsewhere")),
         origin_lsn=chance.choice((None, 7)),
-        snapshot=snapshot,
+        snapshot=chance.choice(tuple(SnapshotMarker)) if snapshot else "",
     )
     return TransactionContext(
         info,

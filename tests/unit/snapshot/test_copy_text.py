@@ -1,24 +1,45 @@
-"""COPY's text format becomes Insert messages; the tests decode them with the package `pgoutput`."""
+"""COPY's text format becomes Insert messages, in C and in Python; the package `pgoutput` decodes them."""
 
 from __future__ import annotations
 
+import ctypes
+import random
 import struct
 
 import pytest
 
 from cdcd.errors import ProtocolError
+from cdcd.model import RowBatch
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import NULL, Insert, TupleData, text
-from cdcd.snapshot.copy_text import insert_payload, row_batch_of
+from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
+
+LSN = 0x1_0000_0010
+FORMS = pytest.mark.parametrize(
+    "rows_of", dict.fromkeys((CopyRows, CopyRowsInPython)), ids=lambda c: c.__name__
+)
+"""The implementation in use, and the fallback."""
 
 
-def values(line: bytes, columns: int = 1) -> list[bytes | None]:
-    message = decode(insert_payload(7, line, columns), in_stream=False, protocol_version=4)
+def payload(rows_of: type[CopyRowsInPython], line: bytes, columns: int) -> bytes:
+    rows = rows_of(7, columns, LSN)
+    rows.feed(line + b"\n")
+    taken = rows.take()
+    assert taken is not None
+    batch, last_at = taken
+    length, lsn = struct.unpack_from(">IQ", batch.frames)
+    assert (lsn, last_at, length) == (LSN, 0, len(batch.frames) - 12)
+    return batch.frames[12:]
+
+
+def values(rows_of: type[CopyRowsInPython], line: bytes, columns: int = 1) -> list[bytes | None]:
+    message = decode(payload(rows_of, line, columns), in_stream=False, protocol_version=4)
     assert isinstance(message, Insert)
     assert message.relid == 7
     return [None if column == NULL else column.value for column in message.new.columns]
 
 
+@FORMS
 @pytest.mark.parametrize(
     ("line", "value"),
     [
@@ -42,44 +63,131 @@ def values(line: bytes, columns: int = 1) -> list[bytes | None]:
         ("grüße 🐘".encode(), "grüße 🐘".encode()),
     ],
 )
-def test_a_value_is_what_postgresql_wrote(line: bytes, value: bytes | None) -> None:
-    assert values(line) == [value]
+def test_a_value_is_what_postgresql_wrote(
+    rows_of: type[CopyRowsInPython], line: bytes, value: bytes | None
+) -> None:
+    assert values(rows_of, line) == [value]
 
 
-def test_columns_stay_in_their_places() -> None:
-    assert values(rb"1" + b"\t" + rb"\N" + b"\t\t" + rb"a\tb", 4) == [b"1", None, b"", b"a\tb"]
+@FORMS
+def test_columns_stay_in_their_places(rows_of: type[CopyRowsInPython]) -> None:
+    assert values(rows_of, rb"1" + b"\t" + rb"\N" + b"\t\t" + rb"a\tb", 4) == [b"1", None, b"", b"a\tb"]
 
 
-def test_a_row_of_nothing_but_empty_and_null() -> None:
-    assert values(b"\t\\N\t", 3) == [b"", None, b""]
+@FORMS
+def test_a_row_of_nothing_but_empty_and_null(rows_of: type[CopyRowsInPython]) -> None:
+    assert values(rows_of, b"\t\\N\t", 3) == [b"", None, b""]
 
 
-def test_a_table_without_columns_has_rows() -> None:
-    assert values(b"", 0) == []
+@FORMS
+def test_a_table_without_columns_has_rows(rows_of: type[CopyRowsInPython]) -> None:
+    assert values(rows_of, b"", 0) == []
 
 
-@pytest.mark.parametrize(("line", "columns"), [(b"1", 2), (b"1\t2", 1), (b"1\t2\t3", 2), (b"", 2)])
-def test_a_row_of_another_width_is_an_error_without_its_values(line: bytes, columns: int) -> None:
+@FORMS
+@pytest.mark.parametrize(
+    ("line", "columns"), [(b"1", 2), (b"1\t2", 1), (b"1\t2\t3", 2), (b"", 2), (b"1", 0), (b"\t", 0)]
+)
+def test_a_row_of_another_width_is_an_error_without_its_values(
+    rows_of: type[CopyRowsInPython], line: bytes, columns: int
+) -> None:
     with pytest.raises(ProtocolError) as caught:
-        insert_payload(7, line, columns)
+        payload(rows_of, line, columns)
     assert "relid=7" in str(caught.value)
 
 
+@FORMS
 @pytest.mark.parametrize("line", [rb"\x", rb"\.", rb"a\1", rb"\N1", rb"1\N", b"abc\\", b"a\\\\\\"])
-def test_an_escape_that_copy_does_not_write_is_an_error(line: bytes) -> None:
+def test_an_escape_that_copy_does_not_write_is_an_error(rows_of: type[CopyRowsInPython], line: bytes) -> None:
     with pytest.raises(ProtocolError):
-        insert_payload(7, line, 1)
+        payload(rows_of, line, 1)
 
 
-def test_a_run_is_one_frame_per_line_at_the_snapshots_lsn() -> None:
-    run = row_batch_of(7, [b"1\tx", b"2\t\\N"], 2, 0x1_0000_0010)
-    assert (run.count, run.xid) == (2, None)
-    rest, seen = run.frames, []
+@FORMS
+def test_a_line_without_its_newline_is_an_error(rows_of: type[CopyRowsInPython]) -> None:
+    rows = rows_of(7, 1, LSN)
+    rows.feed(b"1")
+    with pytest.raises(ProtocolError):
+        rows.take()
+
+
+@FORMS
+def test_a_batch_is_one_frame_per_line_at_the_snapshots_lsn(rows_of: type[CopyRowsInPython]) -> None:
+    rows = rows_of(7, 2, LSN)
+    assert rows.take() is None
+    rows.feed(b"1\tx\n")
+    rows.feed(b"2\t\\N\n")
+    assert rows.size_bytes == 9
+    taken = rows.take()
+    assert taken is not None
+    batch, last_at = taken
+    assert (batch.count, batch.xid, rows.size_bytes, rows.take()) == (2, None, 0, None)
+    rest, seen, at = batch.frames, [], []
     while rest:
         length, lsn = struct.unpack_from(">IQ", rest)
+        at.append(len(batch.frames) - len(rest))
         seen.append((lsn, decode(rest[12 : 12 + length], in_stream=False, protocol_version=4)))
         rest = rest[12 + length :]
+    assert last_at == at[-1]
     assert seen == [
-        (0x1_0000_0010, Insert(7, TupleData((text(b"1"), text(b"x"))))),
-        (0x1_0000_0010, Insert(7, TupleData((text(b"2"), NULL)))),
+        (LSN, Insert(7, TupleData((text(b"1"), text(b"x"))))),
+        (LSN, Insert(7, TupleData((text(b"2"), NULL)))),
     ]
+
+
+class Libpq:
+    """The two functions of libpq that a copy calls, which give it these lines."""
+
+    def __init__(self, lines: list[bytes], end: int) -> None:
+        self._lines, self._end = iter(lines), end
+        self.given: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self.get = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int
+        )(self._get)
+        self.free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._free)
+
+    def _get(self, _connection: int, where: ctypes._Pointer[ctypes.c_void_p], is_async: int) -> int:
+        assert not is_async
+        line = next(self._lines, None)
+        if line is None:
+            return self._end
+        buffer = ctypes.create_string_buffer(line, len(line))
+        self.given[ctypes.addressof(buffer)] = buffer
+        where[0] = ctypes.c_void_p(ctypes.addressof(buffer))
+        return len(line)
+
+    def _free(self, address: int) -> None:
+        del self.given[address]
+
+
+def read_all(
+    rows_of: type[CopyRowsInPython], lines: list[bytes], columns: int, max_bytes: int, end: int
+) -> list[RowBatch | int | str]:
+    libpq, rows = Libpq(lines, end), rows_of(7, columns, LSN)
+    seen: list[RowBatch | int | str] = []
+    try:
+        while True:
+            ended = rows.read(libpq.get, libpq.free, 1, max_bytes)
+            if (taken := rows.take()) is not None:
+                seen.append(taken[0])
+            if ended:
+                return [*seen, ended]
+    except ProtocolError as error:
+        return [str(error)]
+    finally:
+        assert not libpq.given, "a buffer of libpq is not freed"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_extension_reads_as_its_fallback(seed: int) -> None:
+    chance = random.Random(seed)
+    columns, is_odd = chance.randrange(5), chance.random() < 0.3
+    letters = [b"a", b"\xff", b"", *(b"\\" + one for one in (b"n", b"t", b"\\", b"N"))]
+    pieces = [*letters, b"\t", b"\n", b"\\x", b"\\"] if is_odd else letters[:-1]
+
+    def value() -> bytes:
+        return b"\\N" if chance.random() < 0.2 else b"".join(chance.choices(pieces, k=chance.randrange(60)))
+
+    lines = [b"\t".join(value() for _ in range(columns)) + b"\n" for _ in range(chance.randrange(200))]
+    arguments = lines, columns, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2))
+    assert read_all(CopyRows, *arguments) == read_all(CopyRowsInPython, *arguments)

@@ -1,0 +1,137 @@
+"""Copy the units of a snapshot over several connections at the same time, each in its own thread.
+
+In: units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
+Invariant: the rows of a unit come in their order, and its end comes after its last row. A bounded number of batches
+is read ahead of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is
+silent.
+Must not: encode, or decide the order of the units.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from cdcd.errors import CdcdError
+from cdcd.lsn import Lsn
+from cdcd.snapshot.table import CopiedRows, SnapshotReader
+from cdcd.snapshot.units import CopyUnit
+from cdcd.threads import settled, start_in_thread
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+BATCHES_AHEAD = 3
+"""For each connection, batches that were read and not consumed."""
+_NO_CONNECTION = frozenset(
+    {"53300", "53400"}
+)  # too many connections; of the server, or of the role or database
+_FEWER_HINT = (
+    "raise max_connections, or the role's or the database's CONNECTION LIMIT; or lower snapshot.workers"
+)
+
+
+class Piece(NamedTuple):
+    """Rows of a unit; None after its last rows."""
+
+    unit: CopyUnit
+    rows: CopiedRows | None
+
+
+class _Cancelled(Exception):
+    """The consumer has ended."""
+
+
+class CopyWorkers:
+    """`first` is the reader that has planned the units; the others are made by `new_reader`, in their threads."""
+
+    def __init__(
+        self,
+        first: SnapshotReader,
+        new_reader: Callable[[], SnapshotReader],
+        units: Sequence[CopyUnit],
+        lsn: Lsn,
+        workers: int,
+    ) -> None:
+        self.units = units
+        self._waiting = deque(units)
+        self._left = len(units)
+        self._new_reader = new_reader
+        self._readers = [first]
+        self._lsn = lsn
+        self.count = max(1, min(workers, self._left))
+        """The number of connections, at most."""
+        self._room = threading.Semaphore(BATCHES_AHEAD * self.count)
+        self._is_cancelled = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[Piece | BaseException] = asyncio.Queue()
+        self._threads: list[asyncio.Future[None]] = []
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yield the rows of all units. Raises SnapshotStale, Source errors, ProtocolError. Then call `close`."""
+        for number in range(self.count):
+            thread = start_in_thread(self._work, self._readers[0] if number == 0 else None)
+            thread.add_done_callback(self._ended)
+            self._threads.append(thread)
+        while self._left:
+            piece = await self._pieces.get()
+            if isinstance(piece, BaseException):
+                raise piece
+            self._left -= piece.rows is None
+            yield piece
+            self._room.release()
+
+    async def close(self) -> None:
+        """End the threads and their connections."""
+        self._is_cancelled = True
+        self._room.release(BATCHES_AHEAD * self.count * 2)
+        with self._lock:
+            for reader in self._readers if self._left else ():
+                reader.hang_up()  # its thread may wait for a server that does not send
+        for thread in self._threads:
+            await settled(thread)
+        for reader in self._readers:
+            reader.close()
+
+    # --- in the threads ---
+
+    def _work(self, reader: SnapshotReader | None) -> None:
+        if reader is None and (reader := self._another()) is None:
+            return
+        with contextlib.suppress(_Cancelled):
+            while (unit := self._next()) is not None:
+                for rows in reader.copy(unit, self._lsn):
+                    self._put(Piece(unit, rows))
+                self._put(Piece(unit, None))
+            reader.release()
+
+    def _another(self) -> SnapshotReader | None:
+        try:
+            reader = self._new_reader()
+        except CdcdError as error:
+            if error.context.get("sqlstate") not in _NO_CONNECTION:
+                raise
+            _LOG.warning("snapshot_worker_missing", reason=error.message, hint=_FEWER_HINT)
+            return None
+        with self._lock:
+            self._readers.append(reader)
+        return reader
+
+    def _next(self) -> CopyUnit | None:
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and not self._is_cancelled else None
+
+    def _put(self, piece: Piece) -> None:
+        self._room.acquire()
+        if self._is_cancelled:
+            raise _Cancelled
+        self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+
+    def _ended(self, thread: asyncio.Future[None]) -> None:
+        if not thread.cancelled() and (error := thread.exception()) is not None:
+            self._pieces.put_nowait(error)

@@ -1,0 +1,226 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""COPY's text format to Insert frames, as a C extension. `cdcd.snapshot.copy_text` is its Python fallback and its
+specification: equal frames, or the same error.
+
+In: libpq's functions by address and a PGconn in COPY TO STDOUT; or lines by `feed`.  Out: `RowBatch`es.
+Invariant: no byte is read beyond a line, and no byte is written beyond the buffer's capacity. The Python fallback
+raises the error for a line that does not have the expected form. The GIL is released while lines are read, so that
+other rows are encoded meanwhile; a connection whose notices Python receives must not be read.
+Must not: create a Python object for a row, or know what a value means.
+"""
+
+import ctypes
+
+from cdcd.model import RowBatch
+from cdcd.snapshot import copy_text
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcpy
+
+include "../big_endian.pxi"
+include "../frame_layout.pxi"
+
+ctypedef int (*get_copy_data_t)(void *, char **, int) noexcept nogil
+ctypedef void (*free_t)(void *) noexcept nogil
+
+cdef enum:
+    BLOCKING = 0
+    FIRST_BYTES = 65536
+    DOUBLED_BYTES = 4194304  # a larger buffer grows by a quarter, and is not kept for the next batch
+    OK = 0
+    ODD = 1
+    NO_MEMORY = 2
+
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #define CDCD_IS_CHECKED 1
+    #else
+    #define CDCD_IS_CHECKED 0
+    #endif
+    static inline void cdcd_put16(uint8_t *p, uint16_t v) { p[0] = v >> 8; p[1] = v; }
+    static inline void cdcd_put32(uint8_t *p, uint32_t v) { p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v; }
+    static inline void cdcd_put64(uint8_t *p, uint64_t v) { cdcd_put32(p, v >> 32); cdcd_put32(p + 4, (uint32_t)v); }
+    /* The byte that an escape stands for; 0: COPY does not write this escape. */
+    static inline uint8_t cdcd_escaped(uint8_t c) {
+        switch (c) {
+            case 'b': return '\\b'; case 'f': return '\\f'; case 'n': return '\\n'; case 'r': return '\\r';
+            case 't': return '\\t'; case 'v': return '\\v'; case '\\\\': return '\\\\'; default: return 0;
+        }
+    }
+    """
+    bint IS_CHECKED "CDCD_IS_CHECKED"  # buffers have exactly the requested size, to detect overruns
+    void cdcd_put16(uint8_t *, uint16_t) noexcept nogil
+    void cdcd_put32(uint8_t *, uint32_t) noexcept nogil
+    void cdcd_put64(uint8_t *, uint64_t) noexcept nogil
+    uint8_t cdcd_escaped(uint8_t) noexcept nogil
+
+
+cdef void *_address(function) except NULL:
+    value = ctypes.cast(function, ctypes.c_void_p).value
+    if not value:
+        raise ValueError("a function of libpq without an address")
+    return <void *> <uintptr_t> value
+
+
+cdef class CopyRows:
+    """The rows of one COPY, as Insert frames of one relation at one LSN. See the fallback of the same name."""
+
+    cdef uint8_t *_frames
+    cdef size_t _used, _capacity, _last_at
+    cdef Py_ssize_t _rows
+    cdef uint32_t _relid
+    cdef uint16_t _columns
+    cdef uint64_t _lsn
+    cdef bytes _odd
+    cdef readonly size_t size_bytes
+
+    def __init__(self, uint32_t relid, uint16_t columns, uint64_t lsn):
+        self._relid, self._columns, self._lsn = relid, columns, lsn
+
+    def __dealloc__(self):
+        free(self._frames)
+
+    def feed(self, bytes line not None):
+        """Add one line, which ends with its newline."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(line)
+        cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(line)
+        if self._odd is not None:
+            return  # the copy ends with the error of that line
+        self._note(self._line(data, size), data, size)
+
+    def read(self, get_copy_data, free_memory, uintptr_t pgconn, size_t max_bytes):
+        """Read lines, waiting for the server, until the batch has `max_bytes`; return 0, or PQgetCopyData's end.
+
+        Stops at a malformed line too, for which `take` raises the error.
+        """
+        cdef get_copy_data_t get = <get_copy_data_t> _address(get_copy_data)
+        cdef free_t give_back = <free_t> _address(free_memory)
+        cdef char *line = NULL
+        cdef int size = 0, result = OK
+        with nogil:
+            while self.size_bytes < max_bytes:
+                size = get(<void *> pgconn, &line, BLOCKING)
+                if size <= 0:
+                    break
+                result = self._line(<const uint8_t *> line, size)
+                if result != OK:
+                    break
+                give_back(line)
+        if result != OK:
+            try:
+                self._note(result, <const uint8_t *> line, size)
+            finally:
+                give_back(line)
+        return min(size, 0)
+
+    def take(self):
+        """Return the rows since the last call as a `RowBatch`, and the offset of its last frame; None without rows.
+
+        Raises ProtocolError for a malformed line.
+        """
+        if self._odd is not None:
+            copy_text.insert_payload(self._relid, self._odd, self._columns)
+            raise AssertionError("the compiled copy refuses a line that its fallback takes")
+        if not self._rows:
+            return None
+        batch = RowBatch(PyBytes_FromStringAndSize(<const char *> self._frames, <Py_ssize_t> self._used), self._rows)
+        self._rows = 0
+        self._used = self.size_bytes = 0
+        if self._capacity > DOUBLED_BYTES or IS_CHECKED:
+            free(self._frames)
+            self._frames, self._capacity = NULL, 0
+        return batch, <Py_ssize_t> self._last_at
+
+    cdef int _note(self, int result, const uint8_t *data, Py_ssize_t size) except -1:
+        if result == NO_MEMORY:
+            raise MemoryError
+        if result == ODD and self._odd is None:
+            self._odd = PyBytes_FromStringAndSize(<const char *> data, size)
+        return 0
+
+    cdef int _line(self, const uint8_t *line, Py_ssize_t size) noexcept nogil:
+        """Append the frame of one line."""
+        cdef const uint8_t *end = line + size - 1
+        cdef const uint8_t *stop
+        cdef uint8_t *at
+        cdef uint8_t *value
+        cdef uint8_t letter
+        cdef uint32_t column
+        cdef size_t start = self._used
+        cdef size_t needed
+        self.size_bytes += size
+        if size < 1 or end[0] != c'\n':
+            return ODD
+        # A value is at most as long as in the line; with each there are a kind and a length, without its delimiter.
+        needed = start + FRAME_BYTES + 8 + 5 * <size_t> self._columns + size
+        if needed > self._capacity and self._grow(needed) != OK:
+            return NO_MEMORY
+        at = self._frames + start + FRAME_BYTES
+        at[0] = c'I'
+        cdcd_put32(at + RELID_AT, self._relid)
+        at += RELID_AT + RELID_BYTES
+        at[0] = c'N'
+        cdcd_put16(at + 1, self._columns)
+        at += 3
+        for column in range(self._columns):
+            if column:
+                if line >= end or line[0] != c'\t':
+                    return ODD
+                line += 1
+            stop = <const uint8_t *> memchr(line, c'\t', end - line) if end > line else NULL
+            if stop == NULL:
+                stop = end
+            if stop - line == 2 and line[0] == c'\\' and line[1] == c'N':
+                at[0] = c'n'
+                at += 1
+                line = stop
+                continue
+            at[0] = c't'
+            value = at + 5
+            if stop == line or memchr(line, c'\\', stop - line) == NULL:
+                memcpy(value, line, stop - line)
+                value += stop - line
+                line = stop
+            else:
+                while line < stop:
+                    letter = line[0]
+                    line += 1
+                    if letter == c'\\':
+                        if line >= stop:
+                            return ODD
+                        letter = cdcd_escaped(line[0])
+                        line += 1
+                        if letter == 0:
+                            return ODD
+                    value[0] = letter
+                    value += 1
+            cdcd_put32(at + 1, <uint32_t> (value - at - 5))
+            at = value
+        if line != end:
+            return ODD
+        needed = at - (self._frames + start) - FRAME_BYTES
+        if needed > UINT32_MAX:
+            return ODD
+        cdcd_put32(self._frames + start, <uint32_t> needed)
+        cdcd_put64(self._frames + start + FRAME_LSN_AT, self._lsn)
+        self._last_at = start
+        self._used = start + FRAME_BYTES + needed
+        self._rows += 1
+        return OK
+
+    cdef int _grow(self, size_t needed) noexcept nogil:
+        cdef size_t capacity = self._capacity
+        capacity += capacity if capacity < DOUBLED_BYTES else capacity // 4
+        if IS_CHECKED or capacity < needed:
+            capacity = needed
+        if capacity < FIRST_BYTES and not IS_CHECKED:
+            capacity = FIRST_BYTES
+        cdef void *grown = realloc(self._frames, capacity)
+        if grown == NULL:
+            return NO_MEMORY
+        self._frames = <uint8_t *> grown
+        self._capacity = capacity
+        return OK

@@ -1,0 +1,66 @@
+"""Read the sizes of tables and partitions, and the bounds that divide a table by its key.
+
+In: a cursor inside the snapshot, the tables.  Out: the files of each table, and `KeyBounds`.
+Invariant: a partition is read by itself only if the role may read all of it; otherwise the table is one file, read
+with all of its partitions. A wrong size or a missing bound changes the speed only.
+Must not: lock a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile
+
+# pg_relation_size is NULL for a table that was dropped since.
+_FILES = """
+    WITH RECURSIVE part(root, relid) AS (
+        SELECT c.oid, c.oid FROM pg_class c WHERE c.oid = ANY(%s::oid[])
+        UNION ALL
+        SELECT part.root, i.inhrelid FROM part JOIN pg_class p ON p.oid = part.relid AND p.relkind = 'p'
+        JOIN pg_inherits i ON i.inhparent = part.relid)
+    SELECT part.root::int8, c.oid::int8, c.oid = part.root,
+           coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8,
+           c.oid = part.root OR c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
+               AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid)
+    FROM part JOIN pg_class c ON c.oid = part.relid
+    WHERE c.relkind <> 'p'
+    ORDER BY 1, 2
+"""
+# The first column of the primary key; the view shows the statistics of tables that the role may read.
+_BOUNDS = """
+    SELECT c.oid::int8, quote_ident(a.attname),
+           ARRAY(SELECT quote_literal(one) || '::' || format_type(a.atttypid, a.atttypmod)
+                 FROM unnest(s.histogram_bounds::text::text[]) WITH ORDINALITY bound(one, number) ORDER BY number)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+    JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = a.attname
+    WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'r' AND NOT s.inherited AND s.histogram_bounds IS NOT NULL
+"""
+
+
+def files_of(
+    cursor: Any, tables: Sequence[CopiedTable], *, with_bounds: bool
+) -> tuple[dict[int, list[TableFile]], dict[int, KeyBounds]]:
+    """Return the files, and with `with_bounds` the key bounds, of the tables by relid. Raises psycopg2 errors."""
+    relids = [table.relid for table in tables]
+    cursor.execute(_FILES, (relids,))
+    files = _by_table(cursor.fetchall())
+    if not with_bounds:
+        return files, {}
+    cursor.execute(_BOUNDS, (relids,))
+    return files, {relid: KeyBounds(column, tuple(bounds)) for relid, column, bounds in cursor.fetchall()}
+
+
+def _by_table(rows: Iterable[tuple[int, int, bool, int, bool]]) -> dict[int, list[TableFile]]:
+    files: dict[int, list[TableFile]] = {}
+    unreadable: set[int] = set()
+    for root, relid, is_own, pages, may_read in rows:
+        files.setdefault(root, []).append(TableFile(pages, None if is_own else relid))
+        if not may_read:
+            unreadable.add(root)
+    for root in unreadable:
+        files[root] = [TableFile(sum(file.pages for file in files[root]))]
+    return files
