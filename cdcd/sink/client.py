@@ -66,7 +66,8 @@ class Client:
 
         Without transactions only the report reveals an undelivered record (F63). With transactions the commit fails,
         and the next client, which begins with the same records, finds out which record it was. So each record needs a
-        report until a commit moves the position from which the next client would begin.
+        report until a commit moves the position from which the next client would begin. A snapshot may begin again
+        from its first row: its later records need reports only if an error of an earlier client is unexplained.
         """
         self.renewal_reason = ""
         """Why a request of the last transaction may still arrive: no transaction may begin then (F77)."""
@@ -348,6 +349,7 @@ class Client:
         """
         if self.reports_all or found.retry is not Retry.OPERATOR:
             return found
+        self._limits.is_cause_unknown = True
         return SinkUnavailable(
             found.message,
             hint="no action is needed: the next session finds out which record caused the error",
@@ -358,7 +360,8 @@ class Client:
         deadline_s = time.monotonic() + _REPORT_WITHIN_S
         while (pending := self._delivery_failure()) is None:
             if time.monotonic() > deadline_s:
-                # The next session meets the error again, and may then know the topic.
+                # The next session meets the error again, and then knows the topic.
+                self._limits.is_cause_unknown = True
                 return BatchTooLarge(found.message)
             self._serve(self._open_producer().poll, _REPORT_WITHIN_S)
         return pending

@@ -55,6 +55,8 @@ class Limits:
         recompress a batch."""
         self._refused: set[bytes] = set()
         self._batched_bytes = 0
+        self.is_cause_unknown = False
+        """Whether a client has met an error of a record that it does not know."""
 
     def __bool__(self) -> bool:
         return bool(self.known)

@@ -264,16 +264,21 @@ class KafkaSink:
                 client.commit()
             finally:
                 self._note_progress(client)
-            # An incomplete snapshot restarts from its beginning, whatever part of it is durable.
-            client.reports_all = client.reports_all and not (
-                progress.phase == "streaming" and progress.offsets
-            )
+            if progress.offsets:
+                self._need_fewer_reports(client, progress)
         else:
             client.flush("flushing the progress record")
             self._note_progress(client)
         client.forget()
         self._begun_s = None
         return progress
+
+    def _need_fewer_reports(self, client: Client, progress: Progress) -> None:
+        """Ask for the last report of each partition only, if the next client begins after these records."""
+        if progress.phase == "streaming":
+            self._limits.is_cause_unknown = False
+        if not self._limits.is_cause_unknown:
+            client.reports_all = False
 
     def abort(self) -> None:
         """Abort the group; in exactly-once mode no record of it is visible. Raises when that is not certain."""

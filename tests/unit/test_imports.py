@@ -173,7 +173,7 @@ def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> N
         ("process", "source", True),
         ("cli", "source", True),
         ("snapshot", "source", True),
-            ("source", "snapshot", False),
+        ("source", "snapshot", False),
         ("source", "sink", False),
         ("sink", "registry", False),
         ("source", "config", False),
