@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from cdcd.errors import CdcdError
+from cdcd.errors import SourceUnavailable
 from cdcd.lsn import Lsn
 from cdcd.snapshot.table import CopiedRows, SnapshotReader
 from cdcd.snapshot.units import CopyUnit
@@ -27,12 +27,6 @@ from cdcd.threads import settled, start_in_thread
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 BATCHES_AHEAD = 3
 """For each connection, batches that were read and not consumed."""
-_NO_CONNECTION = frozenset(
-    {"53300", "53400"}
-)  # too many connections; of the server, or of the role or database
-_FEWER_HINT = (
-    "raise max_connections, or the role's or the database's CONNECTION LIMIT; or lower snapshot.workers"
-)
 
 
 class Piece(NamedTuple):
@@ -113,10 +107,9 @@ class CopyWorkers:
     def _another(self) -> SnapshotReader | None:
         try:
             reader = self._new_reader()
-        except CdcdError as error:
-            if error.context.get("sqlstate") not in _NO_CONNECTION:
-                raise
-            _LOG.warning("snapshot_worker_missing", reason=error.message, hint=_FEWER_HINT)
+        except SourceUnavailable as error:
+            # Too many connections, for example. If the server is unavailable, the first reader finds out.
+            _LOG.warning("snapshot_worker_missing", error=str(error))
             return None
         with self._lock:
             self._readers.append(reader)

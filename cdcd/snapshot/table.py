@@ -25,7 +25,7 @@ from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 from cdcd.snapshot.table_files import files_of
-from cdcd.snapshot.units import CopiedTable, CopyUnit, TableFile, units_of
+from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, CopyUnit, TableFile, units_of
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
 
@@ -109,7 +109,7 @@ class SnapshotReader:
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
 
-    def units(self, tables: Sequence[CopiedTable]) -> list[CopyUnit]:
+    def units(self, tables: Sequence[CopiedTable], unit_pages: int = UNIT_PAGES) -> list[CopyUnit]:
         """Divide the tables into units, in their order (blocking). Raises SnapshotStale, Source errors."""
         has_block_ranges = self._connection.server_version >= BLOCK_RANGES_SINCE
         with self._translated(), self._in_snapshot() as cursor:
@@ -118,7 +118,11 @@ class SnapshotReader:
         for table in tables:
             of_table = files.get(table.relid) or [TableFile(0)]
             found += units_of(
-                table, of_table, has_block_ranges=has_block_ranges, bounds=bounds.get(table.relid)
+                table,
+                of_table,
+                has_block_ranges=has_block_ranges,
+                bounds=bounds.get(table.relid),
+                unit_pages=unit_pages,
             )
         return found
 
@@ -175,6 +179,7 @@ class SnapshotReader:
 
     @contextlib.contextmanager
     def _in_snapshot(self) -> Iterator[Any]:
+        self.release()
         with self._connection.cursor() as cursor:
             self._enter(cursor)
             yield cursor
