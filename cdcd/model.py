@@ -316,6 +316,28 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyState:
+    """What a snapshot has left, and what the stream must not repeat.
+
+    `pending`: the relids of the tables that are not copied completely. `floors`: by relid, the consistent point of
+    the later snapshot in which a table was copied, because an earlier one had ended before its turn: changes with a
+    commit LSN below it are in the copied rows. The consistent point at which the stream begins is no floor.
+    `point_lsn`: the consistent point of the latest attempt, whose rows have a commit LSN of one byte less.
+    """
+
+    pending: tuple[int, ...] = ()
+    floors: Mapping[int, Lsn] = field(default_factory=dict)
+    point_lsn: Lsn = 0
+
+    def left_at(self, end_lsn: Lsn) -> CopyState | None:
+        """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does."""
+        floors = {relid: lsn for relid, lsn in self.floors.items() if lsn > end_lsn}
+        if not self.pending and self.point_lsn <= end_lsn:
+            return None
+        return CopyState(self.pending, floors, self.point_lsn)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The position that one Kafka transaction made durable: the value of the progress record.
 
@@ -340,5 +362,13 @@ class Progress:
     gap: Gap | None = None
     topics_at: int = -1
     """The offset, in the same topic, of the record of the topic identities; -1 if there is none."""
+    copy: CopyState | None = None
+    """The state of a snapshot; None in a record of a version that copies all tables again after an interruption."""
     transactional_id: str = ""
     """The id of the producer that wrote the record, "" without one: a session with another id fences it too (F69)."""
+
+    @property
+    def written_lsn(self) -> Lsn:
+        """The highest commit LSN in a topic: of a complete transaction, one written in part, or copied rows."""
+        part_lsn = 0 if self.part is None else self.part.commit_lsn
+        return max(self.commit_lsn, part_lsn, 0 if self.copy is None else self.copy.point_lsn - 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from cdcd.ack.wait_policy import NO_WAIT, WaitPolicy
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import PartPosition, PreparedBefore, Record
+from cdcd.model import CopyState, PartPosition, PreparedBefore, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class CommitPosition:
     prepared_before: PreparedBefore = field(default_factory=PreparedBefore)
     part: PartPosition | None = None
     """The part of the next transaction that is also written."""
+    copy: CopyState | None = None
+    """The state of a snapshot, as long as it has tables left or the stream depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

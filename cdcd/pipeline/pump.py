@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition
@@ -37,6 +38,7 @@ from cdcd.model import (
     TransactionInfo,
 )
 from cdcd.pipeline.event_queue import EventQueue
+from cdcd.pipeline.floors import Floors, without
 from cdcd.pipeline.partial_transaction import PartialTransaction
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
@@ -123,6 +125,7 @@ class Pump:
         buffers: Buffers | None = None,
         any_rolled_back: AnyRolledBack | None = None,
         part: PartPosition | None = None,
+        floors: Floors | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -134,6 +137,7 @@ class Pump:
         self._any_rolled_back = any_rolled_back
         self._position = position
         self._partial = PartialTransaction(part)
+        self._floors = floors or Floors()
         self._shutdown = ShutdownWatch()
         self._tx: TransactionContext | None = None
         self._rows = 0
@@ -187,6 +191,8 @@ class Pump:
         if not self._assembler.takes_whole or self._partial.pending is not None:
             return None
         first_lsn, last_lsn = item.commit_lsns
+        if self._floors.concern(first_lsn):
+            return None
         first = self._context_of(0, first_lsn, 0)
         last = first if first_lsn == last_lsn else self._context_of(0, last_lsn, 0)
         return first if first.timeline == last.timeline and first.counts is None else None
@@ -265,12 +271,14 @@ class Pump:
 
     def _commit_position(self, *, transactions: int) -> CommitPosition:
         oldest = self._assembler.oldest_prepared
-        return self._position.position(
+        position = self._position.position(
             transactions=transactions,
             prepared_lsn=None if oldest is None else oldest.oldest_lsn,
             prepared_before=self._assembler.prepared_before,
             part=self._partial.pending,
         )
+        copy = self._floors.state_at(position.end_lsn)
+        return position if copy is None else replace(position, copy=copy)
 
     async def _begun(self, event: TransactionBegun) -> None:
         self._rows = 0
@@ -285,6 +293,12 @@ class Pump:
         if self._tx is None:
             return
         batch, operations = event.batch, count_operations(event.batch)
+        if self._floors.concern(self._tx.info.commit_lsn):
+            dropped = self._floors.dropped({relid for relid, _ in operations}, self._tx.info.commit_lsn)
+            above = without(batch, dropped)
+            if above is None:
+                return
+            batch, operations = above, count_operations(above)
         await self._ready({relid for relid, _ in operations})
         begin = await self._begin_of(self._tx)
         if self._tx.tx_seq < self._partial.tx_seq:
@@ -302,8 +316,11 @@ class Pump:
     async def _truncated(self, event: Truncated) -> None:
         if self._tx is None:
             return
-        await self._ready([relation.relid for relation in event.relations])
-        for relation in event.relations:
+        relids = [relation.relid for relation in event.relations]
+        dropped = self._floors.dropped(relids, self._tx.info.commit_lsn)
+        relations = [relation for relation in event.relations if relation.relid not in dropped]
+        await self._ready([relation.relid for relation in relations])
+        for relation in relations:
             plan = self._plans.by_relid[relation.relid]
             begin = await self._begin_of(self._tx)
             records = begin + encode_truncate(

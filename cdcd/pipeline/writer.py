@@ -459,6 +459,7 @@ class Writer:
             end_lsn=commit_position.end_lsn,
             commit_us=commit_position.commit_us,
             snapshot_tables=commit_position.snapshot_tables,
+            copy=commit_position.copy,
             prepared_before=commit_position.prepared_before,
             part=None if part is None else replace(part, numbered_by=self._numbered_by),
         )

@@ -66,7 +66,7 @@ def after_gap(
     to_lsn, end_lsn = slot_lsn, slot_lsn
     if isinstance(switch_lsn, int):
         to_lsn, end_lsn = max(slot_lsn, switch_lsn), max(slot_lsn, min(switch_lsn, stored.end_lsn))
-    allows_parts, written_lsn = isinstance(halt, SourceTimeline), _written_lsn(stored)
+    allows_parts, written_lsn = isinstance(halt, SourceTimeline), stored.written_lsn
     if allows_parts:
         _check_later(stored, timelines.at(to_lsn))
     is_back = to_lsn <= stored.end_lsn or (allows_parts and to_lsn <= written_lsn)
@@ -85,6 +85,7 @@ def after_gap(
         # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
+        copy=None if allows_parts else stored.copy,
     )
 
 
@@ -99,7 +100,7 @@ def before_snapshot(
     """Return the record that begins a new snapshot, which empties `topics` first. Raises ResumeRefused."""
     if server.timeline != stored.identity.timeline:
         _check_later(stored, server.timeline)
-    written_lsn = _written_lsn(stored)
+    written_lsn = stored.written_lsn
     last_lsn = max(written_lsn + 1, stored.end_lsn)
     # Equal is enough: creating the slot writes WAL, and its consistent point is after that.
     if server.wal_lsn < last_lsn:
@@ -120,6 +121,7 @@ def before_snapshot(
         prepared_before=PreparedBefore(),
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
+        copy=None,
         topics_at=-1,  # the new snapshot does not depend on the record of the topics, which may be wrong
     )
 
@@ -143,11 +145,6 @@ def _part_to_resume(stored: Progress, to_lsn: Lsn) -> PartPosition | None:
     """Return the part of a transaction that is written already, if the server sends that transaction again."""
     part = stored.part
     return part if part is not None and stored.end_lsn < to_lsn <= part.commit_lsn else None
-
-
-def _written_lsn(stored: Progress) -> Lsn:
-    """Return the highest commit LSN that a topic has: of the last whole transaction, or of one written in part."""
-    return max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)
 
 
 def _from_lsn(stored: Progress) -> Lsn:

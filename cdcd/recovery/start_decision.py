@@ -24,7 +24,7 @@ from cdcd.errors import (
     decoded_at_commit_prepared,
 )
 from cdcd.lsn import INVALID_LSN, Lsn
-from cdcd.model import PreparedBefore, Progress, began_at
+from cdcd.model import CopyState, PreparedBefore, Progress, began_at
 from cdcd.recovery import halts
 
 
@@ -79,11 +79,25 @@ class Resume:
     start_lsn: Lsn
     written_commit_lsn: Lsn
     prepared_before: PreparedBefore | None
+    copy: CopyState | None = None
+    """The floors of tables that were copied at a later point than the stream's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLeft:
+    """The rest of an interrupted snapshot, whose slot exists. The stream begins at `stream_lsn`.
+
+    `since_us`: from this time on, commits may not be durable until the copy is complete.
+    """
+
+    state: CopyState
+    stream_lsn: Lsn
+    since_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Create the slot and copy the tables. `begun_topics` have rows of an interrupted attempt.
+    """Create the slot and copy the tables. `begun_topics` have rows of incomplete tables of an interrupted attempt.
 
     `commit_lsn` and `end_lsn`: the position of the topics before. They detect a server that is behind, also if this
     attempt is interrupted as well (F62).
@@ -93,6 +107,8 @@ class Snapshot:
     begun_topics: tuple[str, ...]
     commit_lsn: Lsn = INVALID_LSN
     end_lsn: Lsn = INVALID_LSN
+    left: CopyLeft | None = None
+    """Copy only these tables, and keep the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +138,24 @@ def verdict(
     if stored is not None:
         _check_source(stored, server)
         stored = on_timeline(stored, server.timeline, history or {})
-        if stored.end_lsn > server.wal_lsn:
+        last_lsn = max(stored.end_lsn, stored.copy.point_lsn if stored.copy is not None else INVALID_LSN)
+        if last_lsn > server.wal_lsn:
             # Whatever the slot's state: new changes would get LSNs that the topics have already (F62).
-            raise halts.server_behind(stored.end_lsn, server.wal_lsn)
+            raise halts.server_behind(last_lsn, server.wal_lsn)
         if stored.phase == "snapshot":
             _check_finishable(stored, wanted)
-            # The exported snapshot ended with its connection (F37): all tables are copied again, with a new slot,
-            # whatever the state of the first one.
-            return Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
+            # The exported snapshot ended with its connection (F37).
+            return _finish_snapshot(stored, slot, wanted)
     if slot is not None:
         _check_readable(slot, stored, server, wanted)
     if stored is None:
         return _first_start(slot, server, wanted)
     return _go_on(stored, slot, server, wanted)
+
+
+def is_anew(begin: Resume | Snapshot | None) -> bool:
+    """Return whether all tables are copied, so that nothing of the topics' history is needed."""
+    return isinstance(begin, Snapshot) and begin.left is None
 
 
 def check_primary(server: Server) -> None:
@@ -180,7 +201,7 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
     if confirmed_lsn is not None and confirmed_lsn < stored.identity.slot_lsn:
         raise halts.slot_older(wanted.slot, stored.identity.slot_lsn, confirmed_lsn)
     _check_free(slot, wanted)
-    return Resume(stored.end_lsn, stored.commit_lsn, stored.prepared_before)
+    return Resume(stored.end_lsn, stored.commit_lsn, stored.prepared_before, stored.copy)
 
 
 def _how_ahead(stored: Progress, slot: Slot) -> str:
@@ -194,6 +215,22 @@ def _how_ahead(stored: Progress, slot: Slot) -> str:
     if stored.identity.two_phase not in (None, slot.two_phase):
         return "it was dropped and created again, with another two_phase"
     return "it was dropped and created again, or another consumer has read or advanced it"
+
+
+def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: Wanted) -> Snapshot:
+    """Copy what is left of the snapshot, if its slot still exists; otherwise copy all tables, with a new slot."""
+    again = Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
+    if stored.copy is None or slot is None or not _is_unread(slot, stored, wanted):
+        return again
+    _check_free(slot, wanted)
+    return replace(again, drop_slot=False, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
+
+
+def _is_unread(slot: Slot, stored: Progress, wanted: Wanted) -> bool:
+    """Return whether this is the slot of the stored snapshot, and its stream can still begin at the same point."""
+    is_lost = slot.invalidation_reason is not None or slot.wal_status == "lost"
+    is_same = slot.confirmed_flush_lsn == stored.identity.slot_lsn == stored.end_lsn and not slot.temporary
+    return is_same and not is_lost and slot.two_phase in (False, wanted.two_phase)
 
 
 def _check_free(slot: Slot, wanted: Wanted) -> None:
@@ -215,7 +252,8 @@ def check_ours(slot: Slot, server: Server, name: str) -> None:
 
 
 def _check_finishable(stored: Progress, wanted: Wanted) -> None:
-    if stored.snapshot_tables and not wanted.snapshot:
+    is_left = stored.snapshot_tables or (stored.copy is not None and stored.copy.pending)
+    if is_left and not wanted.snapshot:
         raise SourceSetup(
             "a snapshot was interrupted, and with snapshot.mode: never its rows would remain incomplete",
             hint="set snapshot.mode: initial to take it again, or choose another name",
@@ -281,7 +319,6 @@ def on_timeline(stored: Progress, timeline: int, history: Mapping[int, Lsn]) -> 
         raise halts.timeline_conflict(was, expected_lsn, began_lsn, stored.end_lsn)
     if switch_lsn is None:
         return stored
-    written_lsn = max(stored.commit_lsn, stored.part.commit_lsn if stored.part is not None else 0)
-    if written_lsn >= switch_lsn:
+    if stored.written_lsn >= switch_lsn:
         raise halts.timeline_past(was, timeline, switch_lsn, stored.end_lsn)
     return replace(stored, end_lsn=min(stored.end_lsn, switch_lsn))

@@ -86,6 +86,7 @@ async def mark_gap(
         snapshot_tables=stored.snapshot_tables,
         prepared_before=stored.prepared_before,
         part=stored.part,
+        copy=stored.copy,
     )
     # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
     await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))

@@ -37,6 +37,7 @@ from cdcd.monitoring.retry_waits import own_topics
 from cdcd.monitoring.status import Status
 from cdcd.pipeline.buffers import Buffers, waiting_share
 from cdcd.pipeline.dead_letters import DeadLetters
+from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.partial_transaction import numbered_by
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.pump import Pump
@@ -295,7 +296,8 @@ class Session:
 
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume:
         """Create the slot and copy; return where the stream begins."""
-        self._durable_us = self._status.lag.now_us()  # a change that the copy does not have commits later
+        # A change that the copy does not have commits later.
+        self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
         handover = SnapshotHandover(
             self._config, self._clients, self._plans, writer, self._new_context, self._status, self._stale
         )
@@ -366,6 +368,7 @@ class Session:
             buffers=buffers,
             any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
             part=start_state.part,
+            floors=Floors(begin.copy),
         )
         return Streaming(stream, assembler, pump, writer, self._status)
 

@@ -33,8 +33,11 @@ async def create_slot_in_thread(
     drop_first: bool,
     has_snapshot: bool,
     report: Report = unreported,
+    is_temporary: bool = False,
 ) -> CreatedSlot:
     """Create the slot on this server, with an exported snapshot if one is wanted. Raises Source errors.
+
+    A temporary slot ends with the returned connection.
 
     `report` is called with the transactions that PostgreSQL waits for before it creates the slot (F38).
 
@@ -43,7 +46,14 @@ async def create_slot_in_thread(
     """
     given_up = threading.Event()
     making = start_in_thread(
-        create_slot_for_snapshot, settings, expected, drop_first, has_snapshot, given_up, report
+        create_slot_for_snapshot,
+        settings,
+        expected,
+        drop_first,
+        has_snapshot,
+        given_up,
+        report,
+        is_temporary,
     )
     try:
         return await asyncio.shield(making)
@@ -68,6 +78,7 @@ def create_slot_for_snapshot(
     has_snapshot: bool,
     given_up: threading.Event,
     report: Report = unreported,
+    is_temporary: bool = False,
 ) -> CreatedSlot:
     """Create the slot (blocking) unless `given_up` is set meanwhile. Raises Source errors.
 
@@ -80,7 +91,12 @@ def create_slot_for_snapshot(
         _LOG.info("slot_dropped", slot=settings.slot, why="its snapshot was not completed")
     try:
         created = create_slot(
-            settings, export_snapshot=has_snapshot, given_up=given_up, expected=expected, report=report
+            settings,
+            export_snapshot=has_snapshot,
+            given_up=given_up,
+            expected=expected,
+            report=report,
+            is_temporary=is_temporary,
         )
     except SlotUnusable as error:
         # The slot did not exist a moment ago: another cdcd creates it, whose producer ours has fenced already.

@@ -3,8 +3,9 @@
 In: the published tables, their rows as the workers read them.  Out: chunks with commit positions of phase "snapshot",
 the last one of phase "streaming" at the consistent point, where the stream begins.
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
-exactly there (F1), sorts after them. An interrupted attempt is repeated from its beginning, with a new slot: the
-topics that it had written to get a truncate event first, so that a row deleted in between does not remain (F40).
+exactly there (F1), sorts after them. After an interruption the incomplete tables are copied again, in a later
+snapshot: the topics that have rows of them get a truncate event first, so that a row deleted in between does not
+remain (F40).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition
@@ -25,6 +25,7 @@ from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, SnapshotMarker, TransactionInfo
 from cdcd.pipeline.plans import Plans
 from cdcd.session.copy_workers import CopyWorkers
+from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
@@ -57,26 +58,20 @@ class Snapshotter:
         add: Add,
         new_context: Callable[[TransactionInfo], TransactionContext],
         counts: Counts,
+        progress: CopyProgress,
         *,
-        consistent_point: Lsn,
-        begun_topics: tuple[str, ...],
-        written_commit_lsn: Lsn,
-        since_us: int,
-        before_us: int,
+        point_lsn: Lsn,
         mark_first: Mark | None = None,
     ) -> None:
-        """`since_us`: from this time on, commits may not be durable until the copy is complete.
+        """`point_lsn`: the snapshot's consistent point.
 
-        `before_us`: a time before the slot was created: a change that the copy does not have commits later.
         `mark_first`: with at_least_once, readers see rows before a commit, so a progress record is written first.
         """
         self._plans = plans
         self._add = add
         self._counts = counts
-        self._consistent_point = consistent_point
-        self._begun = dict.fromkeys(begun_topics)
-        self._written_commit_lsn = written_commit_lsn
-        self._since_us, self._before_us = since_us, before_us
+        self._progress = progress
+        self._point_lsn = point_lsn
         self._mark_first = mark_first
         self._contexts = self._all_contexts(new_context)
         self._tx_seq = 0
@@ -84,7 +79,7 @@ class Snapshotter:
     def _all_contexts(
         self, new_context: Callable[[TransactionInfo], TransactionContext]
     ) -> dict[SnapshotMarker, TransactionContext]:
-        commit_lsn, commit_pg_us = self._consistent_point - 1, time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        commit_lsn, commit_pg_us = self._point_lsn - 1, time.time_ns() // 1000 - POSTGRES_EPOCH_US
         infos = (TransactionInfo(0, commit_lsn, commit_pg_us, snapshot=marker) for marker in SnapshotMarker)
         return {SnapshotMarker(info.snapshot): new_context(info) for info in infos}
 
@@ -94,26 +89,25 @@ class Snapshotter:
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Lookahead(set(described), described))
         plans = await self._plans.plan_all([relation for _, relation in tables])
-        cleared = [plan for plan in plans if plan.topic in self._begun]
-        if self._mark_first is not None:
-            self._begun |= dict.fromkeys(plan.topic for plan in plans)
-            await self._mark_first(self._so_far())
-        await self._clear(cleared)
         plan_of = {table.relid: plan for (table, _), plan in zip(tables, plans, strict=True)}
-        for table, plan in plan_of.items():
-            self._counts.relation(table, plan.table)
+        cleared = [plan for plan in plans if self._progress.is_begun(plan.topic)]
+        for relid, plan in plan_of.items():
+            self._counts.relation(relid, plan.table)
+            if self._mark_first is not None:
+                self._progress.begin(plan.topic)
+        if self._mark_first is not None:
+            await self._mark_first(self._progress.so_far())
+        await self._clear(cleared)
         await self._copy(plan_of, workers)
-        await self._add(Chunk((), 0, self._done()))
+        await self._add(Chunk((), 0, self._progress.done()))
         self._counts.snapshot_ended(is_complete=True)
 
-    async def _clear(self, plans: list[RelationPlan]) -> None:
+    async def _clear(self, plans: Iterable[RelationPlan]) -> None:
         for plan in plans:
             tx = self._numbered(SnapshotMarker.INNER)
-            records = encode_truncate(
-                plan, lsn=self._consistent_point, cascade=False, restart_identity=False, tx=tx
-            )
+            records = encode_truncate(plan, lsn=self._point_lsn, cascade=False, restart_identity=False, tx=tx)
             self._tx_seq = tx.tx_seq
-            await self._add(Chunk(records, 512 * len(records), self._so_far()))
+            await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
 
     async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
@@ -133,39 +127,21 @@ class Snapshotter:
         for marked in all_marked:
             plan = plan_of[marked.relid]
             if isinstance(marked, TableComplete):
+                self._progress.complete(marked.relid)
                 self._counts.snapshot_table_done(plan.table)
                 continue
-            self._begun[plan.topic] = None
+            self._progress.begin(plan.topic)
             batch, tx = marked.batch, self._numbered(marked.marker)
             records = encode_batch(batch, self._plans.by_relid, tx)
             self._tx_seq = tx.tx_seq
             self._counts.snapshot_rows(plan.table, batch)
-            await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._so_far()))
+            await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._progress.so_far()))
 
     def _numbered(self, marker: SnapshotMarker) -> TransactionContext:
         """Return the context of a marker, whose changes are numbered after those of all others."""
         tx = self._contexts[marker]
         tx.tx_seq = self._tx_seq
         return tx
-
-    def _so_far(self) -> CommitPosition:
-        return CommitPosition(
-            commit_lsn=self._written_commit_lsn,
-            end_lsn=self._consistent_point,
-            commit_us=self._since_us,
-            transactions=0,
-            phase="snapshot",
-            snapshot_tables=tuple(self._begun),
-        )
-
-    def _done(self) -> CommitPosition:
-        return replace(
-            self._so_far(),
-            commit_lsn=self._consistent_point - 1,
-            commit_us=self._before_us,
-            phase="streaming",
-            snapshot_tables=(),
-        )
 
 
 def tables_to_copy(

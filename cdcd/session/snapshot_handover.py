@@ -2,14 +2,17 @@
 
 In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
 Invariant: the progress record says that a snapshot has begun before the slot is created, so that after a crash the
-slot is known to be cdcd's own. It says that the snapshot is complete only after the last row.
+slot is known to be cdcd's own. It says that the snapshot is complete only after the last row. If an attempt is
+interrupted, the next one keeps the slot and the complete tables. It copies the others in the snapshot of a temporary
+slot, and the stream drops their changes that this snapshot has (the floors).
 Must not: decide that a snapshot is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +27,13 @@ from cdcd.model import PreparedBefore, Relation, TransactionInfo
 from cdcd.monitoring.status import Status
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
-from cdcd.recovery.start_decision import Resume, Snapshot
+from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.slot_creation import create_slot_in_thread
 from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
+from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
@@ -37,6 +41,7 @@ from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.lock_watch import watched
 from cdcd.source.settings import SourceSettings
+from cdcd.source.slot import CreatedSlot, temporary_name
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
@@ -76,16 +81,14 @@ class SnapshotHandover:
     async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
         """Create the slot and copy; return where the stream begins. `before_us`: a time before the slot existed."""
         self._status.copies()
+        if begin.left is not None:
+            return await self._rest(begin, begin.left, server)
         # First the record that a snapshot has begun: after a crash from here on, the slot is known to be ours.
         since_us = self._status.lag.complete_us or before_us
         marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
         await self._writer.mark(marker)
         hit("snapshot_begun")
-        waiting = self._status.waits.watching("slot_creation", f"slot {self._source.slot}", is_waiting=True)
-        with waiting as report:
-            created = await create_slot_in_thread(
-                self._source, server, begin.drop_slot, self._has_snapshot, report
-            )
+        created = await self._create_slot(self._source, server, begin.drop_slot)
         point = created.consistent_point
         try:
             self._writer.slot_created(point)
@@ -94,20 +97,73 @@ class SnapshotHandover:
                 nothing = CommitPosition(point - 1, point, before_us, transactions=0)
                 await self._writer.add(Chunk((), 0, nothing))
             else:
-                await self._copy(begin, created.snapshot_name, point, since_us, before_us)
-            await self._writer.flush()
-            hit("snapshot_copied")
-            _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
+                progress = CopyProgress(
+                    point_lsn=point,
+                    stream_lsn=point,
+                    written_commit_lsn=begin.commit_lsn,
+                    since_us=since_us,
+                    before_us=before_us,
+                    begun_topics=begin.begun_topics,
+                )
+                await self._copy(created.snapshot_name, point, progress, None)
+            await self._end(point)
         finally:
             created.close()
         # PostgreSQL created the slot when no earlier transaction was open or prepared any more (F38).
         return Resume(point, point - 1, PreparedBefore())
 
+    async def _rest(self, begin: Snapshot, left: CopyLeft, server: ServerIdentity) -> Resume:
+        """Copy the tables that an interrupted snapshot has left, in the snapshot of a temporary slot."""
+        if not left.state.pending:
+            return await self._nothing_left(begin, left)
+        temporary = replace(
+            self._source, slot=temporary_name(self._source.slot), failover=False, two_phase=False
+        )
+        created = await self._create_slot(temporary, server, drop_first=False, is_temporary=True)
+        try:
+            hit("slot_made")
+            assert created.snapshot_name is not None
+            point = created.consistent_point
+            progress = _progress_of(begin, left, point)
+            await self._copy(created.snapshot_name, point, progress, frozenset(left.state.pending))
+            await self._end(point)
+        finally:
+            created.close()
+        return _resume(left, progress)
+
+    async def _nothing_left(self, begin: Snapshot, left: CopyLeft) -> Resume:
+        point = left.state.point_lsn
+        progress = _progress_of(begin, left, point)
+        await self._writer.add(Chunk((), 0, progress.done()))
+        await self._end(point)
+        return _resume(left, progress)
+
+    async def _create_slot(
+        self,
+        settings: SourceSettings,
+        server: ServerIdentity,
+        drop_first: bool,
+        is_temporary: bool = False,
+    ) -> CreatedSlot:
+        waiting = self._status.waits.watching("slot_creation", f"slot {settings.slot}", is_waiting=True)
+        with waiting as report:
+            return await create_slot_in_thread(
+                settings, server, drop_first, self._has_snapshot, report, is_temporary
+            )
+
+    async def _end(self, point: Lsn) -> None:
+        await self._writer.flush()
+        hit("snapshot_copied")
+        _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
+
     async def _copy(
-        self, begin: Snapshot, snapshot_name: str, point: Lsn, since_us: int, before_us: int
+        self, snapshot_name: str, point: Lsn, progress: CopyProgress, only: Container[int] | None
     ) -> None:
+        """Copy the published tables, or only those with these relids."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
+        tables = [table for table in tables if only is None or table[0].relid in only]
         tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
+        progress.to_copy(table.relid for table, _ in tables)
         new_reader = partial(
             SnapshotReader, partial(connect_sql, self._source), translate, snapshot_name, self._lock_watch
         )
@@ -122,11 +178,8 @@ class SnapshotHandover:
                 self._writer.add,
                 self._new_context,
                 self._status,
-                consistent_point=point,
-                begun_topics=begin.begun_topics,
-                written_commit_lsn=begin.commit_lsn,
-                since_us=since_us,
-                before_us=before_us,
+                progress,
+                point_lsn=point,
                 mark_first=None if self._clients.is_exactly_once else self._writer.mark,
             )
             _LOG.info("snapshot_started", tables=len(tables), units=len(units), workers=workers.count)
@@ -144,3 +197,19 @@ class SnapshotHandover:
             watched(self._source, connection, report),
         ):
             yield
+
+
+def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn) -> CopyProgress:
+    return CopyProgress(
+        point_lsn=point,
+        stream_lsn=left.stream_lsn,
+        written_commit_lsn=begin.commit_lsn,
+        since_us=left.since_us,
+        before_us=left.since_us,
+        begun_topics=begin.begun_topics,
+        before=left.state,
+    )
+
+
+def _resume(left: CopyLeft, progress: CopyProgress) -> Resume:
+    return Resume(left.stream_lsn, left.stream_lsn - 1, PreparedBefore(), progress.done().copy)

@@ -29,6 +29,7 @@ from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity, T
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
+from cdcd.recovery.start_decision import is_anew as begins_anew
 from cdcd.registry.confluent import Registry
 from cdcd.session.clients import Clients
 from cdcd.session.option_downgrade import allowed, without
@@ -94,6 +95,7 @@ def position_before(
         0,
         prepared_before=before,
         part=start_state.part,
+        copy=begin.copy,
     )
 
 
@@ -186,7 +188,7 @@ class SessionStart:
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink()
         stored, found, is_two_phase = await in_thread(self._decide, stored, server, timelines)
-        await self._set_identities(stored, is_anew=isinstance(found, Snapshot))
+        await self._set_identities(stored, is_anew=begins_anew(found))
         await self._open_schemas()
         self._status.sink_opened()
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
@@ -236,7 +238,7 @@ class SessionStart:
         """Set the topic identities of the records; compare the publications again if the record changed meanwhile."""
         peeked, identities = self._known.stored, self._known.identities
         at, was_at = (-1 if one is None else one.topics_at for one in (stored, peeked))
-        if identities is None or at != was_at or is_anew != isinstance(self._known.verdict, Snapshot):
+        if identities is None or at != was_at or is_anew != begins_anew(self._known.verdict):
             identities = await in_thread(read_topic_identities, self._config.sink_settings(), at)
             if is_anew:
                 identities.reset()

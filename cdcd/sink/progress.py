@@ -1,7 +1,7 @@
 """The progress record: the position that one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value; and the inverse.
-The keys `prepared_before`, `part`, `gap`, `topics_at`, `transactional_id` and `timeline_lsn` are optional.
+The keys `prepared_before`, `part`, `gap`, `topics_at`, `transactional_id`, `timeline_lsn` and `copy` are optional.
 Format 1, without plugin, two_phase and slot_lsn, can be read too.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the wrong
 type is ProgressUnreadable, because a guessed position loses or repeats data.
@@ -18,7 +18,7 @@ from typing import Any
 from cdcd.bounded import json_of, shown
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
-from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.redaction import clean
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
@@ -42,8 +42,8 @@ _KEYS_1 = frozenset(
     }
 )
 _KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
-_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id", "timeline_lsn")
-_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN = _SOMETIMES
+_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id", "timeline_lsn", "copy")
+_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN, _COPY = _SOMETIMES
 _NUMBERED_BY = "numbered_by"
 _MOST_CHARACTERS = 500
 _MOST_DIGITS = 10
@@ -104,6 +104,12 @@ def dump(progress: Progress) -> bytes:
         document[_GAP] = _dumped_gap(progress.gap)
     if progress.topics_at >= 0:
         document[_TOPICS_AT] = progress.topics_at
+    if progress.copy is not None:
+        document[_COPY] = {
+            "pending": list(progress.copy.pending),
+            "floors": {str(relid): format_lsn(lsn) for relid, lsn in sorted(progress.copy.floors.items())},
+            "point_lsn": format_lsn(progress.copy.point_lsn),
+        }
     if progress.transactional_id:
         document[_TRANSACTIONAL_ID] = progress.transactional_id
     return json.dumps(document, separators=(",", ":")).encode()
@@ -141,6 +147,7 @@ def load(value: bytes) -> Progress:
         part=_part(document),
         gap=_gap(document),
         topics_at=_count(document, _TOPICS_AT) if _TOPICS_AT in document else -1,
+        copy=_copy(document),
         transactional_id=_text(document, _TRANSACTIONAL_ID) if _TRANSACTIONAL_ID in document else "",
     )
 
@@ -289,6 +296,28 @@ def _part(document: Mapping[str, Any]) -> PartPosition | None:
         return PartPosition(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
     except ProgressUnreadable as error:
         raise _wrong(_PART) from error
+
+
+def _copy(document: Mapping[str, Any]) -> CopyState | None:
+    copy = _inner(document, _COPY, {"pending", "floors", "point_lsn"})
+    if copy is None:
+        return None
+    pending, floors = copy["pending"], copy["floors"]
+    if not isinstance(pending, list) or not all(map(_is_relid, pending)):
+        raise _wrong(f"{_COPY}.pending")
+    if not isinstance(floors, dict) or not all(
+        relid.isdecimal() and len(relid) <= _MOST_DIGITS and _is_relid(int(relid)) for relid in floors
+    ):
+        raise _wrong(f"{_COPY}.floors")
+    try:
+        by_relid = {int(relid): _lsn(floors, relid) for relid in floors}
+        return CopyState(tuple(pending), by_relid, _lsn(copy, "point_lsn"))
+    except ProgressUnreadable as error:
+        raise _wrong(_COPY) from error
+
+
+def _is_relid(value: object) -> bool:
+    return _is_number(value) and isinstance(value, int) and 0 < value < 1 << 32
 
 
 def _gap(document: Mapping[str, Any]) -> Gap | None:

@@ -9,6 +9,7 @@ Must not: advance a slot, or drop one that the caller did not ask to drop.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from cdcd.waits import held_by
 CANCEL_TIMEOUT_S = 10.0
 """How long a cancelled creation may take to end before its connection is shut down."""
 _WATCH_INTERVAL_S = 0.1
+_MOST_CHARACTERS = 63
+_OF_A_COPY = "_copy_"
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 # The whole row as JSON: the view has different columns in each major version.
@@ -121,6 +124,7 @@ def create_slot(
     given_up: threading.Event | None = None,
     expected: ServerIdentity | None = None,
     report: Report = unreported,
+    is_temporary: bool = False,
 ) -> CreatedSlot:
     """Create the slot with pgoutput. The publication has to exist already (F39).
 
@@ -136,7 +140,8 @@ def create_slot(
     try:
         if expected is not None:
             check_same_server(connection, expected)
-        command = create_slot_command(settings, connection.server_version, export_snapshot)
+        version = connection.server_version
+        command = create_slot_command(settings, version, export_snapshot, temporary=is_temporary)
         row = _create(settings, connection, command, timeout_s, given_up or threading.Event(), report)
     except BaseException:
         connection.close()
@@ -172,9 +177,15 @@ def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | Non
     return slot.confirmed_flush_lsn or 0
 
 
+def temporary_name(slot: str) -> str:
+    """Return the name of the temporary slot that belongs to a slot: unlike any other, and a legal name."""
+    digest = hashlib.sha256(slot.encode()).hexdigest()[:8]
+    return f"{slot[: _MOST_CHARACTERS - len(_OF_A_COPY) - len(digest)]}{_OF_A_COPY}{digest}"
+
+
 def check_slot_name(name: str) -> None:
     """Raise SourceSetup for a name that PostgreSQL does not accept for a slot."""
-    if not 1 <= len(name) <= 63 or not set(name) <= _NAME_CHARACTERS:
+    if not 1 <= len(name) <= _MOST_CHARACTERS or not set(name) <= _NAME_CHARACTERS:
         raise SourceSetup(
             f"{name!r} is not a valid name for a slot",
             hint="use 1 to 63 lower-case letters, digits and underscores",

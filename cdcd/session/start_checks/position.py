@@ -28,7 +28,7 @@ from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
-from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, verdict
+from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, is_anew, verdict
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
@@ -127,7 +127,7 @@ def _topic_identities(known: StartContext) -> TopicIdentities:
     assert known.sink is not None
     at = -1 if known.stored is None else known.stored.topics_at
     identities = read_topic_identities(known.sink, at)
-    if isinstance(known.verdict, Snapshot):
+    if is_anew(known.verdict):
         identities.reset()
     return identities
 
@@ -143,6 +143,8 @@ def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
         return f"continues from {format_lsn(begin.start_lsn)}"
     if config.snapshot.mode == "never":
         return "creates the slot and begins there, without a snapshot"
+    if begin.left is not None:
+        return f"copies the {len(begin.left.state.pending)} tables that the interrupted snapshot has left"
     again = " again: the last one was not completed" if begin.begun_topics or begin.drop_slot else ""
     return f"creates the slot and takes the snapshot{again}"
 

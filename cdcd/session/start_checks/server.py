@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from cdcd.findings import CORRECT_FIRST, Finding
-from cdcd.recovery.start_decision import Snapshot
+from cdcd.recovery.start_decision import Snapshot, is_anew
 from cdcd.session.start_checks.binary_columns import as_reason, text_columns
 from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.exact_keys import inexact_keys
@@ -56,7 +56,7 @@ def check_published(known: StartContext) -> list[Finding]:
     """Check that the publications are as they were when records were last written (F39, F42)."""
     if known.identities is None:
         return [Finding("unknown", "published", "not compared: the position is not known", CORRECT_FIRST)]
-    found = known.compare(known.identities, isinstance(known.verdict, Snapshot), known.sql())
+    found = known.compare(known.identities, is_anew(known.verdict), known.sql())
     return found or [
         Finding("ok", "published", "the publication is as it was when records were last written")
     ]
