@@ -22,9 +22,9 @@ from cdcd.errors import (
     SourceStandby,
     SourceTimeline,
 )
-from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import CopyState, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.recovery.halts import Resolution, resolutions_of
-from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
+from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, Wanted, verdict
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ OTHER_PLUGIN, IDLE_OUT = Slot(plugin="wal2json"), Slot(invalidation_reason="idle
 TWO_PHASE = Slot(two_phase=True)
 SYNCED_LATE = Slot(synced=True, temporary=True)
 MADE = replace(STORED, identity=SourceIdentity("77", 1, "shop", "slot", two_phase=False, slot_lsn=450))
+LEFT = CopyState((17,), {16: 600}, 600)
+COPYING = replace(
+    MADE, phase="snapshot", commit_lsn=0, end_lsn=450, snapshot_tables=("shop.public.a",), copy=LEFT
+)
+ALL_AGAIN = Snapshot(True, ("shop.public.a",), 0, 450)
+REST = replace(ALL_AGAIN, drop_slot=False, left=CopyLeft(LEFT, 450, 5))
 PREPARED = replace(WANTED, two_phase=True)
 LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
 
@@ -98,6 +104,21 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (BEGUN, LOST, WANTED, Snapshot(True, ("shop.public.a",))),
         (BEGUN_AGAIN, None, WANTED, Snapshot(False, ("shop.public.a",), 480, 500)),
         (BEGUN, TWO_PHASE, WANTED, Snapshot(True, ("shop.public.a",))),
+        # the slot of the interrupted snapshot is unread: only the rest is copied, at whatever point the WAL is
+        (COPYING, Slot(confirmed_flush_lsn=450), WANTED, REST),
+        (COPYING, Slot(confirmed_flush_lsn=450, restart_lsn=None), WANTED, REST),
+        (COPYING, replace(TWO_PHASE, confirmed_flush_lsn=450), PREPARED, REST),
+        (COPYING, Slot(confirmed_flush_lsn=450), PREPARED, REST),
+        # another slot, or none: all tables are copied again
+        (COPYING, None, WANTED, replace(ALL_AGAIN, drop_slot=False)),
+        (COPYING, Slot(confirmed_flush_lsn=460), WANTED, ALL_AGAIN),
+        (COPYING, Slot(confirmed_flush_lsn=449), WANTED, ALL_AGAIN),
+        (COPYING, replace(LOST, confirmed_flush_lsn=450), WANTED, ALL_AGAIN),
+        (COPYING, replace(IDLE_OUT, confirmed_flush_lsn=450), WANTED, ALL_AGAIN),
+        (COPYING, Slot(confirmed_flush_lsn=450, temporary=True), WANTED, ALL_AGAIN),
+        (COPYING, replace(TWO_PHASE, confirmed_flush_lsn=450), WANTED, ALL_AGAIN),
+        # the floors of the rest apply until the stream has passed them
+        (replace(STORED, copy=LEFT), Slot(), WANTED, Resume(500, 480, PreparedBefore(), LEFT)),
         # two_phase: the slot has it, or the server enables it at START_REPLICATION (F35)
         (STORED, TWO_PHASE, PREPARED, Resume(500, 480, PreparedBefore())),
         (STORED, Slot(), PREPARED, Resume(500, 480, PreparedBefore())),
@@ -116,6 +137,10 @@ def test_a_session_begins(
     [
         (None, None, Server(), NO_CREATE, SlotMissing),
         (None, Slot(), Server(), WANTED, SlotUnusable),  # a snapshot could not be joined to its stream (F36)
+        # F62: the WAL ends before rows that the topics have
+        (COPYING, Slot(confirmed_flush_lsn=450), Server(wal_lsn=599), WANTED, SourceBehind),
+        (replace(STORED, copy=LEFT), Slot(), Server(wal_lsn=599), WANTED, SourceBehind),
+        (replace(COPYING, snapshot_tables=()), Slot(confirmed_flush_lsn=450), Server(), NO_SNAPSHOT, SourceSetup),
         (None, LOST, Server(), NO_SNAPSHOT, SlotUnusable),  # nothing written, so no gap: recreate the slot
         (None, LOST, Server(), WANTED, SlotUnusable),
         (None, SYNCED_LATE, Server(), NO_SNAPSHOT, SlotUnusable),
@@ -167,6 +192,7 @@ def test_a_session_does_not_begin(
         (STORED, Slot(confirmed_flush_lsn=501), Server(in_recovery=True, wal_lsn=1), SourceStandby),
         (STORED, Slot(), Server(in_recovery=True, timeline=2, system_identifier="78"), SourceStandby),
         (STORED, Slot(active=True), Server(), SlotActive),  # F18, F74
+        (COPYING, Slot(confirmed_flush_lsn=450, active=True), Server(), SlotActive),
     ],
 )
 def test_a_session_waits(

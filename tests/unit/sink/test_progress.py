@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.sink.progress import dump, key_of, load
 
 PROGRESS = Progress(
@@ -89,6 +89,10 @@ def test_a_record_of_the_first_format_is_read() -> None:
         ),
         (replace(PROGRESS, transactional_id="cdcd-shop"), {"transactional_id": "cdcd-shop"}),
         (
+            replace(PROGRESS, copy=CopyState((17, 16), {18: 0x500, 9: 0x400}, 0x500)),
+            {"copy": {"pending": [17, 16], "floors": {"9": "0/400", "18": "0/500"}, "point_lsn": "0/500"}},
+        ),
+        (
             replace(PROGRESS, identity=replace(PROGRESS.identity, timeline_lsn=0x400)),
             {"timeline_lsn": "0/400"},
         ),
@@ -138,6 +142,17 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("offsets", {"t": [1]}),
         ("snapshot_tables", "t"),
         ("snapshot_tables", [1]),
+        ("copy", None),
+        ("copy", {"pending": [], "floors": {}}),
+        ("copy", {"pending": 5, "floors": {}, "point_lsn": "0/5"}),
+        ("copy", {"pending": ["5"], "floors": {}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [0], "floors": {}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [1 << 32], "floors": {}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [True], "floors": {}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [], "floors": [], "point_lsn": "0/5"}),
+        ("copy", {"pending": [], "floors": {"x": "0/5"}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [], "floors": {"7": 5}, "point_lsn": "0/5"}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": 5}),
         ("later", 1),
         ("prepared_before", None),
         ("prepared_before", {"until_lsn": "0/5"}),
