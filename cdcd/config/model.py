@@ -87,10 +87,10 @@ class Snapshot(Room):
         default="initial", description="initial: copy every table at the first start; never: changes only"
     )
     workers: Whole = Field(
-        default=1,
+        default=2,
         ge=1,
         le=64,
-        description="maximum number of tables copied at once; this version copies one at a time",
+        description="number of connections that copy tables, and parts of large tables, at the same time",
     )
 
 

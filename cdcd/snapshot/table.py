@@ -58,12 +58,13 @@ class CopiedRows(NamedTuple):
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second from 17 on
 
+# F73: row-level security. F37: time-outs that would end the copy.
 _ENTER = """
     BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET TRANSACTION SNAPSHOT {};
-    SET LOCAL row_security = off;  -- F73
+    SET LOCAL row_security = off;
     SET LOCAL statement_timeout = 0;
-    SET LOCAL idle_in_transaction_session_timeout = 0  -- F37
+    SET LOCAL idle_in_transaction_session_timeout = 0
 """
 # After a rename, later changes are in another topic. A table that is not in the snapshot was created since: all of
 # its rows are in the stream.

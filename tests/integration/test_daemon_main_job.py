@@ -63,7 +63,7 @@ def test_every_change_arrives_once_across_a_kill(
         drop_database(server, database)
 
 
-def test_a_kill_in_the_snapshot_begins_it_anew_and_forgets_deleted_rows(
+def test_a_kill_in_the_snapshot_copies_the_table_anew_and_forgets_deleted_rows(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F37, F40: a truncate event clears the rows of the interrupted attempt before they are copied again."""
