@@ -18,7 +18,7 @@ from typing import Any
 from cdcd.errors import ProtocolError
 from cdcd.snapshot.changed_keys import KeyValues
 from cdcd.snapshot.copy_text import line_values
-from cdcd.snapshot.table import CopiedTable
+from cdcd.snapshot.units import CopiedTable
 
 # Of several such indexes any one is right. indclass and indcollation count from 0. The operators of a btree
 # index have the strategies 1 (<), 3 (=), 4 (>=) and 5 (>); text_pattern_ops has other names for them.
