@@ -1,9 +1,9 @@
 """Copy the units of a snapshot over several connections at the same time, each in its own thread.
 
 In: units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
-Invariant: the rows of a unit come in their order, and its end comes after its last row. A bounded number of batches
-is read ahead of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is
-silent.
+Invariant: the rows of a unit come in their order, and its end, or the error of its table, comes after its last row. A
+bounded number of batches is read ahead of the consumer. Whatever ends the consumer, no thread runs on after `close`,
+even if the server is silent.
 Must not: encode, or decide the order of the units.
 """
 
@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import structlog
 
-from cdcd.errors import SourceUnavailable
+from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.snapshot.table import CopiedRows, SnapshotReader
+from cdcd.snapshot.table import CopiedRows, SnapshotReader, concerns_a_table
 from cdcd.snapshot.units import CopyUnit
 from cdcd.threads import settled, start_in_thread
 
@@ -30,10 +30,10 @@ BATCHES_AHEAD = 3
 
 
 class Piece(NamedTuple):
-    """Rows of a unit; None after its last rows."""
+    """Rows of a unit; None after its last rows, the error if its table cannot be copied."""
 
     unit: CopyUnit
-    rows: CopiedRows | None
+    rows: CopiedRows | CdcdError | None
 
 
 class _Cancelled(Exception):
@@ -61,13 +61,17 @@ class CopyWorkers:
         """The number of connections, at most."""
         self._room = threading.Semaphore(BATCHES_AHEAD * self.count)
         self._is_cancelled = False
+        self._failed: set[int] = set()
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | BaseException] = asyncio.Queue()
         self._threads: list[asyncio.Future[None]] = []
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Yield the rows of all units. Raises SnapshotStale, Source errors, ProtocolError. Then call `close`."""
+        """Yield the rows of all units, or the error of a table. Then call `close`.
+
+        Raises an error that concerns every table: SnapshotStale, SourceUnavailable, ProtocolError.
+        """
         for number in range(self.count):
             thread = start_in_thread(self._work, self._readers[0] if number == 0 else None)
             thread.add_done_callback(self._ended)
@@ -76,7 +80,7 @@ class CopyWorkers:
             piece = await self._pieces.get()
             if isinstance(piece, BaseException):
                 raise piece
-            self._left -= piece.rows is None
+            self._left -= not isinstance(piece.rows, CopiedRows)
             yield piece
             self._room.release()
 
@@ -99,10 +103,28 @@ class CopyWorkers:
             return
         with contextlib.suppress(_Cancelled):
             while (unit := self._next()) is not None:
-                for rows in reader.copy(unit, self._lsn):
-                    self._put(Piece(unit, rows))
-                self._put(Piece(unit, None))
+                reader = self._copy(reader, unit)
             reader.release()
+
+    def _copy(self, reader: SnapshotReader, unit: CopyUnit) -> SnapshotReader:
+        """Copy a unit; return the reader of the next one: after an error, a connection is not used again."""
+        if unit.table.relid in self._failed:
+            self._put(Piece(unit, None))
+            return reader
+        try:
+            for rows in reader.copy(unit, self._lsn):
+                self._put(Piece(unit, rows))
+            self._put(Piece(unit, None))
+        except CdcdError as error:
+            if not concerns_a_table(error):
+                raise
+            self._failed.add(unit.table.relid)
+            self._put(Piece(unit, error))
+            reader.close()
+            reader = self._new_reader()
+            with self._lock:
+                self._readers.append(reader)
+        return reader
 
     def _another(self) -> SnapshotReader | None:
         try:

@@ -16,10 +16,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import structlog
+
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import CdcdError
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, SnapshotMarker, TransactionInfo
@@ -35,6 +38,7 @@ from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.txn.lookahead import Lookahead
 
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 Add = Callable[[Chunk], Any]
 Mark = Callable[[CommitPosition], Awaitable[None]]
 
@@ -83,8 +87,12 @@ class Snapshotter:
         infos = (TransactionInfo(0, commit_lsn, commit_pg_us, snapshot=marker) for marker in SnapshotMarker)
         return {SnapshotMarker(info.snapshot): new_context(info) for info in infos}
 
-    async def run(self, tables: list[tuple[CopiedTable, Relation]], workers: CopyWorkers) -> None:
-        """Copy every table by the workers; streaming begins at the last commit position."""
+    async def run(self, tables: list[tuple[CopiedTable, Relation]], workers: CopyWorkers) -> CdcdError | None:
+        """Copy every table by the workers; streaming begins at the last commit position.
+
+        Return the first error of a table that cannot be copied: the other tables are complete then, and the stream
+        may not begin.
+        """
         self._counts.snapshot_started(len(tables))
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Lookahead(set(described), described))
@@ -98,9 +106,11 @@ class Snapshotter:
         if self._mark_first is not None:
             await self._mark_first(self._progress.so_far())
         await self._clear(cleared)
-        await self._copy(plan_of, workers)
-        await self._add(Chunk((), 0, self._progress.done()))
-        self._counts.snapshot_ended(is_complete=True)
+        failure = await self._copy(plan_of, workers)
+        if failure is None:
+            await self._add(Chunk((), 0, self._progress.done()))
+            self._counts.snapshot_ended(is_complete=True)
+        return failure
 
     async def _clear(self, plans: Iterable[RelationPlan]) -> None:
         for plan in plans:
@@ -109,11 +119,16 @@ class Snapshotter:
             self._tx_seq = tx.tx_seq
             await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
 
-    async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> None:
+    async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> CdcdError | None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
+        failures: dict[int, CdcdError] = {}
         async with contextlib.aclosing(workers.pieces()) as pieces:
             async for unit, rows in pieces:
                 relid = unit.table.relid
+                if isinstance(rows, CdcdError):
+                    failures.setdefault(relid, rows)
+                if relid in failures or isinstance(rows, CdcdError):
+                    continue
                 if rows is not None:
                     await self._write(markers.add(relid, *rows), plan_of)
                     hit("in_snapshot")
@@ -122,6 +137,9 @@ class Snapshotter:
                 if not left[relid]:
                     await self._write(markers.end(relid), plan_of)
         await self._write(markers.finish(), plan_of)
+        for failure in list(failures.values())[1:]:
+            _LOG.warning("table_not_copied", error=str(failure))
+        return next(iter(failures.values()), None)
 
     async def _write(self, all_marked: list[Marked], plan_of: Mapping[int, RelationPlan]) -> None:
         for marked in all_marked:

@@ -183,7 +183,10 @@ class SnapshotHandover:
                 mark_first=None if self._clients.is_exactly_once else self._writer.mark,
             )
             _LOG.info("snapshot_started", tables=len(tables), units=len(units), workers=workers.count)
-            await snapshotter.run(tables, workers)
+            failure = await snapshotter.run(tables, workers)
+            if failure is not None:
+                await self._writer.flush()  # the next attempt copies only the others
+                raise failure
         finally:
             if workers is None:
                 reader.close()

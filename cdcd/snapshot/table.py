@@ -18,7 +18,7 @@ import psycopg2
 import structlog
 from psycopg2 import sql
 
-from cdcd.errors import CdcdError, SnapshotStale
+from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
@@ -33,6 +33,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
     "the snapshot restarts by itself; if this repeats, a proxy or idle_session_timeout ends idle connections"
 )
+_NO_SNAPSHOT_ANY_MORE = "the exported snapshot ended with the connection that exported it"
 _CHANGED = "a publication was changed after the snapshot was taken"
 _CHANGED_HINT = "the snapshot restarts by itself, with the tables that are then published"
 _EMPTIED_HINT = (
@@ -142,11 +143,9 @@ class SnapshotReader:
                 return
             yield from self._rows(statement, CopyRows(table.relid, len(table.columns), lsn))
         except psycopg2.Error as error:
-            raise _stale(table) if error.pgcode in _GONE else self._translate(error) from error
+            raise _of_table(self._translate(error), table) from error
         except CdcdError as error:
-            if error.context.get("sqlstate") in _GONE:
-                raise _stale(table) from error
-            raise
+            raise _of_table(error, table) from error
         finally:
             log_notices(self._connection.notices)
 
@@ -198,9 +197,7 @@ class SnapshotReader:
             cursor.execute(sql.SQL(_ENTER).format(sql.Literal(self._snapshot_name)))
         except psycopg2.Error as error:
             if error.pgcode in _NO_SNAPSHOT:
-                raise SnapshotStale(
-                    "the exported snapshot ended with the connection that exported it", hint=_ENDED_HINT
-                ) from error
+                raise SnapshotStale(_NO_SNAPSHOT_ANY_MORE, hint=_ENDED_HINT) from error
             raise
 
     def _hold(self, table: CopiedTable) -> None:
@@ -253,6 +250,20 @@ class SnapshotReader:
 def _source(table: CopiedTable) -> sql.Composable:
     name = sql.Identifier(table.schema, table.name)
     return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
+
+
+def _of_table(error: CdcdError, table: CopiedTable) -> CdcdError:
+    """Return the error of a copy, with the table's name unless the connection failed."""
+    if error.context.get("sqlstate") in _GONE:
+        return _stale(table)
+    if not isinstance(error, SourceUnavailable) and error.message != _NO_SNAPSHOT_ANY_MORE:
+        error.context.setdefault("table", table.title)
+    return error
+
+
+def concerns_a_table(error: CdcdError) -> bool:
+    """Return whether only the copy of one table has failed, so that the other tables can be copied."""
+    return "table" in error.context
 
 
 def _stale(table: CopiedTable) -> SnapshotStale:

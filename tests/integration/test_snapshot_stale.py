@@ -57,7 +57,9 @@ def test_what_gets_another_file_during_the_snapshot_arrives_whole(
         "CREATE TABLE z (id int PRIMARY KEY, n int)",
         "INSERT INTO z SELECT g, g FROM generate_series(1, 100) g",
     )
-    with new_daemon(postgres, database, sink={"commit": {"max_rows": 500}}) as daemon:
+    with new_daemon(
+        postgres, database, snapshot={"workers": 1}, sink={"commit": {"max_rows": 500}}
+    ) as daemon:
         daemon.start()
         eventually(lambda: daemon.status().get("rows_written", 0) > 500, "a is being copied", pause_s=0.01)
         run_script(postgres.dsn(database), *statements)

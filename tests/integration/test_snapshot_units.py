@@ -7,12 +7,13 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import Any
 
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.errors import SourceUnavailable
+from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
@@ -281,3 +282,29 @@ def test_with_fewer_connections_than_workers_the_copy_goes_on(pg_server: Postgre
     missing = [line for line in lines if line["event"] == "snapshot_worker_missing"]
     assert missing
     assert all("CONNECTION LIMIT" in line["error"] for line in missing)
+
+
+def test_a_table_that_cannot_be_copied_does_not_end_the_copy_of_the_others(
+    pg_server: PostgresServers,
+) -> None:
+    async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {"t": [], "u": [], "empty": []}
+        async with workers_of(settings, new_reader, 2) as workers:
+            run_script(
+                plain(settings),
+                "ALTER TABLE public.t ALTER COLUMN id TYPE bigint",
+                "ALTER TABLE public.empty ADD COLUMN n int",
+            )
+            async for unit, rows in workers.pieces():
+                found[unit.table.name].append(rows)
+        return found
+
+    with source_database(pg_server(18), *LARGE) as settings, snapshot_of(settings) as new_reader:
+        before = threads()
+        found = asyncio.run(run(settings, new_reader))
+        assert_ended(settings, before)
+    failures = [rows for rows in found["t"] if rows is not None]
+    assert {type(failure) for failure in failures} == {SnapshotStale}
+    assert {failure.context["table"] for failure in failures} == {"public.t"}
+    assert [rows.batch.count for rows in found["u"] if rows is not None] == [2]
+    assert found["empty"] == [None]
