@@ -171,7 +171,7 @@ def _slot(config: Config) -> list[Step]:
         is_there = read_slot(connection, settings.slot) is not None
     if is_there:
         return [Step(f"exists   slot {settings.slot}")]
-    if config.snapshot.mode == "initial":
+    if config.snapshot.copies_tables:
         return [_slot_of_the_daemon(config)]
     create_slot_reporting_waits(settings).close()
     return [Step(f"created  slot {settings.slot}")]
@@ -190,7 +190,7 @@ def _slot_sql(config: Config, server_version: int) -> str:
         ask(config, create_slot=True)
     except SlotMissing as error:
         return f"-- slot {slot.name}: {error.message}; {error.advice}"
-    if config.snapshot.mode == "initial":
+    if config.snapshot.copies_tables:
         return f"-- slot {slot.name}: {_SLOT_LATER if slot.create else _SLOT_NEVER}"
     failover = ", failover => true" if slot.failover and server_version >= 170_000 else ""
     two_phase = ", twophase => true" if config.source.protocol.two_phase and server_version >= 150_000 else ""

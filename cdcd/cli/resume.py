@@ -109,8 +109,8 @@ def accept_topics(
 
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
     """Request a new copy of the tables. Raises ResumeRefused if that is not safe, Source and Sink errors."""
-    if config.snapshot.mode != "initial":
-        raise ResumeRefused("snapshot.mode is never", hint="set snapshot.mode: initial")
+    if not config.snapshot.copies_tables:
+        raise ResumeRefused(f"snapshot.mode is {config.snapshot.mode}", hint="set snapshot.mode: initial")
     if is_dry:
         halt = _halt_of(config)
         _refuse_first(config, _anew)

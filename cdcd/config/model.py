@@ -83,8 +83,10 @@ def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
 class Snapshot(Room):
     """The copy of the tables before the stream."""
 
-    mode: Literal["initial", "never"] = Field(
-        default="initial", description="initial: copy every table at the first start; never: changes only"
+    mode: Literal["initial", "initial_only", "no_data", "never"] = Field(
+        default="initial",
+        description="initial: copy every table at the first start, then stream; initial_only: copy, then exit with "
+        "status 0; no_data: create topics and schemas of every table, then stream; never: stream only",
     )
     workers: Whole = Field(
         default=2,
@@ -92,6 +94,11 @@ class Snapshot(Room):
         le=64,
         description="number of connections that copy tables, and parts of large tables, at the same time",
     )
+
+    @property
+    def copies_tables(self) -> bool:
+        """Whether a first start copies the tables."""
+        return self.mode in ("initial", "initial_only")
 
 
 class Buffer(Room):

@@ -119,6 +119,8 @@ class Wanted:
     create_slot: bool
     snapshot: bool
     two_phase: bool = False
+    snapshot_only: bool = False
+    """No stream follows the snapshot, so a complete one needs no slot."""
 
 
 def verdict(
@@ -220,6 +222,8 @@ def _how_ahead(stored: Progress, slot: Slot) -> str:
 def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: Wanted) -> Snapshot:
     """Copy what is left of the snapshot, if its slot still exists; otherwise copy all tables, with a new slot."""
     again = Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
+    if wanted.snapshot_only and stored.copy is not None and not stored.copy.pending:
+        return replace(again, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
     if stored.copy is None or slot is None or not _is_unread(slot, stored, wanted):
         return again
     _check_free(slot, wanted)

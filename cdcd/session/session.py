@@ -67,6 +67,7 @@ from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler
+from cdcd.txn.lookahead import Lookahead
 from cdcd.version import __version__
 from cdcd.waits import Blocker
 
@@ -197,9 +198,14 @@ class Session:
                     marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
                     await background.or_failure(or_stop(marking, self._stop))
                 position = start_state.verdict
+                if self._config.snapshot.mode == "no_data" and start_state.is_first:
+                    await background.or_failure(or_stop(self._describe_tables(), self._stop))
                 if isinstance(position, Snapshot):
                     copying = self._copy(position, start_state, self._writer)
-                    position = await background.or_failure(or_stop(copying, self._stop))
+                    resume = await background.or_failure(or_stop(copying, self._stop))
+                    if resume is None:
+                        return
+                    position = resume
                 await self._stream(position, start_state, self._writer, spill, background)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
@@ -294,8 +300,16 @@ class Session:
         topics = [*own_topics(self._config), *self._plans.partitions]
         return self._clients.without_leader(topics)
 
-    async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume:
-        """Create the slot and copy; return where the stream begins."""
+    async def _describe_tables(self) -> None:
+        """Create the topics and the schemas of all published tables."""
+        tables = await published_now(self._source, self._clients.catalog, self._status)
+        described = {relation.relid: relation for _, relation in tables}
+        await self._plans.prepare(Lookahead(set(described), described))
+        await self._plans.plan_all(list(described.values()))
+        _LOG.info("tables_described", tables=len(tables))
+
+    async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume | None:
+        """Create the slot and copy; return where the stream begins, None if no stream follows."""
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
         handover = SnapshotHandover(

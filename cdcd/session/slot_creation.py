@@ -20,7 +20,7 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.lock_watch import Report, unreported
 from cdcd.source.settings import SourceSettings
-from cdcd.source.slot import CreatedSlot, create_slot, drop_slot
+from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
 from cdcd.threads import settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
@@ -103,3 +103,14 @@ def create_slot_for_snapshot(
         raise SlotActive(f"{error.message}: another cdcd was creating it", slot=settings.slot) from error
     _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))
     return created
+
+
+def drop_slot_if_any(settings: SourceSettings, expected: ServerIdentity) -> None:
+    """Drop the slot of a snapshot that no stream follows (blocking). Raises Source errors."""
+    with contextlib.closing(connect_sql(settings)) as connection:
+        check_same_server(connection, expected)
+        if read_slot(connection, settings.slot) is not None:
+            drop_slot(connection, settings.slot)
+            _LOG.info(
+                "slot_dropped", slot=settings.slot, why="its snapshot is complete, and no stream follows"
+            )

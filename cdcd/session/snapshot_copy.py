@@ -1,7 +1,6 @@
 """The initial snapshot: copy each table as the slot's consistent point sees it.
 
-In: the published tables, their rows as the workers read them.  Out: chunks with commit positions of phase "snapshot",
-the last one of phase "streaming" at the consistent point, where the stream begins.
+In: the published tables, their rows as the workers read them.  Out: chunks with commit positions of phase "snapshot".
 Invariant: rows carry a commit LSN one below the consistent point, so every streamed commit, which may begin
 exactly there (F1), sorts after them. After an interruption the incomplete tables are copied again, in a later
 snapshot: the topics that have rows of them get a truncate event first, so that a row deleted in between does not
@@ -88,7 +87,7 @@ class Snapshotter:
         return {SnapshotMarker(info.snapshot): new_context(info) for info in infos}
 
     async def run(self, tables: list[tuple[CopiedTable, Relation]], workers: CopyWorkers) -> CdcdError | None:
-        """Copy every table by the workers; streaming begins at the last commit position.
+        """Copy every table by the workers.
 
         Return the first error of a table that cannot be copied: the other tables are complete then, and the stream
         may not begin.
@@ -108,7 +107,6 @@ class Snapshotter:
         await self._clear(cleared)
         failure = await self._copy(plan_of, workers)
         if failure is None:
-            await self._add(Chunk((), 0, self._progress.done()))
             self._counts.snapshot_ended(is_complete=True)
         return failure
 

@@ -30,7 +30,7 @@ from cdcd.pipeline.writer import Writer
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
-from cdcd.session.slot_creation import create_slot_in_thread
+from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
 from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
 from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.copy_progress import CopyProgress
@@ -69,7 +69,8 @@ class SnapshotHandover:
         stale: StaleTables,
     ) -> None:
         self._source = config.source_settings()
-        self._has_snapshot = config.snapshot.mode == "initial"
+        self._has_snapshot = config.snapshot.copies_tables
+        self._is_only = config.snapshot.mode == "initial_only"
         self._workers = config.snapshot.workers
         self._clients = clients
         self._plans = plans
@@ -78,11 +79,24 @@ class SnapshotHandover:
         self._status = status
         self._stale = stale
 
-    async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
-        """Create the slot and copy; return where the stream begins. `before_us`: a time before the slot existed."""
+    async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume | None:
+        """Create the slot and copy; return where the stream begins, None if no stream follows.
+
+        `before_us`: a time before the slot existed.
+        """
         self._status.copies()
-        if begin.left is not None:
-            return await self._rest(begin, begin.left, server)
+        if begin.left is None:
+            resume = await self._all(begin, server, before_us)
+        elif begin.left.state.pending:
+            resume = await self._rest(begin, begin.left, server)
+        else:
+            resume = await self._nothing(begin, begin.left)
+        if not self._is_only:
+            return resume
+        await in_thread(drop_slot_if_any, self._source, server)
+        return None
+
+    async def _all(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
         # First the record that a snapshot has begun: after a crash from here on, the slot is known to be ours.
         since_us = self._status.lag.complete_us or before_us
         marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
@@ -114,8 +128,6 @@ class SnapshotHandover:
 
     async def _rest(self, begin: Snapshot, left: CopyLeft, server: ServerIdentity) -> Resume:
         """Copy the tables that an interrupted snapshot has left, in the snapshot of a temporary slot."""
-        if not left.state.pending:
-            return await self._nothing_left(begin, left)
         temporary = replace(
             self._source, slot=temporary_name(self._source.slot), failover=False, two_phase=False
         )
@@ -131,10 +143,12 @@ class SnapshotHandover:
             created.close()
         return _resume(left, progress)
 
-    async def _nothing_left(self, begin: Snapshot, left: CopyLeft) -> Resume:
+    async def _nothing(self, begin: Snapshot, left: CopyLeft) -> Resume:
+        """Begin the stream after a snapshot that was interrupted when all tables were complete."""
         point = left.state.point_lsn
         progress = _progress_of(begin, left, point)
-        await self._writer.add(Chunk((), 0, progress.done()))
+        if not self._is_only:
+            await self._writer.add(Chunk((), 0, progress.done()))
         await self._end(point)
         return _resume(left, progress)
 
@@ -184,9 +198,13 @@ class SnapshotHandover:
             )
             _LOG.info("snapshot_started", tables=len(tables), units=len(units), workers=workers.count)
             failure = await snapshotter.run(tables, workers)
+            if failure is None and not self._is_only:
+                await self._writer.add(Chunk((), 0, progress.done()))
+                return
+            await self._writer.flush()
+            await self._writer.mark(progress.so_far())  # the last table is complete, too
             if failure is not None:
-                await self._writer.flush()  # the next attempt copies only the others
-                raise failure
+                raise failure  # the next attempt copies only the others
         finally:
             if workers is None:
                 reader.close()

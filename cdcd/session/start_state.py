@@ -69,6 +69,11 @@ class StartState:
     timelines: Timelines
 
     @property
+    def is_first(self) -> bool:
+        """Whether no earlier session has streamed."""
+        return self.stored is None or isinstance(self.verdict, Snapshot)
+
+    @property
     def durable_lsn(self) -> Lsn:
         """The LSN that may be confirmed before anything was received; never beyond the end of a former timeline."""
         if self.stored is None or isinstance(self.verdict, Snapshot):

@@ -19,16 +19,18 @@ from pathlib import Path
 from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.errors import CdcdError, ConfigError
 from tests.bench.cases import CASES, Case
+from tests.bench.copying import COPIES, CopyCase
 from tests.bench.floor import FLOORS, FloorCase
 from tests.bench.latency import RATES, Rate
+from tests.bench.peer import Debezium
 from tests.bench.restart import STARTS, Start
 from tests.bench.runners import BEFORE, DEFAULT_RUNNERS, Runner, of_checkout
 from tests.bench.servers import Servers, started
 from tests.bench.session import RUNNERS, Session
 
 SCALES = {"tiny": 0.01, "small": 0.1, "full": 1.0}
-Measured = Case | Rate | FloorCase | Start
-ITEMS: dict[str, Measured] = {**CASES, **RATES, **FLOORS, **STARTS}
+Measured = Case | Rate | FloorCase | Start | CopyCase
+ITEMS: dict[str, Measured] = {**CASES, **RATES, **FLOORS, **STARTS, **COPIES}
 """Everything that --cases may name, in the order of execution."""
 
 
@@ -99,6 +101,9 @@ def _run(
             session.drain(item.scaled(options.scale), there, options.pairs, options.repeats)
         elif isinstance(item, Rate):
             session.latency(item, there, options.seconds)
+        elif isinstance(item, CopyCase):
+            with_peer = any(isinstance(one, Debezium) for one in there)
+            session.copy(item.scaled(options.scale), options.pairs, with_peer=with_peer)
         elif isinstance(item, FloorCase):
             session.floor(item, options.seconds)
         else:

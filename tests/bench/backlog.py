@@ -98,7 +98,7 @@ class Backlog:
         """Create a slot at the start of the backlog, and drop it afterwards."""
         name = f"bench_{next(_runs)}"
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", FIRST_SLOT, name)
-        with self._dropped_afterwards(name):
+        with self.dropped_afterwards(name):
             yield name
 
     @contextlib.contextmanager
@@ -107,11 +107,12 @@ class Backlog:
         name = f"bench_{next(_runs)}"
         self.execute(f"TRUNCATE {', '.join(map(table_name, range(self.case.tables)))}")
         self.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
-        with self._dropped_afterwards(name):
+        with self.dropped_afterwards(name):
             yield name
 
     @contextlib.contextmanager
-    def _dropped_afterwards(self, name: str) -> Iterator[None]:
+    def dropped_afterwards(self, name: str) -> Iterator[None]:
+        """Drop this slot at the end of the block, if it exists then."""
         try:
             yield
         finally:
@@ -121,7 +122,10 @@ class Backlog:
                 " WHERE slot_name = %s AND active",
                 name,
             )
-            self.execute("SELECT pg_drop_replication_slot(%s)", name)
+            self.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+                name,
+            )
 
     def is_active(self, slot: str) -> bool:
         """Return whether a walsender reads this slot."""

@@ -17,12 +17,14 @@ from typing import Any
 from tests.bench.figures import HEAD as FIGURES_HEAD
 from tests.bench.figures import figures, together
 from tests.bench.table import (
+    COPY_HEAD,
     FLOOR_HEAD,
     HEAD,
     LATENCY_HEAD,
     RESTART_HEAD,
     Summary,
     cells,
+    copy_rows,
     floor_cells,
     latency_cells,
     markdown_table,
@@ -75,6 +77,8 @@ def _sections(result: Mapping[str, Any]) -> Iterator[str]:
     for name, floors in _by_case(result.get("floors", [])).items():
         table = markdown_table(FLOOR_HEAD, [floor_cells(one) for one in floors])
         yield f"### {name}\n\n{_about(result, name)}, from a row's arrival to the commit's return\n\n{table}"
+    for name, copies in _by_case(result.get("copies", [])).items():
+        yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table(COPY_HEAD, copy_rows(copies))}"
     for name, starts in _by_case(result["restarts"]).items():
         yield f"### {name}\n\n{_about(result, name)}\n\n{markdown_table(RESTART_HEAD, restart_rows(starts))}"
     if result["failures"]:

@@ -19,6 +19,7 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import CASES, Case
+from tests.bench.copying import CopyCase, measure_copies
 from tests.bench.figures import HEAD, figures
 from tests.bench.floor import WAYS, FloorCase, measure_floor
 from tests.bench.latency import COLD_WARM_UP_S, WARM_UP_S, Rate, empty_case, measure_latency
@@ -27,7 +28,15 @@ from tests.bench.peer import PEERS, Debezium, debezium_artefact
 from tests.bench.restart import Start, measure_restarts
 from tests.bench.runners import LIMIT, OWN, Cdcd, RecvLogical, Runner
 from tests.bench.servers import Servers, cdcd_version
-from tests.bench.table import FLOOR_HEAD, case_table, floor_cells, latency_table, restart_table, text_table
+from tests.bench.table import (
+    FLOOR_HEAD,
+    case_table,
+    copy_table,
+    floor_cells,
+    latency_table,
+    restart_table,
+    text_table,
+)
 
 FORMAT = 1
 WARM_UP_SHARE = 0.5
@@ -60,6 +69,7 @@ class Session:
             "latencies": [],
             "floors": [],
             "restarts": [],
+            "copies": [],
             "failures": [],
         }
 
@@ -155,6 +165,19 @@ class Session:
             self._failed(start.name, "cdcd", str(error))
         if found:
             _show(start.name, start.about, restart_table(found))
+
+    def copy(self, case: CopyCase, rounds: int, *, with_peer: bool) -> None:
+        """Measure snapshots of a table."""
+        self._about(case.name, case.about, rows=case.rows)
+        found = []
+        try:
+            for one in measure_copies(self._servers, case, rounds, with_peer=with_peer, say=_say):
+                found.append(one.document())
+                self._keep("copies", found[-1])
+        except (StackError, AssertionError) as error:
+            self._failed(case.name, "snapshot", str(error))
+        if found:
+            _show(case.name, case.about, copy_table(found))
 
     def end(self) -> None:
         """Show the targets next to the measurements."""

@@ -28,6 +28,18 @@ FLOOR_HEAD = ("way", "commits/s", "p50 ms", "p95 ms", "p99 ms", "max ms")
 IN_TABLE = ("walsender", "receiver", "broker")
 FIRST_START = "first start"
 """The name, in place of the previous end, of a daemon's first start."""
+COPY_HEAD = (
+    "way",
+    "runs",
+    "rows/s",
+    "of COPY",
+    "of stream",
+    "server us",
+    "daemon us",
+    "broker us",
+    "MB",
+    "others",
+)
 RESTART_HEAD = ("after", "starts", "ready s", "first s")
 
 
@@ -202,6 +214,42 @@ def restart_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         ]
         for after, starts in by_end.items()
     ]
+
+
+def copy_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the medians of snapshots, by their way; CPU in microseconds per row."""
+    by_way: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for one in found:
+        by_way[one["way"]].append(one)
+    rates = {(one["way"], one["round"]): one["rows"] / one["seconds"] for one in found}
+
+    def ratio(runs: Sequence[Mapping[str, Any]], to: str) -> str:
+        pairs = [(rates[one["way"], one["round"]], rates.get((to, one["round"]))) for one in runs]
+        ratios = [ours / theirs for ours, theirs in pairs if theirs]
+        return f"{statistics.median(ratios):.2f}" if ratios else ""
+
+    def cost(runs: Sequence[Mapping[str, Any]], process: str) -> str:
+        spent = [one["cpu"][process] / one["rows"] * 1e6 for one in runs if process in one["cpu"]]
+        return f"{statistics.median(spent):.2f}" if spent else ""
+
+    return [
+        [
+            way,
+            str(len(runs)),
+            f"{statistics.median(rates[way, one['round']] for one in runs):,.0f}",
+            ratio(runs, "COPY"),
+            ratio(runs, "stream"),
+            *(cost(runs, process) for process in ("postgres", "receiver", "broker")),
+            f"{max(one['peak_memory_bytes'] for one in runs) / MB:.0f}",
+            f"{max(one['others_share'] for one in runs):.0%}",
+        ]
+        for way, runs in by_way.items()
+    ]
+
+
+def copy_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of one case's snapshots."""
+    return text_table(COPY_HEAD, copy_rows(found))
 
 
 def restart_table(found: Sequence[Mapping[str, Any]]) -> str:

@@ -87,7 +87,7 @@ class StartContext:
     @property
     def is_anew(self) -> bool:
         """Whether all tables are to be copied; True also while that is not known."""
-        return self.config.snapshot.mode == "initial" and not isinstance(self.verdict, Resume)
+        return self.config.snapshot.copies_tables and not isinstance(self.verdict, Resume)
 
     @property
     def is_written_at_once(self) -> bool:

@@ -141,8 +141,10 @@ def _holder(known: StartContext) -> list[Finding]:
 def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
     if isinstance(begin, Resume):
         return f"continues from {format_lsn(begin.start_lsn)}"
-    if config.snapshot.mode == "never":
+    if not config.snapshot.copies_tables:
         return "creates the slot and begins there, without a snapshot"
+    if begin.left is not None and not begin.left.state.pending:
+        return "the snapshot is complete"
     if begin.left is not None:
         return f"copies the {len(begin.left.state.pending)} tables that the interrupted snapshot has left"
     again = " again: the last one was not completed" if begin.begun_topics or begin.drop_slot else ""
@@ -154,6 +156,7 @@ def wanted_of(config: Config) -> Wanted:
     return Wanted(
         slot=config.source.slot.name,
         create_slot=config.source.slot.create,
-        snapshot=config.snapshot.mode == "initial",
+        snapshot=config.snapshot.copies_tables,
         two_phase=config.source.protocol.two_phase,
+        snapshot_only=config.snapshot.mode == "initial_only",
     )

@@ -1,0 +1,180 @@
+"""The rate of an initial snapshot: of the server's COPY alone, of cdcd by its number of connections, of the stream of
+the same rows, of Debezium.
+
+In: servers, a case (one table).  Out: `Copied`s, in rounds: each way has its turn in each round.
+The rate: it starts when a fifth of the rows is durable, so that start and warm-up count nowhere, and ends when all
+are. CPU is that of the same interval, over the same rows. COPY, which writes to a null device, counts whole.
+Invariant: a run with another number of records than the table has rows is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.errors import StackError
+from tests.bench.backlog import Backlog, table_name
+from tests.bench.cases import TEN, Case
+from tests.bench.kafka import Watermarks, count_committed
+from tests.bench.measure import LOOK_S, Meter, Sample, others_share
+from tests.bench.peer import Debezium, debezium_artefact
+from tests.bench.runners import Cdcd
+from tests.bench.servers import Servers
+from tests.bench.usage import Cpu
+
+ROWS = 2_000_000
+WARM_SHARE = 0.2
+STANDSTILL_S = 300.0
+COPY, STREAM, PEER = "COPY", "stream", "debezium"
+WORKERS = (1, 2, 4)
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCase:
+    """One table of `rows` rows."""
+
+    name: str
+    about: str
+    rows: int
+    is_long: bool = False
+
+    def scaled(self, share: float) -> CopyCase:
+        """Return the case with a share of the rows."""
+        return CopyCase(self.name, self.about, max(round(self.rows * share), 1_000), self.is_long)
+
+
+COPIES = {"snapshot": CopyCase("snapshot", "a snapshot of one table of 10 columns, 4 partitions", ROWS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One run. CPU in seconds of the server, the receiver (the daemon, Connect) and the broker for `rows` rows."""
+
+    case: str
+    way: str
+    round: int
+    rows: int
+    seconds: float
+    cpu: dict[str, float]
+    peak_memory_bytes: int
+    others_share: float
+
+    def document(self) -> dict[str, Any]:
+        """Return the run for JSON."""
+        return asdict(self)
+
+
+def measure_copies(
+    servers: Servers, case: CopyCase, rounds: int, *, with_peer: bool, say: Callable[[str], None]
+) -> Iterator[Copied]:
+    """Let each way have its turn, `rounds` times. Raises StackError when a run fails."""
+    table = Case(case.name, case.about, TEN, case.rows, 1_000)
+    ways = [COPY, *(f"workers={count}" for count in WORKERS), STREAM, *([PEER] if with_peer else [])]
+    if with_peer:
+        Cache().get(debezium_artefact())
+    with Backlog(servers.postgres, table) as backlog:
+        backlog.execute(f"VACUUM ANALYZE {table_name(0)}")
+        for number, way in itertools.product(range(rounds), ways):
+            say(f"{case.name} {way} ...")
+            yield _measured(servers, backlog, case, way, number)
+
+
+def _measured(servers: Servers, backlog: Backlog, case: CopyCase, way: str, number: int) -> Copied:
+    if way == COPY:
+        meter = Meter(servers, os.getpid())
+        begin = meter.sample()
+        backlog.execute(f"COPY {table_name(0)} TO '/dev/null'")
+        return _result(case, way, number, case.rows, begin, meter.sample(), 0)
+    with _started(servers, backlog, way) as (pid, topic, check):
+        return _watched(servers, case, way, number, pid, topic, check)
+
+
+Started = tuple[int, str, Callable[[], object]]
+
+
+@contextlib.contextmanager
+def _started(servers: Servers, backlog: Backlog, way: str) -> Iterator[Started]:
+    """Start a way; yield its process, its topic, and a function that raises an error if it has ended."""
+    suffix = backlog.topic_suffixes()[0]
+    if way == STREAM:
+        with backlog.new_slot() as slot, Cdcd(way, way).daemon(servers, backlog, slot) as daemon:
+            daemon.start()
+            assert daemon.process is not None
+            yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
+        return
+    slot = f"bench_copy_{next(_numbers)}"
+    with backlog.dropped_afterwards(slot):
+        if way == PEER:
+            with Debezium(way, way, {"snapshot.mode": "initial_only"}).run(servers, backlog, slot) as running:
+                yield running.pid, running.topics[0], lambda: running.look(0)
+            return
+        snapshot = {"mode": "initial", "workers": int(way.partition("=")[2])}
+        over = {"snapshot": snapshot, "source": {"slot": {"create": True}}}
+        with Cdcd(way, way, over).daemon(servers, backlog, slot) as daemon:
+            daemon.start()
+            assert daemon.process is not None
+            yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
+
+
+def _watched(
+    servers: Servers,
+    case: CopyCase,
+    way: str,
+    number: int,
+    pid: int,
+    topic: str,
+    check: Callable[[], object],
+) -> Copied:
+    meter = Meter(servers, pid)
+    with contextlib.closing(Watermarks(servers.kafka.bootstrap, (topic,))) as watermarks:
+        before = _await(watermarks, round(case.rows * WARM_SHARE), meter, check)
+        begin = meter.sample()
+        _await(watermarks, case.rows, meter, check)
+        end = meter.sample()
+    found = count_committed(servers.kafka.bootstrap, (topic,), case.rows)
+    if found != case.rows:
+        raise StackError(f"{way} wrote {found} records for {case.rows} rows", case=case.name)
+    return _result(case, way, number, case.rows - before, begin, end, meter.peak_memory_bytes)
+
+
+def _await(watermarks: Watermarks, wanted: int, meter: Meter, check: Callable[[], object]) -> int:
+    """Wait until this number of records is durable; return their number."""
+    last, news_s = 0, time.monotonic()
+    while (total := watermarks.total()) < wanted:
+        meter.touch()
+        check()
+        if total > last:
+            last, news_s = total, time.monotonic()
+        elif time.monotonic() - news_s > STANDSTILL_S:
+            raise StackError("no record has become durable for a long time", records=total)
+        time.sleep(LOOK_S)
+    return total
+
+
+def _result(
+    case: CopyCase, way: str, number: int, rows: int, begin: Sample, end: Sample, peak_memory_bytes: int
+) -> Copied:
+    spent = {
+        name: (end.cpu[name] - begin.cpu.get(name, Cpu())).total_s
+        for name in ("postgres", "receiver", "broker")
+    }
+    if way == COPY:
+        del spent["receiver"]
+    return Copied(
+        case=case.name,
+        way=way,
+        round=number,
+        rows=rows,
+        seconds=end.at_s - begin.at_s,
+        cpu=spent,
+        peak_memory_bytes=peak_memory_bytes,
+        others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
+    )
