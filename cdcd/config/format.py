@@ -113,7 +113,7 @@ class Flat(Room):
         return self
 
 
-def _without_null(schema: dict[str, Any]) -> None:
+def without_null(schema: dict[str, Any]) -> None:
     """Remove null from an override's JSON Schema: a key has a value, or is absent."""
     for one in schema["properties"].values():
         kinds = [kind for kind in one.pop("anyOf", ()) if kind != {"type": "null"}]
@@ -125,7 +125,7 @@ def _without_null(schema: dict[str, Any]) -> None:
 class _Matching(Room):
     """The tables, or columns of them, that a rule applies to."""
 
-    model_config = ConfigDict(json_schema_extra=_without_null)
+    model_config = ConfigDict(json_schema_extra=without_null)
 
     table: Pattern = Field(description="regular expression that matches all of SCHEMA.TABLE")
     column: Pattern | None = Field(

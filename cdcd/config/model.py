@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdcd.ack.group import NO_LIMITS, LargeLimits
 from cdcd.config.format import Format
 from cdcd.config.sink import RegistryOption, Sink, short_form
+from cdcd.config.snapshot import Snapshot
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
 from cdcd.config.values import Names, Room, Size, Whole, refuse
 from cdcd.registry.settings import RegistrySettings
@@ -78,27 +79,6 @@ def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
         if not _HOST_NAME.fullmatch(name):
             refuse("a host's name has letters, digits, '-', '_' and '.', and no port")
     return names
-
-
-class Snapshot(Room):
-    """The copy of the tables before the stream."""
-
-    mode: Literal["initial", "initial_only", "no_data", "never"] = Field(
-        default="initial",
-        description="initial: copy every table at the first start, then stream; initial_only: copy, then exit with "
-        "status 0; no_data: create topics and schemas of every table, then stream; never: stream only",
-    )
-    workers: Whole = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description="number of connections that copy tables, and parts of large tables, at the same time",
-    )
-
-    @property
-    def copies_tables(self) -> bool:
-        """Whether a first start copies the tables."""
-        return self.mode in ("initial", "initial_only")
 
 
 class Buffer(Room):

@@ -45,6 +45,9 @@ from cdcd.source.slot import CreatedSlot, temporary_name
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+_UNUSED_HINT = (
+    "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
+)
 
 
 async def published_now(
@@ -72,6 +75,7 @@ class SnapshotHandover:
         self._has_snapshot = config.snapshot.copies_tables
         self._is_only = config.snapshot.mode == "initial_only"
         self._workers = config.snapshot.workers
+        self._selection = config.snapshot.selection()
         self._clients = clients
         self._plans = plans
         self._writer = writer
@@ -165,6 +169,18 @@ class SnapshotHandover:
                 settings, server, drop_first, self._has_snapshot, report, is_temporary
             )
 
+    def _chosen(self, tables: list[tuple[CopiedTable, Relation]]) -> list[tuple[CopiedTable, Relation]]:
+        """Return the tables that the configuration includes, with their conditions."""
+        published = [table for table, _ in tables]
+        for pattern in self._selection.unused(published):
+            _LOG.warning("snapshot_override_unused", table=pattern, hint=_UNUSED_HINT)
+        relations = {relation.relid: relation for _, relation in tables}
+        return [(table, relations[table.relid]) for table in self._selection.chosen(published)]
+
+    def _rank(self, table: CopiedTable, pages: int) -> tuple[bool, int, int]:
+        """Return a table's place in the order of the copy: stale tables first (F81)."""
+        return (not self._stale.is_met(table.title), *self._selection.rank(table, pages))
+
     async def _end(self, point: Lsn) -> None:
         await self._writer.flush()
         hit("snapshot_copied")
@@ -175,8 +191,7 @@ class SnapshotHandover:
     ) -> None:
         """Copy the published tables, or only those with these relids."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
-        tables = [table for table in tables if only is None or table[0].relid in only]
-        tables = self._stale.first(tables, lambda table: f"{table[0].schema}.{table[0].name}")
+        tables = [table for table in self._chosen(tables) if only is None or table[0].relid in only]
         progress.to_copy(table.relid for table, _ in tables)
         new_reader = partial(
             SnapshotReader, partial(connect_sql, self._source), translate, snapshot_name, self._lock_watch
@@ -185,7 +200,7 @@ class SnapshotHandover:
         workers: CopyWorkers | None = None
         try:
             await in_thread(reader.check_publications, self._source.publications)
-            units = await in_thread(reader.units, [table for table, _ in tables])
+            units = await in_thread(reader.units, [table for table, _ in tables], self._rank)
             workers = CopyWorkers(reader, new_reader, units, point, self._workers)
             snapshotter = Snapshotter(
                 self._plans,

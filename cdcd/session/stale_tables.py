@@ -1,6 +1,6 @@
 """The tables that made a snapshot restart: the next attempt copies them first (F81).
 
-In: the errors `SnapshotStale` of the attempts.  Out: the order of the copy, and whether to halt.
+In: the errors `SnapshotStale` of the attempts.  Out: the tables to copy first, and whether to halt.
 Invariant: no table restarts a snapshot more than `TRIES` - 1 times: the snapshot ends with all rows or with a halt.
 A table that is copied first must not be rewritten for the seconds between slot and copy, not for the whole snapshot.
 Must not: outlive a snapshot that was completed.
@@ -8,14 +8,10 @@ Must not: outlive a snapshot that was completed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
-
 from cdcd.errors import SnapshotStale
 
 TRIES = 8
 """The daemon halts when a table is stale for this many attempts."""
-_Table = TypeVar("_Table")
 
 
 class StaleTables:
@@ -32,9 +28,9 @@ class StaleTables:
         self._met[table] = self._met.get(table, 0) + 1
         return self._met[table] >= TRIES
 
-    def first(self, tables: Iterable[_Table], name_of: Callable[[_Table], str]) -> list[_Table]:
-        """Return the tables in their order, with those that were stale first."""
-        return sorted(tables, key=lambda table: name_of(table) not in self._met)
+    def is_met(self, table: str) -> bool:
+        """Return whether this table was stale, so that it is copied first."""
+        return table in self._met
 
     def forget(self) -> None:
         """Reset the counts: a snapshot is complete, or an operator has resolved the halt."""

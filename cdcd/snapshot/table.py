@@ -18,9 +18,10 @@ import psycopg2
 import structlog
 from psycopg2 import sql
 
-from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
+from cdcd.errors import CdcdError, SnapshotStale, SourceSetup, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
+from cdcd.redaction import clean
 from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -28,6 +29,7 @@ from cdcd.snapshot.table_files import files_of
 from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, CopyUnit, TableFile, units_of
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
+from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
@@ -56,6 +58,7 @@ class CopiedRows(NamedTuple):
     last_at: int
 
 
+_WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second from 17 on
 
@@ -111,17 +114,30 @@ class SnapshotReader:
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
 
-    def units(self, tables: Sequence[CopiedTable], unit_pages: int = UNIT_PAGES) -> list[CopyUnit]:
-        """Divide the tables into units, in their order (blocking). Raises SnapshotStale, Source errors."""
+    def units(
+        self,
+        tables: Sequence[CopiedTable],
+        rank: Callable[[CopiedTable, int], Any] | None = None,
+        unit_pages: int = UNIT_PAGES,
+    ) -> list[CopyUnit]:
+        """Divide the tables into units (blocking), in their order, or by `rank` of a table and its size in pages.
+
+        Raises SnapshotStale, Source errors.
+        """
         has_block_ranges = self._connection.server_version >= BLOCK_RANGES_SINCE
         with self._translated(), self._in_snapshot() as cursor:
             files, bounds = files_of(cursor, tables, with_bounds=not has_block_ranges)
+            for table in tables:
+                if table.where is not None:
+                    self._check_condition(cursor, table)
         found: list[CopyUnit] = []
+        if rank is not None:
+            pages = {relid: sum(file.pages for file in of_table) for relid, of_table in files.items()}
+            tables = sorted(tables, key=lambda table: rank(table, pages.get(table.relid, 0)))
         for table in tables:
-            of_table = files.get(table.relid) or [TableFile(0)]
             found += units_of(
                 table,
-                of_table,
+                files.get(table.relid) or [TableFile(0)],
                 has_block_ranges=has_block_ranges,
                 bounds=bounds.get(table.relid),
                 unit_pages=unit_pages,
@@ -226,6 +242,23 @@ class SnapshotReader:
         if fate is Fate.EMPTIED:
             _LOG.warning("copied_as_empty", table=table.title, hint=_EMPTIED_HINT)
 
+    def _check_condition(self, cursor: Any, table: CopiedTable) -> None:
+        """Raise SourceSetup for a condition of the configuration that the server does not accept."""
+        query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({})").format(
+            _source(table), sql.SQL(table.where or "")
+        )
+        try:
+            cursor.execute(query)
+        except psycopg2.Error as error:
+            if error.pgcode is None or error.pgcode[:2] not in _WRONG_SQL:
+                raise
+            primary = clean(first_line(error.diag.message_primary or ""), MAX_REPORT_CHARACTERS)
+            raise SourceSetup(
+                f"the server does not accept the condition in snapshot.overrides: {primary}",
+                hint="correct `where` for this table, and restart cdcd",
+                table=table.title,
+            ) from error
+
     def _statement(self, unit: CopyUnit) -> str | None:
         """Return the COPY of a unit; None if its partition was dropped, so that it has no rows any more."""
         table = unit.table
@@ -240,7 +273,7 @@ class SnapshotReader:
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.columns)
         query = sql.SQL("SELECT {} FROM {}").format(columns, source)
         # The filter is the server's own expression.
-        conditions = [f"({text})" for text in (unit.condition, table.row_filter) if text]
+        conditions = [f"({text})" for text in (unit.condition, table.row_filter, table.where) if text]
         if conditions:
             query += sql.SQL(" WHERE " + " AND ".join(conditions))
         statement: str = sql.SQL("COPY ({}) TO STDOUT").format(query).as_string(self._connection)

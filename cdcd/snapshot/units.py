@@ -28,6 +28,9 @@ class CopiedTable:
     columns: tuple[str, ...]
     row_filter: str | None
     is_partitioned: bool
+    where: str | None = None
+    """A condition of the configuration, besides the publication's row filter."""
+    priority: int = 0
 
     @property
     def title(self) -> str:

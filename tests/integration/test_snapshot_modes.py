@@ -10,7 +10,8 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.reader import Event, Reader, assert_each_once, fold
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
+from tests.support.resolutions import halts_with
 from tests.support.stack import run
 
 ROWS = 3_000
@@ -88,3 +89,59 @@ def test_no_data_makes_topics_and_schemas_of_all_tables_and_streams(
         assert daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         assert len(daemon.events("tables_described")) == 1
+
+
+OVERRIDES = {
+    "order": "largest_first",
+    "workers": 1,
+    "overrides": [
+        {"table": "public.(a|c|d)", "priority": 1},
+        {"table": r"public\.a", "where": "id % 10 = 0 AND note <> '%'"},
+        {"table": r"public\.skipped", "include": False},
+        {"table": "nothing", "include": False},
+    ],
+}
+
+
+def test_overrides_choose_the_rows_and_the_order_and_the_stream_has_all_changes(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    more = [f"CREATE TABLE {name} AS SELECT * FROM b" for name in ("c", "d", "skipped")]
+    keys = [f"ALTER TABLE {name} ADD PRIMARY KEY (id)" for name in ("c", "d", "skipped")]
+    grow = "INSERT INTO d SELECT g FROM generate_series(10, 3000) g"
+    run(postgres, database, *TABLES, *more, *keys, grow)
+    with new_daemon(postgres, database, snapshot=OVERRIDES) as daemon:
+        daemon.start().wait_state("streaming")
+        run(postgres, database, "UPDATE a SET note = 'y' WHERE id = 7", "DELETE FROM skipped WHERE id = 1")
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        names = ("a", "b", "c", "d", "skipped")
+        events = {name: reader.read(f"{daemon.name}.public.{name}") for name in names}
+        copied = {name: [event for event in found if event.op == "r"] for name, found in events.items()}
+        assert ids(copied["a"]) == set(range(10, ROWS + 1, 10))
+        assert ids(events["a"]) == {7, *range(10, ROWS + 1, 10)}
+        assert ids(copied["b"]) == ids(copied["c"]) == {1, 2}
+        assert copied["skipped"] == []
+        assert [event.key["id"] for event in events["skipped"] if event.op == "d"] == [1]
+        order = sorted("abcd", key=lambda name: copied[name][0].sequence or BEGINNING)
+        assert order == ["a", "d", "c", "b"]
+        unused = [line["table"] for line in daemon.events("snapshot_override_unused")]
+        assert unused == ["nothing"]
+
+
+@pytest.mark.parametrize("where", ["nope > 1", "id >", "id = 'x'", "true) UNION (SELECT"])
+def test_a_condition_that_the_server_refuses_halts_before_a_row_is_copied(
+    where: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    run(postgres, database, *TABLES)
+    snapshot = {"overrides": [{"table": r"public\.b", "where": where}]}
+    with new_daemon(postgres, database, snapshot=snapshot) as daemon:
+        reason = halts_with(daemon.start(), "CDCD-SOURCE-SETUP")
+        assert "table=public.b" in reason
+        assert "snapshot.overrides" in reason
+        assert reader.read(f"{daemon.name}.public.a") == []
+        del daemon.config["snapshot"]
+        assert daemon.stop() == 0
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        assert ids(reader.read(f"{daemon.name}.public.b")) == {1, 2}

@@ -1,0 +1,59 @@
+"""Choose the tables of a snapshot, their conditions and their order. Pure.
+
+In: the rules of the configuration, the published tables, their sizes.  Out: the tables to copy, in their order.
+Invariant: without a rule every published table is copied, completely. A later rule overrides an earlier one.
+Must not: change what the stream has of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cdcd.snapshot.units import CopiedTable
+
+Order = Literal["name", "smallest_first", "largest_first"]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRule:
+    """Changes for the tables whose name `SCHEMA.TABLE` matches completely; None changes nothing."""
+
+    table: re.Pattern[str]
+    include: bool | None = None
+    where: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rules and the order. `smallest_first` and `largest_first` apply among tables of the same priority."""
+
+    rules: tuple[CopyRule, ...] = ()
+    order: Order = "name"
+
+    def chosen(self, tables: Iterable[CopiedTable]) -> list[CopiedTable]:
+        """Return the tables to copy, each with its condition and priority."""
+        found = []
+        for table in tables:
+            include, where, priority = True, None, 0
+            for rule in self.rules:
+                if rule.table.fullmatch(table.title):
+                    include = include if rule.include is None else rule.include
+                    where = where if rule.where is None else rule.where
+                    priority = priority if rule.priority is None else rule.priority
+            if include:
+                found.append(replace(table, where=where, priority=priority))
+        return found
+
+    def unused(self, tables: Iterable[CopiedTable]) -> list[str]:
+        """Return the patterns of the rules that no table matches."""
+        titles = [table.title for table in tables]
+        return [rule.table.pattern for rule in self.rules if not any(map(rule.table.fullmatch, titles))]
+
+    def rank(self, table: CopiedTable, pages: int) -> tuple[int, int]:
+        """Return the place of a table in the order: a smaller one is copied before. Ties keep the order of names."""
+        size = {"name": 0, "smallest_first": pages, "largest_first": -pages}[self.order]
+        return -table.priority, size

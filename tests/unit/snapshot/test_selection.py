@@ -1,0 +1,58 @@
+"""The tables of a snapshot by the rules of the configuration, and their order."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cdcd.snapshot.selection import CopyRule, Order, Selection
+from cdcd.snapshot.units import CopiedTable
+
+
+def table(name: str, relid: int = 1) -> CopiedTable:
+    schema, _, relation = name.partition(".")
+    return CopiedTable(relid, schema, relation, ("id",), None, is_partitioned=False)
+
+
+TABLES = [table("audit.log", 1), table("shop.items", 2), table("shop.orders", 3)]
+
+
+def rule(pattern: str, **more: object) -> CopyRule:
+    return CopyRule(re.compile(pattern), **more)  # type: ignore[arg-type]
+
+
+def test_without_rules_every_table_is_copied_completely() -> None:
+    assert Selection().chosen(TABLES) == TABLES
+
+
+def test_a_later_rule_overrides_what_it_sets_and_nothing_else() -> None:
+    selection = Selection(
+        (
+            rule(".*", include=False, priority=1),
+            rule(r"shop\..*", include=True, where="id > 5"),
+            rule(r"shop\.orders", where="id > 7"),
+            rule("shop", include=False),  # a part of a name matches nothing
+        )
+    )
+    assert [(one.title, one.where, one.priority) for one in selection.chosen(TABLES)] == [
+        ("shop.items", "id > 5", 1),
+        ("shop.orders", "id > 7", 1),
+    ]
+    assert selection.unused(TABLES) == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("name", ["shop.orders", "audit.log", "shop.items"]),
+        ("smallest_first", ["shop.orders", "shop.items", "audit.log"]),
+        ("largest_first", ["shop.orders", "audit.log", "shop.items"]),
+    ],
+)
+def test_the_priority_comes_before_the_size(order: Order, expected: list[str]) -> None:
+    selection = Selection((rule(r"shop\.orders", priority=1),), order)
+    pages = {1: 50, 2: 5, 3: 20}
+    chosen = selection.chosen(TABLES)
+    ranked = sorted(chosen, key=lambda one: selection.rank(one, pages[one.relid]))
+    assert [one.title for one in ranked] == expected
