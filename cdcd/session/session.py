@@ -78,6 +78,11 @@ _PREPARED_HINT = (
     "before cdcd first starts on a slot"
 )
 
+_NOTHING_TO_COPY_HINT = (
+    "this slot has streamed already, and snapshot.mode: initial_only does not stream: set snapshot.mode: initial to "
+    "continue, or drop the slot with `cdcd drop-slot`, since it retains WAL"
+)
+
 
 def _confirm_nothing(_lsn: int) -> None:
     """Do nothing: before the stream is open there is no slot to confirm to."""
@@ -206,6 +211,9 @@ class Session:
                     if resume is None:
                         return
                     position = resume
+                elif self._config.snapshot.mode == "initial_only":
+                    _LOG.info("nothing_to_copy", slot=self._source.slot, hint=_NOTHING_TO_COPY_HINT)
+                    return
                 await self._stream(position, start_state, self._writer, spill, background)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
