@@ -21,6 +21,7 @@ from cdcd.avro.encode import Encoded, take_fallback_counts
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, RowBatch
+from cdcd.monitoring.copy_status import CopyStatus
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
 from cdcd.monitoring.waits import WaitEntry, Waits
@@ -73,6 +74,7 @@ class Status:
         self._counted_sent = 0
         self._sample: tuple[SlotReading, Lsn] | None = None
         self._snapshot_left: int | None = None
+        self._copy: CopyStatus | None = None
         self._snapshot_started_s = 0.0
         self._last_error = ""
         self._guarded: GuardVerdict | None = None
@@ -337,6 +339,8 @@ class Status:
             self.lag.add_sample(end)
         self.metrics.slot(reading)
         self._sample = None if reading is None or end is None else (reading, end.lsn)
+        if self._copy is not None and reading is not None:
+            self._copy.sampled(time.monotonic(), reading.retained_wal_bytes, reading.safe_wal_bytes)
         self._show_positions()
 
     def _show_positions(self) -> None:
@@ -364,22 +368,27 @@ class Status:
         self._snapshot_left = tables
         self.metrics.snapshot_remaining(tables)
 
-    def snapshot_started(self, tables: int) -> None:
-        """Note that a snapshot of `tables` tables begins."""
-        self._snapshot_left = tables
+    def snapshot_started(self, estimates: Mapping[str, int | None]) -> None:
+        """Note that a snapshot of these tables begins, each with its estimated rows; None: not known."""
+        self._snapshot_left = len(estimates)
         self._snapshot_started_s = time.monotonic()
-        self.metrics.snapshot_started(tables)
+        self._copy = CopyStatus(self._snapshot_started_s, estimates)
+        self.metrics.snapshot_started(len(estimates))
 
     def snapshot_rows(self, table: str, batch: RowBatch) -> None:
         """Count the copied rows of a batch."""
         self.metrics.received(len(batch.frames))
         self.metrics.events({(table, "snapshot"): batch.count})
         self.metrics.snapshot_rows(table, batch.count)
+        assert self._copy is not None
+        self._copy.add_rows(table, batch.count)
         self.loop_turned()
 
     def snapshot_table_done(self, table: str) -> None:
         """Count a table that is completely copied."""
         assert self._snapshot_left is not None
+        assert self._copy is not None
+        self._copy.complete(table)
         self._left_to_copy(self._snapshot_left - 1)
 
     def snapshot_ended(self, *, is_complete: bool) -> None:
@@ -389,6 +398,7 @@ class Status:
             self.metrics.snapshot_ended(duration_s=duration_s, is_complete=is_complete)
             self._snapshot_started_s = 0.0
             self._snapshot_left = 0 if is_complete else None
+            self._copy = None
 
     # --- out ---
 
@@ -438,6 +448,7 @@ class Status:
             "transactions_written": self._transactions,
             "dead_letters": self._dead_letters,
             "snapshot_tables_remaining": self._snapshot_left,
+            "snapshot": None if self._copy is None else self._copy.page(time.monotonic()),
         }
 
 

@@ -1,6 +1,6 @@
 """Copy the units of a snapshot over several connections at the same time, each in its own thread.
 
-In: units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
+In: the planned units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
 Invariant: the rows of a unit come in their order, and its end, or the error of its table, comes after its last row. A
 bounded number of batches is read ahead of the consumer. Whatever ends the consumer, no thread runs on after `close`,
 even if the server is silent.
@@ -13,14 +13,14 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
 import structlog
 
 from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.snapshot.table import CopiedRows, SnapshotReader, concerns_a_table
+from cdcd.snapshot.table import CopiedRows, Planned, SnapshotReader, concerns_a_table
 from cdcd.snapshot.units import CopyUnit
 from cdcd.threads import settled, start_in_thread
 
@@ -47,13 +47,13 @@ class CopyWorkers:
         self,
         first: SnapshotReader,
         new_reader: Callable[[], SnapshotReader],
-        units: Sequence[CopyUnit],
+        planned: Planned,
         lsn: Lsn,
         workers: int,
     ) -> None:
-        self.units = units
-        self._waiting = deque(units)
-        self._left = len(units)
+        self.units, self.estimates = planned
+        self._waiting = deque(self.units)
+        self._left = len(self.units)
         self._new_reader = new_reader
         self._readers = [first]
         self._lsn = lsn

@@ -45,7 +45,7 @@ Mark = Callable[[CommitPosition], Awaitable[None]]
 class Counts(Protocol):
     """Receives the progress of the copy."""
 
-    def snapshot_started(self, tables: int) -> None: ...  # noqa: D102
+    def snapshot_started(self, estimates: Mapping[str, int | None]) -> None: ...  # noqa: D102
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def snapshot_rows(self, table: str, batch: RowBatch) -> None: ...  # noqa: D102
     def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
@@ -92,7 +92,9 @@ class Snapshotter:
         Return the first error of a table that cannot be copied: the other tables are complete then, and the stream
         may not begin.
         """
-        self._counts.snapshot_started(len(tables))
+        self._counts.snapshot_started(
+            {table.title: workers.estimates.get(table.relid) for table, _ in tables}
+        )
         described = {relation.relid: relation for _, relation in tables}
         await self._plans.prepare(Lookahead(set(described), described))
         plans = await self._plans.plan_all([relation for _, relation in tables])

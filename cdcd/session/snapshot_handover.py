@@ -200,8 +200,8 @@ class SnapshotHandover:
         workers: CopyWorkers | None = None
         try:
             await in_thread(reader.check_publications, self._source.publications)
-            units = await in_thread(reader.units, [table for table, _ in tables], self._rank)
-            workers = CopyWorkers(reader, new_reader, units, point, self._workers)
+            planned = await in_thread(reader.units, [table for table, _ in tables], self._rank)
+            workers = CopyWorkers(reader, new_reader, planned, point, self._workers)
             snapshotter = Snapshotter(
                 self._plans,
                 self._writer.add,
@@ -211,7 +211,8 @@ class SnapshotHandover:
                 point_lsn=point,
                 mark_first=None if self._clients.is_exactly_once else self._writer.mark,
             )
-            _LOG.info("snapshot_started", tables=len(tables), units=len(units), workers=workers.count)
+            counts = {"tables": len(tables), "units": len(planned.units), "workers": workers.count}
+            _LOG.info("snapshot_started", **counts)
             failure = await snapshotter.run(tables, workers)
             if failure is None and not self._is_only:
                 await self._writer.add(Chunk((), 0, progress.done()))

@@ -26,7 +26,7 @@ from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 from cdcd.snapshot.table_files import files_of
-from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, CopyUnit, TableFile, units_of
+from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, CopyUnit, TableFile, estimated_rows, units_of
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
 from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
@@ -56,6 +56,13 @@ class CopiedRows(NamedTuple):
 
     batch: RowBatch
     last_at: int
+
+
+class Planned(NamedTuple):
+    """The units of a snapshot in their order, and the estimated rows of tables that have statistics, by relid."""
+
+    units: list[CopyUnit]
+    estimates: dict[int, int]
 
 
 _WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
@@ -119,7 +126,7 @@ class SnapshotReader:
         tables: Sequence[CopiedTable],
         rank: Callable[[CopiedTable, int], Any] | None = None,
         unit_pages: int = UNIT_PAGES,
-    ) -> list[CopyUnit]:
+    ) -> Planned:
         """Divide the tables into units (blocking), in their order, or by `rank` of a table and its size in pages.
 
         Raises SnapshotStale, Source errors.
@@ -142,7 +149,14 @@ class SnapshotReader:
                 bounds=bounds.get(table.relid),
                 unit_pages=unit_pages,
             )
-        return found
+        # Of a part of a table's rows there are no statistics.
+        whole = {table.relid for table in tables if not table.row_filter and not table.where}
+        estimates = {
+            relid: rows
+            for relid, of_table in files.items()
+            if relid in whole and (rows := estimated_rows(of_table)) is not None
+        }
+        return Planned(found, estimates)
 
     def copy(self, unit: CopyUnit, lsn: int) -> Generator[CopiedRows, None, None]:
         """Yield the unit's rows (blocking). Raises SnapshotStale, Source errors, ProtocolError.

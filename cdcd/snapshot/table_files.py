@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile
+from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, estimated_rows
 
 # pg_relation_size is NULL for a table that was dropped since.
 _FILES = """
@@ -23,7 +23,9 @@ _FILES = """
     SELECT part.root::int8, c.oid::int8, c.oid = part.root,
            coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8,
            c.oid = part.root OR c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
-               AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid)
+               AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid),
+           CASE WHEN pg_relation_size(c.oid) = 0 THEN 0
+                WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples::int8 END
     FROM part JOIN pg_class c ON c.oid = part.relid
     WHERE c.relkind <> 'p'
     ORDER BY 1, 2
@@ -54,13 +56,14 @@ def files_of(
     return files, {relid: KeyBounds(column, tuple(bounds)) for relid, column, bounds in cursor.fetchall()}
 
 
-def _by_table(rows: Iterable[tuple[int, int, bool, int, bool]]) -> dict[int, list[TableFile]]:
+def _by_table(rows: Iterable[tuple[int, int, bool, int, bool, int | None]]) -> dict[int, list[TableFile]]:
     files: dict[int, list[TableFile]] = {}
     unreadable: set[int] = set()
-    for root, relid, is_own, pages, may_read in rows:
-        files.setdefault(root, []).append(TableFile(pages, None if is_own else relid))
+    for root, relid, is_own, pages, may_read, estimate in rows:
+        files.setdefault(root, []).append(TableFile(pages, None if is_own else relid, estimate))
         if not may_read:
             unreadable.add(root)
     for root in unreadable:
-        files[root] = [TableFile(sum(file.pages for file in files[root]))]
+        rows_of_all = estimated_rows(files[root])
+        files[root] = [TableFile(sum(file.pages for file in files[root]), rows=rows_of_all)]
     return files

@@ -40,10 +40,14 @@ class CopiedTable:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """The file of a table, or of a partition (`leaf` is its oid). `pages`: its size in blocks."""
+    """The file of a table, or of a partition (`leaf` is its oid). `pages`: its size in blocks.
+
+    `rows`: the server's estimate, None if it has no statistics.
+    """
 
     pages: int
     leaf: int | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,12 @@ class CopyUnit:
     number: int = 0
     leaf: int | None = None
     condition: str | None = None
+
+
+def estimated_rows(files: Sequence[TableFile]) -> int | None:
+    """Return the estimated rows of a table, None if they are not known."""
+    rows = [file.rows for file in files]
+    return None if None in rows else sum(filter(None, rows))
 
 
 def units_of(

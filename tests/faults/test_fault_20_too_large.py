@@ -155,7 +155,9 @@ def assert_reported_once(daemon: Daemon, kafka: KafkaBroker, events: list[Event]
         assert special["gap.op"] == letter["op"]
     ends = [event for event in events if event.topic == f"{daemon.name}.transaction"]
     assert ends, "the END record counts a marker as a change"
-    streamed = [event for event in events if event.value.get("source", {}).get("snapshot", "false") == "false"]
+    streamed = [
+        event for event in events if event.value.get("source", {}).get("snapshot", "false") == "false"
+    ]
     assert_metadata_counts(streamed, ends[0].topic)
 
 

@@ -74,7 +74,7 @@ def published(settings: SourceSettings) -> dict[str, CopiedTable]:
 
 def copied(reader: SnapshotReader, table: CopiedTable) -> list[Row]:
     rows: list[Row] = []
-    units = reader.units([table])
+    units = reader.units([table]).units
     batches = [batch for unit in units for batch, _ in reader.copy(unit, LSN)]
     reader.release()
     for payload in row_payloads(batches):

@@ -102,7 +102,7 @@ def test_each_row_is_in_one_unit_whatever_the_type_of_the_key(pg_server: Postgre
                 "INSERT INTO public.\"t%0\" SELECT -g - 500, '' FROM generate_series(1, 9999) g",
             )
             for name, table in tables.items():
-                units = reader.units([table], unit_pages=10)
+                units = reader.units([table], unit_pages=10).units
                 assert 5 <= len(units) <= 12
                 rows = copied(reader, units)
                 beginning = 'AND "K%" > -500' if name == "t%0" else ""
@@ -134,7 +134,7 @@ def test_partitions_are_copied_as_rows_of_their_root(pg_server: PostgresServers,
     with source_database(pg_server(major), *PARTITIONED, VIA_ROOT.format(filtered)) as settings:
         (table,) = tables_of(settings).values()
         with snapshot_of(settings) as new_reader, contextlib.closing(new_reader()) as reader:
-            units = reader.units([table], unit_pages=20)
+            units = reader.units([table], unit_pages=20).units
             assert len({unit.leaf for unit in units}) == 3
             run_script(plain(settings), "DROP TABLE public.a")
             rows = copied(reader, units)
@@ -162,7 +162,7 @@ def test_partitions_that_the_role_may_not_read_are_read_through_their_root(
                 assert slot.snapshot_name is not None
                 reader = SnapshotReader(lambda: connect_sql(reading), translate, slot.snapshot_name)
                 with contextlib.closing(reader):
-                    units = reader.units([table], unit_pages=20)
+                    units = reader.units([table], unit_pages=20).units
                     assert {unit.leaf for unit in units} == {None}
                     assert len(copied(reader, units)) == 2500
         finally:

@@ -277,13 +277,20 @@ def test_what_is_left_to_copy_is_null_until_it_is_known(status: Status) -> None:
     assert left() == (None, None)
     status.copies()
     assert left() == (None, None)
-    status.snapshot_started(2)
+    assert status.page()["snapshot"] is None
+    status.snapshot_started({"public.t": 5, "public.u": None})
     status.snapshot_table_done("public.t")
     assert left() == (1, 1)
+    page = status.page()["snapshot"]
+    assert (page["tables"], page["tables_remaining"], page["rows_estimated"]) == (2, 1, None)
+    assert page["retained_wal_bytes"] is None
+    status.slot(SlotReading(is_active=False, retained_wal_bytes=7))
+    assert status.page()["snapshot"]["retained_wal_bytes"] == 7
     status.snapshot_ended(is_complete=False)
     assert left() == (None, None)
+    assert status.page()["snapshot"] is None
     assert "cdcd_snapshot_duration_seconds" not in status.metrics.snapshot()
-    status.snapshot_started(1)
+    status.snapshot_started({"public.t": 5})
     status.snapshot_ended(is_complete=True)
     assert left() == (0, 0)
 

@@ -1,0 +1,71 @@
+"""The progress of a snapshot on /status: what is known, and None for what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.monitoring.copy_status import MOST_TABLES, CopyStatus
+
+GB = 1_000_000_000
+
+
+def test_the_end_is_estimated_by_rows_and_rate() -> None:
+    status = CopyStatus(100.0, {"a": 1_000, "b": 3_000})
+    status.add_rows("a", 500)
+    status.add_rows("b", 500)
+    page = status.page(110.0)
+    assert (page["tables"], page["tables_remaining"]) == (2, 2)
+    assert (page["rows"], page["rows_estimated"], page["rows_per_second"]) == (1_000, 4_000, 100.0)
+    assert page["seconds_left"] == 30.0
+    assert page["in_progress"] == [
+        {"table": "a", "rows": 500, "rows_estimated": 1_000},
+        {"table": "b", "rows": 500, "rows_estimated": 3_000},
+    ]
+
+
+def test_a_complete_table_corrects_its_estimate_and_more_rows_than_estimated_do_too() -> None:
+    status = CopyStatus(0.0, {"a": 1_000, "b": 100})
+    status.add_rows("a", 200)
+    status.complete("a")
+    status.add_rows("b", 150)
+    page = status.page(1.0)
+    assert (page["rows_estimated"], page["tables_remaining"], page["seconds_left"]) == (350, 1, 0.0)
+    assert [one["table"] for one in page["in_progress"]] == ["b"]
+
+
+def test_without_statistics_of_a_table_the_end_is_not_known() -> None:
+    status = CopyStatus(0.0, {"a": None, "b": 100})
+    status.add_rows("b", 50)
+    page = status.page(1.0)
+    assert (page["rows_estimated"], page["seconds_left"], page["ends_before_wal_limit"]) == (None, None, None)
+    status.add_rows("a", 7)
+    status.complete("a")
+    assert status.page(1.0)["rows_estimated"] == 107
+
+
+def test_before_the_first_row_no_rate_is_known() -> None:
+    page = CopyStatus(0.0, {"a": 5}).page(1.0)
+    assert (page["rows"], page["rows_per_second"], page["seconds_left"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(("safe_bytes", "expected"), [(20 * GB, True), (8 * GB, False), (None, None)])
+def test_the_wal_limit_is_compared_with_the_wal_until_the_end(
+    safe_bytes: int | None, expected: bool | None
+) -> None:
+    """100 s are left, at 0.1 GB of WAL a second."""
+    status = CopyStatus(0.0, {"a": 2_000})
+    status.add_rows("a", 1_000)
+    status.sampled(80.0, 3 * GB, safe_bytes)
+    assert status.page(90.0)["ends_before_wal_limit"] is None
+    status.sampled(100.0, 5 * GB, safe_bytes)
+    page = status.page(100.0)
+    assert page["seconds_left"] == 100.0
+    assert page["ends_before_wal_limit"] is expected
+    assert (page["retained_wal_bytes"], page["safe_wal_bytes"]) == (5 * GB, safe_bytes)
+
+
+def test_the_list_of_tables_is_bounded() -> None:
+    status = CopyStatus(0.0, {f"t{n}": 5 for n in range(200)})
+    for number in range(200):
+        status.add_rows(f"t{number}", 1)
+    assert len(status.page(1.0)["in_progress"]) == MOST_TABLES
