@@ -98,6 +98,7 @@ class Progress:
     """One committed progress record. `part`: the last written change of a transaction that is not complete.
 
     `commit_s`: all transactions committed before this time are durable, by the record; None if the record lacks it.
+    `floors`: by relid, the point of a later snapshot in which a table was copied.
     """
 
     offset: int
@@ -107,6 +108,19 @@ class Progress:
     offsets: Mapping[Place, int]
     part: tuple[int, int] | None = None
     commit_s: float | None = None
+    floors: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the stream begins, and for tables that were copied later the point of their snapshot."""
+
+    lsn: int
+    floors: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, table: str) -> int:
+        """Return the point of a table's rows: its changes before it are in the copied rows."""
+        return self.floors.get(table, self.lsn)
 
 
 @dataclass(frozen=True)
@@ -146,7 +160,8 @@ class Block:
 
     `rows`: each table by SELECT at the end of the block. `partitions`: their number by topic. `seen_live`: a digest
     of each record that a reader saw during the faults; `digests`: of those read at the end. `caught_up_s`: None if
-    the daemon did not catch up. `lag_s`: the metric at the end; `lags`: samples during the whole block.
+    the daemon did not catch up. `lag_s`: the metric at the end; `lags`: samples during the whole block. `names`: the
+    tables by relid.
     """
 
     transactions: tuple[Transaction, ...]
@@ -160,6 +175,7 @@ class Block:
     caught_up_s: float | None = 0.0
     lag_s: float | None = 0.0
     lags: tuple[Lag, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tests.faults.assertions.partitions import in_order, one_partition_per_key, 
 from tests.faults.assertions.repeats import covered, first_ones, replayed
 from tests.faults.assertions.snapshots import joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
-from tests.faults.facts import Block, Finding, Key, Order, Place, Progress, Table
+from tests.faults.facts import Block, Finding, Key, Order, Place, Point, Progress, Table
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Memory:
     offsets: dict[Place, int] = field(default_factory=dict)
     seen_live: set[tuple[str, int, int]] = field(default_factory=set)
     committed: list[Progress] = field(default_factory=list)
-    snapshot_lsn: int | None = None
+    point: Point | None = None
 
 
 class Oracle:
@@ -65,7 +65,7 @@ class Oracle:
             findings += replayed(block.events, block.progress, memory.progress)
             self.repetitions += len(block.events) - len(events)
             block = replace(block, events=tuple(events))
-        point = snapshot_point(block.progress, memory.progress) or memory.snapshot_lsn
+        point = snapshot_point(block.progress, memory.progress, block.names) or memory.point
         streamed = [one for one in block.events if not one.is_snapshot and one.op != "x" and not one.is_odd]
         findings += [
             *readable(block.events),
@@ -73,12 +73,12 @@ class Oracle:
             *one_partition_per_key(block.events, memory.partition_of),
             *as_committed(block, streamed, tables, memory.last_end_lsn, point),
             *tombstones(block.events, tables),
-            *joined(block, tables, memory.truth, point, memory.snapshot_lsn),
+            *joined(block, tables, memory.truth, point, memory.point),
             *self._visible(block),
             *safe(block.samples, block.progress, memory.committed),
             *stable(block, memory.seen_live),
             *live(block),
-            *truthful(block.lags, block.transactions, memory.committed, point),
+            *truthful(block.lags, block.transactions, memory.committed, None if point is None else point.lsn),
         ]
         self._remember(block, point)
         return [
@@ -93,9 +93,9 @@ class Oracle:
             return covered(block.progress, block.events, memory.progress, memory.offsets)
         return cut_at_commits(block.progress, block.events, memory.progress, memory.offsets)
 
-    def _remember(self, block: Block, point: int | None) -> None:
+    def _remember(self, block: Block, point: Point | None) -> None:
         memory = self.memory
-        memory.snapshot_lsn = point
+        memory.point = point
         for transaction in block.transactions:
             memory.last_end_lsn = max(memory.last_end_lsn, transaction.end_lsn)
             fold_changes(memory.truth, transaction.changes)

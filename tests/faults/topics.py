@@ -151,6 +151,7 @@ def progress_of(message: Message) -> Progress:
         },
         part=part and (lsn_of(part["commit_lsn"]), part["tx_seq"]),
         commit_s=document["commit_us"] / 1e6 if document["commit_us"] > 0 else None,
+        floors={int(relid): lsn_of(lsn) for relid, lsn in document.get("copy", {}).get("floors", {}).items()},
     )
 
 

@@ -114,6 +114,11 @@ class Truth:
             for table in TABLES
         }
 
+    def names(self) -> dict[int, str]:
+        """Return the tables by relid."""
+        query = "SELECT oid::int8, relname::text FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r'"
+        return dict(self._rows(query, [table.name for table in TABLES]))
+
     def _history(self) -> dict[int, list[Change]]:
         changes: dict[int, list[Change]] = defaultdict(list)
         rows = self._rows(

@@ -202,6 +202,7 @@ class World:
             caught_up_s,
             self.lag_s(),
             lags,
+            self.truth.names(),
         )
 
     def judge(self) -> list[Finding]:

@@ -1,6 +1,6 @@
 """(j) The stream begins where the snapshot ends: no gap between them, and no change in both. Pure.
 
-In: a block, the tables before it.  Out: the snapshot's consistent point; findings.
+In: a block, the tables before it.  Out: the snapshot's consistent points; findings.
 """
 
 from __future__ import annotations
@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.faults.assertions.folds import Fold, alike, fold_changes
-from tests.faults.facts import Block, Finding, Progress, Table
+from tests.faults.facts import Block, Finding, Point, Progress, Table
 
 
-def snapshot_point(records: Sequence[Progress], before: Progress | None) -> int | None:
-    """Return the consistent point of the last snapshot completed here: the end of the first record after it."""
+def snapshot_point(
+    records: Sequence[Progress], before: Progress | None, names: Mapping[int, str]
+) -> Point | None:
+    """Return the points of the last snapshot completed here, of the first record after it.
+
+    Its end is where the stream begins; its floors are the points of tables that were copied later.
+    """
     point = None
     for record in records:
         if record.phase == "streaming" and (before is None or before.phase == "snapshot"):
-            point = record.end_lsn
+            point = Point(record.end_lsn, {names[relid]: lsn for relid, lsn in record.floors.items()})
         before = record
     return point
 
@@ -25,10 +30,10 @@ def joined(
     block: Block,
     tables: Mapping[str, Table],
     truth: Mapping[str, Fold],
-    point: int | None,
-    before: int | None,
+    point: Point | None,
+    before: Point | None,
 ) -> Iterator[Finding]:
-    """(j) The last snapshot has each row of its consistent point once, and no other row; the stream is behind it.
+    """(j) A table's last snapshot has each row of its point once, and no other row; its stream is behind the point.
 
     A TRUNCATE behind that point hides rows from the snapshot (TRUNCATE is not MVCC-safe), and is in the stream.
     """
@@ -37,22 +42,23 @@ def joined(
     at_point = {name: Fold(table) for name, table in tables.items()}
     for name, fold in truth.items():
         at_point[name].rows, at_point[name].bag = dict(fold.rows), fold.bag.copy()
-    fold_changes(at_point, [one for tx in block.transactions if tx.end_lsn <= point for one in tx.changes])
-    emptied = {
-        one.table for tx in block.transactions if tx.end_lsn > point for one in tx.changes if one.op == "t"
-    }
+    changes = [(tx.end_lsn, one) for tx in block.transactions for one in tx.changes]
+    fold_changes(at_point, [one for end_lsn, one in changes if end_lsn <= point.of(one.table)])
+    emptied = {one.table for end_lsn, one in changes if one.op == "t" and end_lsn > point.of(one.table)}
     for name in tables:
         copied = [
             one.after or {}
             for one in block.events
-            if one.table == name and one.op == "r" and one.commit_lsn + 1 == point
+            if one.table == name and one.op == "r" and one.commit_lsn + 1 == point.of(name)
         ]
         wanted, rows = alike(at_point[name].contents(), copied)
         less, more = (wanted - rows).total(), (rows - wanted).total()
         if more or (less and name not in emptied):
             yield Finding("j", f"the snapshot of {name}: {less} rows missing, {more} too many")
     early = [
-        one for one in block.events if not one.is_snapshot and one.op not in "xm" and one.commit_lsn < point
+        one
+        for one in block.events
+        if not one.is_snapshot and one.op not in "xm" and one.commit_lsn < point.of(one.table)
     ]
     if early:
-        yield Finding("j", f"{early[0]}: in the stream, although before the snapshot's point {point}")
+        yield Finding("j", f"{early[0]}: in the stream, although before its point in {point}")

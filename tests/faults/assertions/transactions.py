@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tests.faults.assertions.images import Expected, expected_of, wrong_images
-from tests.faults.facts import Block, Event, Finding, Key, Order, Table, Transaction
+from tests.faults.facts import Block, Event, Finding, Key, Order, Point, Table, Transaction
 
 
 def as_committed(
@@ -18,7 +19,7 @@ def as_committed(
     streamed: Sequence[Event],
     tables: Mapping[str, Table],
     last_end_lsn: int,
-    point: int | None,
+    point: Point | None,
 ) -> Iterator[Finding]:
     """(a), (b), (c), (d), (e), (g): each transaction is complete, there once, in commit order, with its values."""
     by_xid: dict[int | None, list[Event]] = defaultdict(list)
@@ -26,7 +27,9 @@ def as_committed(
         by_xid[event.xid].append(event)
     for transaction in block.transactions:
         found = by_xid.pop(transaction.xid, [])
-        if point is not None and transaction.end_lsn <= point:
+        if point is not None:
+            transaction = _behind(transaction, point)
+        if point is not None and transaction.end_lsn <= point.lsn:
             if found:
                 yield Finding("j", f"xid {transaction.xid} is in the snapshot and in the stream")
             last_end_lsn = transaction.end_lsn
@@ -40,6 +43,16 @@ def as_committed(
         last_end_lsn = transaction.end_lsn
     for xid, found in by_xid.items():
         yield Finding("b", f"xid {xid} was never committed, but has {len(found)} records: {found[0]}")
+
+
+def _behind(transaction: Transaction, point: Point) -> Transaction:
+    """Return the transaction without changes that the snapshots of their tables contain."""
+    if transaction.end_lsn > max(point.floors.values(), default=0):
+        return transaction
+    return replace(
+        transaction,
+        changes=tuple(one for one in transaction.changes if transaction.end_lsn > point.of(one.table)),
+    )
 
 
 def _whole(
