@@ -147,12 +147,14 @@ class Reader:
                 assert time.monotonic() < end_s, f"the end of {waiting} was not reached"
                 continue
             end_s = time.monotonic() + DEADLINE_S
+            partition = (message.topic(), message.partition())
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
-                partition = (message.topic(), message.partition())
                 waiting.discard(partition)
                 positions[partition] = message.offset()
                 continue
+            # Also after its end was reached: it may grow until the ends of the others are.
+            positions[partition] = message.offset() + 1
             yield self._event(message)
 
     def _event(self, message: Any) -> Event:
