@@ -258,8 +258,9 @@ class SnapshotReader:
 
     def _check_condition(self, cursor: Any, table: CopiedTable) -> None:
         """Raise SourceSetup for a condition of the configuration that the server does not accept."""
-        query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({})").format(
-            _source(table), sql.SQL(table.where or "")
+        # Both forms together: only one expression is valid in parentheses and without.
+        query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({where}) AND {where}").format(
+            _source(table), where=sql.SQL(table.where or "")
         )
         try:
             cursor.execute(query)

@@ -32,6 +32,11 @@ def ids(events: list[Event]) -> set[int]:
     return set(fold(events, lambda row: row["id"]))
 
 
+def by_place(events: list[Event]) -> dict[tuple[int, int], Event]:
+    """Return the events by partition and offset: a reader returns the partitions in any order."""
+    return {(event.partition, event.offset): event for event in events}
+
+
 @pytest.mark.parametrize("failpoint", ["", "committed:2", "snapshot_copied"])
 def test_initial_only_copies_and_ends_and_leaves_no_slot(
     failpoint: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
@@ -55,7 +60,7 @@ def test_initial_only_copies_and_ends_and_leaves_no_slot(
         # A complete copy is not repeated.
         run(postgres, database, "INSERT INTO b VALUES (3)")
         assert daemon.start().wait_exit() == 0
-        assert reader.read(f"{daemon.name}.public.b") == events["b"]
+        assert by_place(reader.read(f"{daemon.name}.public.b")) == by_place(events["b"])
         assert slots(postgres, daemon) == []
         # Another mode begins anew, with a slot.
         daemon.config["snapshot"]["mode"] = "initial"
@@ -129,7 +134,10 @@ def test_overrides_choose_the_rows_and_the_order_and_the_stream_has_all_changes(
         assert unused == ["nothing"]
 
 
-@pytest.mark.parametrize("where", ["nope > 1", "id >", "id = 'x'", "true) UNION (SELECT"])
+@pytest.mark.parametrize(
+    "where",
+    ["nope > 1", "id >", "id = 'x'", "true) UNION (SELECT", "false) OR (true", "true; SELECT", "true -- all"],
+)
 def test_a_condition_that_the_server_refuses_halts_before_a_row_is_copied(
     where: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
