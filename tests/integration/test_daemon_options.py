@@ -100,19 +100,19 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
     run_script(
         postgres.dsn(database),
         "CREATE TABLE t (id int PRIMARY KEY, body text)",
-        "INSERT INTO t VALUES (1, 'stays'), (2, 'goes')",
+        "INSERT INTO t VALUES (1, 'goes'), (2, 'stays')",
     )
     with new_daemon(postgres, database, sink={"delivery": "at_least_once"}) as daemon:
         topic = f"{daemon.name}.public.t"
-        # After the record of the snapshot's start, and the one with its tables: with the rows.
+        # After the record of the snapshot's start, and the one with its tables: with the first row at least.
         daemon.environment[VARIABLE] = "flushed:3"
         daemon.spawn = as_process  # the failpoint's variable is read when cdcd is imported
         daemon.start()
         assert daemon.process is not None
         assert daemon.process.wait(30) == EXIT_STATUS
-        assert len(reader.read(topic)) == 2
+        assert {"id": 1} in [event.key for event in reader.read(topic)]
         del daemon.environment[VARIABLE]
-        postgres.execute("DELETE FROM t WHERE id = 2", dbname=database)
+        postgres.execute("DELETE FROM t WHERE id = 1", dbname=database)
         daemon.start().wait_state("streaming")
         equals_table(reader, topic, postgres, database)
         assert daemon.stop() == 0

@@ -129,16 +129,23 @@ def test_the_creation_of_the_slot_names_who_it_waits_for_in_another_database(
     over(daemon, "slot_creation")
 
 
-@pytest.mark.parametrize("major", [14, 18])
+def long_table(name: str) -> list[str]:
+    """Return the statements that make a table whose copy takes more than cdcd's buffer."""
+    return [
+        f"CREATE TABLE {name} (id int PRIMARY KEY, note text)",
+        f"INSERT INTO {name} SELECT g, repeat('x', 200) FROM generate_series(1, 100000) g",
+    ]
+
+
+@pytest.mark.parametrize(("major", "workers"), [(14, 1), (14, 2), (18, 1), (18, 2)])
 def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
-    pg_server: PostgresServers, major: int, new_daemon: NewDaemon, kafka_door: Proxy
+    pg_server: PostgresServers, major: int, workers: int, new_daemon: NewDaemon, kafka_door: Proxy
 ) -> None:
-    """The link to Kafka is paused while the first table is copied, and the second is locked meanwhile."""
+    """The link to Kafka is paused while each worker copies a table, and the table after these is locked meanwhile."""
     server = pg_server(major)
-    rows = "INSERT INTO a SELECT generate_series(1, 100000)"
-    long = "ALTER TABLE a ADD COLUMN note text DEFAULT repeat('x', 200)"
-    with source_database(server, *TABLES, long, rows, "INSERT INTO b VALUES (1)") as settings:
-        daemon = new_daemon(server, settings.slot, buffer={"memory": "16 MiB"})
+    long = [statement for number in range(workers) for statement in long_table(f"a{number}")]
+    with source_database(server, *long, TABLES[1], "INSERT INTO b VALUES (1)") as settings:
+        daemon = new_daemon(server, settings.slot, buffer={"memory": "16 MiB"}, snapshot={"workers": workers})
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{kafka_door.port}"
         before_bytes, met = kafka_door.passed_bytes["up"], kafka_door.met
         kafka_door.hold_when(lambda _way, _data: kafka_door.passed_bytes["up"] - before_bytes >= 1_500_000)
@@ -156,7 +163,7 @@ def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
         assert len(daemon.events("slot_created")) == 1
         assert daemon.events("retrying") == []
         await_confirmed(server, daemon)
-        assert daemon.status()["rows_written"] == 100_001
+        assert daemon.status()["rows_written"] == workers * 100_000 + 1
         assert daemon.stop() == 0
 
 

@@ -162,6 +162,17 @@ FIELDS = {
     "transactions_written": "0 0 + + + + 0 0 k + + +",
     "dead_letters": "0 0 0 0 0 0 0 0 0 0 0 0",
     "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
+    "snapshot": "- + - - - - - - - - - -",
+    "snapshot.tables": "- + - - - - - - - - - -",
+    "snapshot.tables_remaining": "- + - - - - - - - - - -",
+    "snapshot.rows": "- k - - - - - - - - - -",
+    "snapshot.rows_estimated": "- ? - - - - - - - - - -",  # no ANALYZE has run, autovacuum may
+    "snapshot.rows_per_second": "- ? - - - - - - - - - -",
+    "snapshot.seconds_left": "- ? - - - - - - - - - -",
+    "snapshot.retained_wal_bytes": "- + - - - - - - - - - -",
+    "snapshot.safe_wal_bytes": "- - - - - - - - - - - -",  # without max_slot_wal_keep_size there is no limit
+    "snapshot.ends_before_wal_limit": "- - - - - - - - - - - -",
+    "snapshot.in_progress": "- k - - - - - - - - - -",
 }
 PROBES = {  # whether the probe passes
     "/startupz": "+ + + + + + + + + + + +",
@@ -371,10 +382,10 @@ def is_0(daemon: Daemon) -> float:
 
 
 def copying(server: PostgresServer, database: str) -> int:
-    """Return the pid of the server process that copies a table for the snapshot."""
+    """Return the pid of a server process that copies rows for the snapshot: there is one for each worker."""
     asked = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND query LIKE 'COPY%%' AND state = 'active'"
-    (row,) = eventually(lambda: server.execute(asked, database), "a table is being copied", pause_s=0.005)
-    return int(row[0])
+    rows = eventually(lambda: server.execute(asked, database), "a table is being copied", pause_s=0.005)
+    return int(rows[0][0])
 
 
 def test_what_is_not_known_is_absent_and_the_lag_is_true(

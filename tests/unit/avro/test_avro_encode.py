@@ -25,7 +25,7 @@ from cdcd.errors import (
     SchemaError,
     ValueUnencodable,
 )
-from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
+from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, SnapshotMarker, TransactionInfo
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 
 LSN, COMMIT_LSN = 0x1_6B374D848, 0x1_6B374E000
@@ -129,7 +129,7 @@ def decoded(framed: bytes | None, schema_id: int, schema: Any) -> Any:
     return value
 
 
-def context(*, snapshot: bool = False, origin: str | None = None) -> TransactionContext:
+def context(*, snapshot: str = "", origin: str | None = None) -> TransactionContext:
     info = TransactionInfo(771, COMMIT_LSN, COMMIT_PG_US, origin, 99 if origin else None, snapshot)
     return TransactionContext(
         info, timeline=TIMELINE, name="shop", database="shopdb", now_us=COMMIT_US + 5_000_000, version="1.2.3"
@@ -179,11 +179,12 @@ def test_an_insert_is_a_whole_debezium_envelope() -> None:
     }
 
 
-def test_snapshot_rows_are_reads_and_origins_are_named() -> None:
-    table = Table(relation())
-    (record,) = table.encode(("I", insert(["1", None, None, None])), tx=context(snapshot=True, origin="east"))
+@pytest.mark.parametrize("marker", SnapshotMarker)
+def test_snapshot_rows_are_reads_and_origins_are_named(marker: SnapshotMarker) -> None:
+    table, tx = Table(relation()), context(snapshot=marker, origin="east")
+    (record,) = table.encode(("I", insert(["1", None, None, None])), tx=tx)
     value = table.value(record)
-    assert (value["op"], value["source"]["snapshot"]) == ("r", "true")
+    assert (value["op"], value["source"]["snapshot"]) == ("r", marker.value)
     assert (value["source"]["origin"], value["source"]["origin_lsn"]) == ("east", 99)
 
 
