@@ -79,8 +79,8 @@ _PREPARED_HINT = (
 )
 
 _NOTHING_TO_COPY_HINT = (
-    "this slot has streamed already, and snapshot.mode: initial_only does not stream: set snapshot.mode: initial to "
-    "continue, or drop the slot with `cdcd drop-slot`, since it retains WAL"
+    "cdcd has streamed from this slot already, and snapshot.mode: initial_only does not stream: set snapshot.mode: "
+    "initial to continue; if you do not want to continue, `cdcd drop-slot` releases the WAL that the slot retains"
 )
 
 
