@@ -7,7 +7,7 @@ Must not: know how rows are read.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -74,7 +74,7 @@ class Snapshot(Room):
 
     def selection(self) -> Selection:
         """Return the rules as the pure core needs them."""
-        rules: tuple[Any, ...] = tuple(
+        rules = tuple(
             CopyRule(compiled(one.table), one.include, one.where, one.priority) for one in self.overrides
         )
         return Selection(rules, self.order)

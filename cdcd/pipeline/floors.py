@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from cdcd.frame_layout import FRAME_BYTES, LENGTH, RELID_BYTES, relid_at
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import CopyState, RowBatch
+from cdcd.txn.frames import first_relid, single_rows
 
 NO_COPY = CopyState()
 
@@ -46,12 +46,6 @@ class Floors:
 
 
 def without(batch: RowBatch, relids: Collection[int]) -> RowBatch | None:
-    """Return the batch without the rows of these relations, None if nothing is left."""
-    frames, at, rest, offset = batch.frames, 0, list[bytes](), FRAME_BYTES + relid_at(batch.xid)
-    while at < len(frames):
-        end = at + FRAME_BYTES + LENGTH.unpack_from(frames, at)[0]
-        relid = int.from_bytes(frames[at + offset : at + offset + RELID_BYTES], "big")
-        if relid not in relids:
-            rest.append(frames[at:end])
-        at = end
+    """Return the batch without the rows of these relations, None if nothing is left. Raises MessageTruncated."""
+    rest = [row.frames for row in single_rows(batch) if first_relid(row) not in relids]
     return replace(batch, frames=b"".join(rest), count=len(rest)) if rest else None

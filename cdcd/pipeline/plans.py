@@ -219,6 +219,12 @@ class Plans:
         )
         await self.plan_all([self._described[relid] for relid in new])
 
+    async def plan_tables(self, relations: Sequence[Relation]) -> list[RelationPlan]:
+        """Create the topics of these tables by one request, then return their plans. Raises as `plan_all`."""
+        described = {relation.relid: relation for relation in relations}
+        await self.prepare(Lookahead(set(described), described))
+        return await self.plan_all(relations)
+
     async def plan_all(self, relations: Sequence[Relation]) -> list[RelationPlan]:
         """Return the plans of relations, made concurrently: each waits for the registry most of its time.
 

@@ -97,7 +97,7 @@ class CopyLeft:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Create the slot and copy the tables. `begun_topics` have rows of incomplete tables of an interrupted attempt.
+    """Create the slot and copy the tables. `begun_topics` may have rows of an interrupted attempt.
 
     `commit_lsn` and `end_lsn`: the position of the topics before. They detect a server that is behind, also if this
     attempt is interrupted as well (F62).

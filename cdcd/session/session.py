@@ -67,7 +67,6 @@ from cdcd.source.stream import ReplicationStream, open_stream
 from cdcd.spill.pool import SpillPool
 from cdcd.threads import in_thread
 from cdcd.txn.assembler import Assembler
-from cdcd.txn.lookahead import Lookahead
 from cdcd.version import __version__
 from cdcd.waits import Blocker
 
@@ -311,9 +310,7 @@ class Session:
     async def _describe_tables(self) -> None:
         """Create the topics and the schemas of all published tables."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
-        described = {relation.relid: relation for _, relation in tables}
-        await self._plans.prepare(Lookahead(set(described), described))
-        await self._plans.plan_all(list(described.values()))
+        await self._plans.plan_tables([relation for _, relation in tables])
         _LOG.info("tables_described", tables=len(tables))
 
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume | None:

@@ -35,7 +35,6 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
 from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
-from cdcd.txn.lookahead import Lookahead
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 Add = Callable[[Chunk], Any]
@@ -95,9 +94,7 @@ class Snapshotter:
         self._counts.snapshot_started(
             {table.title: workers.estimates.get(table.relid) for table, _ in tables}
         )
-        described = {relation.relid: relation for _, relation in tables}
-        await self._plans.prepare(Lookahead(set(described), described))
-        plans = await self._plans.plan_all([relation for _, relation in tables])
+        plans = await self._plans.plan_tables([relation for _, relation in tables])
         plan_of = {table.relid: plan for (table, _), plan in zip(tables, plans, strict=True)}
         cleared = [plan for plan in plans if self._progress.is_begun(plan.topic)]
         for relid, plan in plan_of.items():

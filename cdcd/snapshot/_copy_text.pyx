@@ -28,7 +28,7 @@ ctypedef void (*free_t)(void *) noexcept nogil
 cdef enum:
     BLOCKING = 0
     FIRST_BYTES = 65536
-    DOUBLED_BYTES = 4194304  # a larger buffer grows by a quarter, and is not kept for the next batch
+    DOUBLED_BYTES = 4194304  # a larger buffer grows by a quarter, and is not reused
     OK = 0
     ODD = 1
     NO_MEMORY = 2

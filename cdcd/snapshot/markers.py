@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cdcd.frame_layout import FRAME_BYTES, LENGTH
 from cdcd.model import RowBatch, SnapshotMarker
+from cdcd.txn.frames import single_rows
 
 
 class MarkedRows(NamedTuple):
@@ -49,11 +49,11 @@ class RowMarkers:
         self._latest[relid] = batch.frames[last_at:]
         if count and relid not in self._begun:
             self._begun.add(relid)
-            end = FRAME_BYTES + LENGTH.unpack_from(frames)[0]
-            first = SnapshotMarker.FIRST if self._is_first else SnapshotMarker.FIRST_OF_TABLE
-            marked.append(MarkedRows(relid, RowBatch(frames[:end], 1), first))
+            first = next(single_rows(RowBatch(frames, count)))
+            marker = SnapshotMarker.FIRST if self._is_first else SnapshotMarker.FIRST_OF_TABLE
+            marked.append(MarkedRows(relid, first, marker))
             self._is_first = False
-            frames, count = frames[end:], count - 1
+            frames, count = frames[len(first.frames) :], count - 1
         if count:
             marked.append(MarkedRows(relid, RowBatch(frames, count), SnapshotMarker.INNER))
         return marked

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 from psycopg2 import _psycopg
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SourceError, SourceUnavailable
-from cdcd.redaction import clean
-from cdcd.source.error_map import MAX_REPORT_CHARACTERS, failure_for, first_line, refuse_want_of_memory
-from cdcd.source.libpq import report_of
+from cdcd.errors import SourceUnavailable
+from cdcd.source.error_map import failure_for
+from cdcd.source.libpq import message_of, report_of
 
 _LIBRARY = ctypes.CDLL(_psycopg.__file__)
 _COMMAND_OK, _COPY_OUT = 1, 3  # ExecStatusType
@@ -36,7 +35,6 @@ _PQexec = _bind("PQexec", c_void_p, c_void_p, c_char_p)
 _PQgetResult = _bind("PQgetResult", c_void_p, c_void_p)
 _PQresultStatus = _bind("PQresultStatus", c_int, c_void_p)
 _PQclear = _bind("PQclear", None, c_void_p)
-_PQerrorMessage = _bind("PQerrorMessage", c_char_p, c_void_p)
 _PQgetCopyData = _bind("PQgetCopyData", c_int, c_void_p, ctypes.POINTER(c_void_p), c_int)
 _PQfreemem = _bind("PQfreemem", None, c_void_p)
 
@@ -77,15 +75,9 @@ class CopyOut:
 
     def _expect(self, result: int | None, status: int) -> None:
         if not result:
-            raise self._failure()
+            raise SourceUnavailable(message_of(self._pgconn()))
         try:
             if _PQresultStatus(result) != status:
                 raise failure_for(report_of(result))
         finally:
             _PQclear(result)
-
-    def _failure(self) -> SourceError:
-        text: bytes = _PQerrorMessage(self._pgconn()) or b""
-        line = clean(first_line(text.decode("utf-8", "replace")), MAX_REPORT_CHARACTERS)
-        refuse_want_of_memory(line)
-        return SourceUnavailable(line or "the connection to the server broke")

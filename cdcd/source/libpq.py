@@ -143,10 +143,7 @@ class CopyConnection:
 
     def error_message(self) -> str:
         """Return libpq's message about the last failure, one line. Raises MemoryError if libpq lacks memory."""
-        text: bytes = _PQerrorMessage(self.pgconn) or b""
-        line = clean(first_line(text.decode("utf-8", "replace")), MAX_REPORT_CHARACTERS)
-        refuse_want_of_memory(line)
-        return line or "the connection to the server broke"
+        return message_of(self.pgconn)
 
     def close(self) -> None:
         """Close the connection."""
@@ -168,6 +165,14 @@ def _own(descriptor: int) -> int:
         return os.dup(descriptor)
     except OSError as error:
         raise SourceUnavailable(f"the connection's socket cannot be duplicated: {error.strerror}") from error
+
+
+def message_of(pgconn: int) -> str:
+    """Return libpq's message about a connection's last failure, one line. Raises MemoryError as libpq reports it."""
+    text: bytes = _PQerrorMessage(pgconn) or b""
+    line = clean(first_line(text.decode("utf-8", "replace")), MAX_REPORT_CHARACTERS)
+    refuse_want_of_memory(line)
+    return line or "the connection to the server broke"
 
 
 def report_of(result: int) -> ServerReport:

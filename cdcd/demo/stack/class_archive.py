@@ -26,7 +26,7 @@ from cdcd.errors import StackError
 QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """A JVM that refuses an archive prints warnings, for some reasons errors, among the lines of its server."""
 ARCHIVES_OF_A_NAME = 3
-"""The newest are kept; the others belong to jars or versions of Java that are gone."""
+"""Older archives are deleted: they belong to jars or versions of Java that are gone."""
 TRAINED_WITHIN_S = 120.0
 """A JVM writes an archive of 50 to 80 MB at its orderly end."""
 
