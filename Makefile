@@ -13,19 +13,22 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick long check docs bench profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench bench-spark profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the demo on real servers: make demo ARGS="--rows N --seconds S --keep"
 	$(BIN)/cdcd demo $(ARGS)
 
-test: $(STAMP) ## the whole suite on real servers: make test ARGS="tests/unit -k lsn"
+test: $(STAMP) ## the suite on real servers, the cases for each change: make test ARGS="tests/unit -k lsn"
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(QUICK_STAMP) ## the tests that need no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
 	$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit $(ARGS)
+
+nightly: $(STAMP) ## the suite with all its cases: make nightly ARGS="tests/spark"
+	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m 'not long' $(ARGS)
 
 long: $(STAMP) ## the tests that take many minutes, with their peak memory: make long ARGS="-k huge"
 	$(BIN)/pytest -s -m long $(ARGS)
@@ -43,6 +46,9 @@ docs: $(DOCS_STAMP) ## the documentation as a site with search, in build/site; a
 
 bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-spark: $(STAMP) ## the cost of decoding records into columns: make bench-spark ARGS="--rows N --rounds N"
+	$(BIN)/python -m tests.bench.spark $(ARGS)
 
 profile: $(STAMP) ## a CPU profile of a drain, by py-spy: make profile ARGS="--case insert-1 --output FILE"
 	@test -x $(BIN)/py-spy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

@@ -10,6 +10,6 @@ cdef extern from *:
     }
     static inline uint64_t cdcd_u64(const uint8_t *p) { return ((uint64_t)cdcd_u32(p) << 32) | cdcd_u32(p + 4); }
     """
-    uint16_t cdcd_u16(const uint8_t*) noexcept
-    uint32_t cdcd_u32(const uint8_t*) noexcept
-    uint64_t cdcd_u64(const uint8_t*) noexcept
+    uint16_t cdcd_u16(const uint8_t*) noexcept nogil
+    uint32_t cdcd_u32(const uint8_t*) noexcept nogil
+    uint64_t cdcd_u64(const uint8_t*) noexcept nogil

@@ -14,8 +14,9 @@ from types import ModuleType
 VARIABLE = "CDCD_EXTENSIONS"
 EXTENSIONS = (
     "cdcd.avro.rows",
+    "cdcd.columnar._arrow",
     "cdcd.sink._produce_batch",
-    "cdcd.snapshot._copy_text",
+    "cdcd.snapshot._copy_rows",
     "cdcd.source.reading",
     "cdcd.txn._frames",
 )

@@ -10,7 +10,7 @@ import enum
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from cdcd.frame_layout import BEGIN_COMMIT_LSN_AT, COMMIT_BYTES, COMMIT_LSN_AT, FRAME_BYTES, FRAME_LSN_AT
@@ -18,6 +18,9 @@ from cdcd.lsn import Lsn
 
 HEARTBEAT_PREFIX = "cdcd.heartbeat"
 """Prefix of the logical messages that cdcd itself writes; outside a transaction they carry no user data (F12)."""
+
+FLUSH_PREFIX = "cdcd.flush"
+"""Prefix of the empty transactional message by which cdcd has an idle server write its WAL to disk."""
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
@@ -184,6 +187,7 @@ class SnapshotMarker(enum.StrEnum):
     FIRST = "first"
     FIRST_OF_TABLE = "first_in_data_collection"
     INNER = "true"
+    INCREMENTAL = "incremental"
     LAST_OF_TABLE = "last_in_data_collection"
     LAST = "last"
 
@@ -315,6 +319,59 @@ class Gap:
     decided_us: int
 
 
+KeyValues = tuple[str, ...]
+"""The values of a key's columns, as PostgreSQL's text, in the order of its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopyState:
+    """The state of one table's incremental snapshot.
+
+    `after`: the key of the last row read, or what is left of the table's blocks; None before the first chunk.
+    `is_by_blocks`: the rows are read in the order of the file. `is_scanned`: the last range was read. `read_again`:
+    the keys of rows that readers have incompletely. `where`: a condition of the command that started it.
+    `partitions`: the table's partitions, each as it was attached, when the copy began or was continued. `key`: the
+    columns of the key, with all that their order depends on; () before the first chunk. `began_lsn`, `began_as`: the
+    commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since.
+    """
+
+    topic: str = ""
+    after: KeyValues | None = None
+    is_by_blocks: bool = False
+    is_scanned: bool = False
+    read_again: Mapping[bytes, KeyValues] = field(default_factory=dict)
+    where: str | None = None
+    is_paused: bool = False
+    partitions: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    began_lsn: Lsn = 0
+    began_as: str = ""
+    rows: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether readers have every row."""
+        return self.is_scanned and not self.read_again
+
+    def from_the_first_row(self) -> TableCopyState:
+        """Return the state of a copy of the same rows that begins again, in the order of the key."""
+        return replace(self, after=None, is_by_blocks=False, is_scanned=False, read_again={})
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingCopyState:
+    """A table that a blocking snapshot has left to copy.
+
+    `where`: the condition of the command. `empties`: a truncate event precedes the rows of the next attempt.
+    `has_failed`: no session tries it again without a command.
+    """
+
+    topic: str = ""
+    where: str | None = None
+    empties: bool = False
+    has_failed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class CopyState:
     """What a snapshot has left, and what the stream must not repeat.
@@ -322,19 +379,30 @@ class CopyState:
     `pending`: the relids of the tables that are not copied completely. `floors`: by relid, the consistent point of
     the later snapshot in which a table was copied, because an earlier one had ended before its turn: changes with a
     commit LSN below it are in the copied rows. The consistent point at which the stream begins is no floor.
-    `point_lsn`: the consistent point of the latest attempt, whose rows have a commit LSN of one byte less.
+    `point_lsn`: the consistent point of the latest attempt, or the position of the latest chunk of an incremental
+    snapshot: its rows have a commit LSN of one byte less, and numbers up to `tx_seq`. `tables`: by relid, the tables
+    of incremental snapshots. `signals_at`: the offset of the next signal in its topic, -1 if none was read.
+    `blocking`: by relid, the tables of blocking snapshots.
     """
 
     pending: tuple[int, ...] = ()
     floors: Mapping[int, Lsn] = field(default_factory=dict)
     point_lsn: Lsn = 0
+    tx_seq: int = 0
+    tables: Mapping[int, TableCopyState] = field(default_factory=dict)
+    signals_at: int = -1
+    blocking: Mapping[int, BlockingCopyState] = field(default_factory=dict)
 
     def left_at(self, end_lsn: Lsn) -> CopyState | None:
-        """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does."""
-        floors = {relid: lsn for relid, lsn in self.floors.items() if lsn > end_lsn}
-        if not self.pending and self.point_lsn <= end_lsn:
+        """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does.
+
+        As long as the stream is at the point of copied rows, further rows continue their numbers.
+        """
+        is_copying = self.pending or self.tables or self.blocking
+        if not is_copying and self.signals_at < 0 and self.point_lsn < end_lsn:
             return None
-        return CopyState(self.pending, floors, self.point_lsn)
+        floors = {relid: lsn for relid, lsn in self.floors.items() if lsn > end_lsn}
+        return self if len(floors) == len(self.floors) else replace(self, floors=floors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ Kind = Literal[
     "slot_held",
     "promotion",
     "standby",
+    "snapshot_standby",
     "source",
     "kafka",
     "registry",
@@ -62,6 +63,11 @@ KINDS: dict[Kind, Rule] = {
         "a standby to receive the WAL before PostgreSQL sends it (synchronized_standby_slots)",
         "the standby of each slot in synchronized_standby_slots has the WAL; remove a standby that is gone for good "
         "from synchronized_standby_slots (ALTER SYSTEM SET, then SELECT pg_reload_conf())",
+    ),
+    "snapshot_standby": Rule(
+        "the standby from which the tables are copied (snapshot.from)",
+        "it answers, replays the primary's WAL and cancels no query of the copy; cdcd retries by itself, and reads "
+        "no table of the primary meanwhile. To copy from the primary, remove snapshot.from and restart cdcd",
     ),
     "source": Rule(
         "PostgreSQL to accept a connection and answer",

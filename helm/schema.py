@@ -152,6 +152,7 @@ def _restrict(definitions: dict[str, Schema]) -> None:
         return definitions[room]["properties"][name]
 
     option("Source", "dsn")["not"] = {"pattern": _TELLING_DSN}
+    option("Snapshot", "from")["not"] = {"type": "string", "pattern": _TELLING_DSN}
     for room in ("Sink", "Registry"):
         option(room, "properties")["propertyNames"] = {"not": {"pattern": _SENSITIVE}}
     option("Admin", "host")["not"] = {"enum": _LOOPBACK}

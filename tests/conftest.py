@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Literal
 
 import pytest
+from hypothesis import settings
 
 from cdcd import redaction
 from cdcd.demo.stack.accounts import make_run_folder, server_account
@@ -29,6 +30,7 @@ from tests.support.doors import KafkaDoors
 from tests.support.forked import Forks
 from tests.support.memory_folder import MemoryFolder
 from tests.support.proxy import Proxy
+from tests.support.secured_kafka import SecuredKafka
 from tests.support.shared import (
     BROKER_SETTINGS,
     SharedBroker,
@@ -45,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set up signals and plugins; pytest calls this in each worker too."""
     # A background job of a shell ignores SIGINT, and child processes would inherit that; tests interrupt them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("at each change", max_examples=30)
+    if "not nightly" in config.option.markexpr:
+        settings.load_profile("at each change")
     config.pluginmanager.register(Spreading())
     if hasattr(config, "workerinput"):
         return
@@ -174,6 +179,14 @@ def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster
     with KafkaCluster(folder, cache=artefacts) as cluster:
         yield cluster
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka]:
+    """This worker's broker that requires authentication."""
+    folder = Path(mkdtemp(prefix="secured-kafka-", dir=stack_folder))
+    with SecuredKafka(folder / "broker", artefacts) as secured:
+        yield secured
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcd.cli.arguments import add_capture, add_decode, add_recovery_commands
+from cdcd.cli.arguments import add_capture, add_decode, add_recovery_commands, add_snapshot
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.output import say, show_uncaught
 from cdcd.cli.suggestions import Parser, complaint
@@ -95,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_recovery_commands(commands, _add_config)
+    add_snapshot(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
     commands.add_parser("demo", help="run the whole pipeline on temporary servers", add_help=False)

@@ -1,4 +1,4 @@
-"""The arguments of commands: `cdcd capture` and `cdcd decode`, and the resolutions of a halt.
+"""The arguments of commands: `cdcd snapshot`, `cdcd capture` and `cdcd decode`, and the resolutions of a halt.
 
 Comes in: the parser of commands.  Goes out: the same parser with these commands.
 Invariant: the help of capture and decode says that they show row values; the help of a resolution says its effect.
@@ -11,6 +11,9 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from cdcd.redaction import clean
+from cdcd.snapshot.command_json import is_table_name
 
 _CAPTURE = (
     "Write the messages that the server sends for the configured publications and options to FILE, byte for byte, "
@@ -39,6 +42,19 @@ _DROP_SLOT = (
     "position until the slot is dropped. Refused while a daemon streams or starts. Topics, progress and publication "
     "are not changed."
 )
+_SNAPSHOT = (
+    "Copy single tables while the daemon streams. The commands use the admin port of the daemon on this machine. "
+    "What they report as done is durable: the daemon continues with it after a restart."
+)
+_START = (
+    "Copy tables while the daemon streams. Their rows arrive in their topics with op r, and no older row after a "
+    "newer change of its key. With --blocking the stream waits meanwhile."
+)
+_STATUS = (
+    "Print one line for each table that is being copied: progress, rows since the daemon started, the server's "
+    "estimate of all rows, rows per second, the estimated time left, the state and its reason. An unknown value is "
+    "-. The exit status of --watch is 1 if every table that is left has failed."
+)
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -66,6 +82,58 @@ def add_recovery_commands(commands: Any, add_config: Add) -> None:
     add_config(drop_slot)
     for command in (resume, resnapshot, drop_slot):
         command.add_argument("--dry-run", action="store_true", help="print the planned steps, change nothing")
+
+
+def add_snapshot(commands: Any, add_config: Add) -> None:
+    """Add `cdcd snapshot` with its actions."""
+    snapshot: argparse.ArgumentParser = commands.add_parser(
+        "snapshot", help="copy single tables while streaming", description=_SNAPSHOT, allow_abbrev=False
+    )
+    actions = snapshot.add_subparsers(dest="action", metavar="ACTION", required=True)
+    start = actions.add_parser("start", help="copy tables", description=_START, allow_abbrev=False)
+    status = actions.add_parser("status", help="show progress", description=_STATUS, allow_abbrev=False)
+    others = [
+        actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
+        for name, help in (
+            ("pause", "pause the copy of tables; their changes are streamed meanwhile"),
+            ("resume", "continue with paused tables"),
+            ("stop", "end the copy of tables; rows that have arrived remain"),
+        )
+    ]
+    for action in (start, status, *others):
+        add_config(action)
+    started = start.add_mutually_exclusive_group(required=True)
+    for chosen in (started, *others):
+        chosen.add_argument(
+            "--table",
+            dest="tables",
+            action="append",
+            metavar="SCHEMA.TABLE",
+            type=_table,
+            default=[],
+            help="a table; repeat the option for several"
+            + ("" if chosen is started else " (default: every table that is being copied)"),
+        )
+    started.add_argument(
+        "--all",
+        dest="is_all",
+        action="store_true",
+        help="every published table that has a key and that snapshot.overrides includes",
+    )
+    start.add_argument("--where", metavar="SQL", help="copy only the rows for which this condition is true")
+    start.add_argument(
+        "--recopy",
+        action="store_true",
+        help="write a truncate event before the rows, so that readers lose rows that no longer exist",
+    )
+    start.add_argument(
+        "--blocking",
+        dest="is_blocking",
+        action="store_true",
+        help="stop the stream while the tables are copied; they need no key",
+    )
+    status.add_argument("--watch", action="store_true", help="repeat each second until none is left")
+    status.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
 
 
 def add_capture(commands: Any, add_config: Add) -> None:
@@ -123,6 +191,12 @@ def add_decode(commands: Any) -> None:
         choices=("off", "on", "parallel"),
         help="with parallel, Stream Abort has an LSN and a time (default: the file's; for hex on)",
     )
+
+
+def _table(text: str) -> str:
+    if not is_table_name(text):
+        raise argparse.ArgumentTypeError(f"{clean(text, 200)} is not SCHEMA.TABLE")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -10,7 +10,7 @@ Must not: repeat a decision of the start's checks.
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cdcd.cli.admin_port import check_admin_port
 from cdcd.cli.start_inspection import known_of, looked
@@ -31,7 +31,7 @@ def check(config: Config) -> list[Finding]:
     with known_of(config) as known:
         found = [
             *_files(config),
-            *_encryption(config),
+            *unverified(config),
             *check_admin_port(config),
             *looked(known),
             *_cluster(known),
@@ -76,16 +76,23 @@ def _files(config: Config) -> list[Finding]:
     ]
 
 
-def _encryption(config: Config) -> list[Finding]:
-    parameters = config.source.dsn.parameters
-    hosts = parameters.get("host", "").split(",")
-    is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts)
-    if is_local or parameters.get("sslmode") in _VERIFYING:
-        return []
+def unverified(config: Config) -> list[Finding]:
+    """Return a warning for each server of PostgreSQL on another machine whose certificate is not verified."""
     message = (
         "the server's certificate is not verified, so an attacker on the network can read and change the data"
     )
-    return [Finding("warn", "source.dsn", message, "add sslmode=verify-full")]
+    dsns = {"source.dsn": config.source.dsn, "snapshot.from": config.snapshot.standby}
+    return [
+        Finding("warn", option, message, "add sslmode=verify-full")
+        for option, dsn in dsns.items()
+        if dsn is not None and not _is_safe(dsn.parameters)
+    ]
+
+
+def _is_safe(parameters: Mapping[str, str]) -> bool:
+    hosts = parameters.get("host", "").split(",")
+    is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts)
+    return is_local or parameters.get("sslmode") in _VERIFYING
 
 
 def _cluster(known: StartContext) -> list[Finding]:

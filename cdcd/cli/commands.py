@@ -110,6 +110,22 @@ def _resnapshot(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _snapshot(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.command_log import logged
+    from cdcd.cli.snapshot import execute, show, watch
+
+    with logged(config, "warning"):
+        if options.action == "status":
+            return (watch if options.watch else show)(config, is_json=options.output == "json")
+        starts = {}
+        if options.action == "start":
+            flags = {name: getattr(options, name) for name in ("recopy", "is_all", "is_blocking")}
+            starts = {"where": options.where, **flags}
+        say(execute(config, options.action, options.tables, **starts))
+    return EXIT_OK
+
+
 def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.command_log import logged
@@ -161,6 +177,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "config": _config,
     "resume": _resume,
     "resnapshot": _resnapshot,
+    "snapshot": _snapshot,
     "drop-slot": _drop_slot,
     "capture": _capture,
     "decode": _decode,

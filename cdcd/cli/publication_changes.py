@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from cdcd.config import Config
-from cdcd.errors import PublicationChanged
 from cdcd.findings import Finding
 from cdcd.monitoring.publication_monitor import UNPUBLISHED_TABLE_HINT, diff, hint_of, what_halts
 from cdcd.sink.names import topic_of_table
@@ -40,9 +39,13 @@ def compared(config: Config, identities: TopicIdentities, connection: Any) -> li
 
 
 def _finding(change: Change, config: Config) -> Finding:
-    error = what_halts([change], at_removal=config.source.publication.table_removed == "halt")
+    error = what_halts(
+        [change],
+        at_removal=config.source.publication.table_removed == "halt",
+        at_addition=config.snapshot.new_tables_policy == "halt",
+    )
     subject = f"table {change.table}" if change.table else f"publication {change.publication}"
     hint = "\n".join(line for line in (change.sql, hint_of(change)) if line)
     if error is None:
         return Finding("warn", subject, change.description, hint)
-    return Finding("fail", subject, change.description, hint or PublicationChanged.hint, error)
+    return Finding("fail", subject, change.description, hint or error.advice, error)

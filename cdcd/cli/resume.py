@@ -11,15 +11,13 @@ Must not: write a record if the command does not resolve the verdict.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
 
 import structlog
 
-from cdcd.cli.admin_port import here
+from cdcd.cli.daemon_port import NoAnswer, ask_daemon
 from cdcd.cli.exclusive import exclusive, look, who
 from cdcd.cli.published_topics import asking_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
@@ -31,10 +29,9 @@ from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.recovery.start_decision import Snapshot, verdict
-from cdcd.registry.limits import Deadline, paced_response
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import wanted_of
-from cdcd.session.start_checks.topics import ownership_of
+from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
 from cdcd.session.start_state import identity_of
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.reader import read_topic_identities
@@ -47,8 +44,6 @@ from cdcd.source.slot import SlotState, drop_slot
 
 _LOG = structlog.stdlib.get_logger("cdcd.audit")
 _TIMEOUT_S = 60.0
-_ANSWER_TIMEOUT_S = 5.0
-_ANSWER_BYTES = 256 << 10
 
 
 def look_again(config: Config, *, is_dry: bool = False) -> list[str]:
@@ -77,7 +72,7 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         before = _prepared_before(config)
         now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
         _write(sink, now)
-    return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING]
+    return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING, _AFTER_GAP]
 
 
 def accept_topics(
@@ -128,6 +123,10 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
 
 # --- inside ---
 
+_AFTER_GAP = (
+    "changes in the gap remain missing; when the daemon streams, `cdcd snapshot start --all --recopy` copies the "
+    "tables again, and the stream continues meanwhile"
+)
 _NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send SIGHUP to it, and it continues"
 
 
@@ -259,8 +258,11 @@ def _halt_of(config: Config) -> CdcdError | None:
     stored, is_final = peeked(config)
     if stored is None and is_final:
         raise _nothing_written(config)
+    # A command resolves the halt also where the daemon would take a new snapshot by itself.
+    initial = config.snapshot.model_copy(update={"mode": "initial"})
+    asking = config.model_copy(update={"snapshot": initial}) if config.snapshot.copies_tables else config
     try:
-        ask(config, create_slot=config.source.slot.create)
+        ask(asking, create_slot=config.source.slot.create)
     except CdcdError as error:
         if error.retry is Retry.AUTO:
             raise
@@ -298,15 +300,7 @@ def _prepared_before(config: Config) -> PreparedBefore:
 def _topics(config: Config) -> list[str]:
     """Return the topics that hold rows of the published tables: a truncate event empties each for its readers."""
     topics = Topics(asking_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())
-    names = published_topics(config)
-    found: list[str] = []
-    version = 1
-    while names:  # registry.incompatible: new_topic continues in <topic>.v2 and so on
-        there = topics.partitions([f"{name}.v{version}" if version > 1 else name for name in names])
-        found += there
-        names = [name for name in names if (f"{name}.v{version}" if version > 1 else name) in there]
-        version += 1
-    return found
+    return topics_with_rows(topics, published_topics(config))
 
 
 def _write(sink: KafkaSink, progress: Progress) -> None:
@@ -332,23 +326,12 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
 
 def _tell(config: Config) -> str | None:
     """Ask the daemon on this machine to retry. Return its state as a line, None if none answers."""
-    connection = http.client.HTTPConnection(
-        here(config.admin.host), config.admin.port, timeout=_ANSWER_TIMEOUT_S
-    )
-    connection.response_class = paced_response(Deadline(_ANSWER_TIMEOUT_S))  # any process may listen there
     try:
-        named = urllib.parse.urlencode({"name": config.name})  # another daemon may listen at this port
-        connection.request("POST", f"/resume?{named}", headers={RESUME_HEADER: "1", "Host": "localhost"})
-        answer = connection.getresponse()
-        text = answer.read(_ANSWER_BYTES)
-        if answer.status != 200:
-            return None
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.get("name") != config.name:
-            return None
-    except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        answer = ask_daemon(config, "POST", "/resume", header=RESUME_HEADER)
+        found = json.loads(answer.body) if answer.status == 200 else None
+    except (NoAnswer, ValueError, RecursionError):
         return None
-    finally:
-        connection.close()
+    if not isinstance(found, dict) or found.get("name") != config.name:
+        return None
     reason = f" ({found['reason']})" if found.get("reason") else ""
     return f"asked cdcd to retry; it was in state {found.get('state')}{reason}"

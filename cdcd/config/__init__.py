@@ -7,5 +7,15 @@ Must not: connect to anything.
 
 from cdcd.config.load import Loaded, load, load_config
 from cdcd.config.model import Config
+from cdcd.config.reader import LoadedReader, ReaderConfig, load_reader, value_at
 
-__all__ = ["Config", "Loaded", "load", "load_config"]
+__all__ = [
+    "Config",
+    "Loaded",
+    "LoadedReader",
+    "ReaderConfig",
+    "load",
+    "load_config",
+    "load_reader",
+    "value_at",
+]

@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic_core import CoreSchema, core_schema
 
-from cdcd.config.values import HIDDEN, Secret, is_secret_property, refuse
+from cdcd.config.values import HIDDEN, Secret, refuse
+from cdcd.property_names import is_secret_property
 from cdcd.redaction import add_secret
 
 _URL = re.compile(

@@ -47,7 +47,7 @@ def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
     problems = tuple(variables.problems)
     config = None
     try:
-        config = Config(**_merged(document.tree, variables.tree))
+        config = Config(**merged(document.tree, variables.tree))
     except ValidationError as error:
         problems = (*lines_of(error.errors(include_url=False), origins), *problems)
     if config is None or problems:
@@ -56,8 +56,8 @@ def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
     return Loaded(config, origins)
 
 
-def _merged(under: Any, over: Any) -> Any:
+def merged(under: Any, over: Any) -> Any:
     """Return `under` overridden by `over`: mappings key by key, any other value whole."""
     if not isinstance(under, dict) or not isinstance(over, dict):
         return over
-    return under | {key: _merged(under.get(key), value) for key, value in over.items()}
+    return under | {key: merged(under.get(key), value) for key, value in over.items()}

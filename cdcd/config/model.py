@@ -10,10 +10,11 @@ Must not: read the file or the environment, open a connection.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdcd.ack.group import NO_LIMITS, LargeLimits
@@ -21,10 +22,11 @@ from cdcd.config.format import Format
 from cdcd.config.sink import RegistryOption, Sink, short_form
 from cdcd.config.snapshot import Snapshot
 from cdcd.config.source import SLOT_NAME_LIMIT, Source
-from cdcd.config.values import Names, Room, Size, Whole, refuse
+from cdcd.config.values import Names, Room, Size, Whole, refuse, secret_reader
+from cdcd.property_names import FILE_PROPERTIES
 from cdcd.registry.settings import RegistrySettings
-from cdcd.sink.names import progress_topic
-from cdcd.sink.settings import FILE_PROPERTIES, SinkSettings, TopicSettings
+from cdcd.sink.names import own_topics, progress_topic
+from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.source.settings import SourceSettings, StreamOptions, wanted_options
 from cdcd.spill.settings import SpillSettings
 
@@ -35,6 +37,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*")
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
+
+_OWN_PASSWORD = ("passfile", "service", "servicefile")
+"""Parameters of a DSN by which libpq may find its password."""
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DERIVED_PREFIX = "cdcd_"
@@ -72,6 +77,10 @@ def _name(value: str) -> str:
     if not _NAME.fullmatch(value) or len(value) > NAME_LIMIT:
         refuse("must begin with a letter and have only letters, digits, '_', '-' and '.', 100 at most")
     return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""The first part of every topic's name."""
 
 
 def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -136,7 +145,7 @@ class Config(BaseSettings):
         env_nested_delimiter=ENVIRONMENT_DELIMITER,
     )
 
-    name: Annotated[str, BeforeValidator(_refuse_ambiguous), AfterValidator(_name)] = Field(
+    name: Annotated[Name, BeforeValidator(_refuse_ambiguous)] = Field(
         description="first part of every topic's name; slot and publication are named after it",
         examples=["shop"],
     )
@@ -174,6 +183,14 @@ class Config(BaseSettings):
     @classmethod
     def _names_after_name(cls, tree: Any) -> Any:
         return with_derived_names(tree)
+
+    @field_validator("snapshot")
+    @classmethod
+    def _signals_have_a_topic_of_their_own(cls, snapshot: Snapshot, info: ValidationInfo) -> Snapshot:
+        topic = snapshot.signals.topic
+        if topic in own_topics(str(info.data.get("name"))):
+            refuse(f"signals.topic: {topic} is written by cdcd itself", "choose another topic")
+        return snapshot
 
     @property
     def progress_topic(self) -> str:
@@ -216,6 +233,31 @@ class Config(BaseSettings):
             application_name=f"cdcd-{self.source.slot.name}"[:SLOT_NAME_LIMIT],
             failover=self.source.slot.failover,
             two_phase=self.source.protocol.two_phase,
+        )
+
+    def standby_settings(self) -> SourceSettings | None:
+        """Return the settings of the standby that the initial snapshot is read from, None without one.
+
+        The passwords of `source` apply to it too, because a standby has the roles of its primary, unless its DSN
+        names another password, or another role.
+        """
+        dsn = self.snapshot.standby
+        if dsn is None:
+            return None
+        source = self.source_settings()
+        read_password = source.read_password
+        has_own = dsn.password is not None or not dsn.parameters.keys().isdisjoint(_OWN_PASSWORD)
+        if has_own or dsn.parameters.get("user") != self.source.dsn.parameters.get("user"):
+            read_password = secret_reader(dsn.password, None)
+        has_own_key = "sslpassword" in dsn.parameters
+        return replace(
+            source,
+            dsn=dsn.text,
+            option="snapshot.from",
+            read_password=read_password,
+            read_ssl_password=secret_reader(None, None) if has_own_key else source.read_ssl_password,
+            failover=False,
+            two_phase=False,
         )
 
     def wanted_options(self, server_version_num: int) -> StreamOptions:

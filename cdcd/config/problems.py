@@ -20,7 +20,16 @@ from cdcd.config.document import KeyPath, spelled
 from cdcd.config.shape import field_at, model_at, nested_model
 
 _LONGEST_SHOWN = 40
-_NEVER_SHOWN = ("dsn", "password", "username", "url", "properties", "secret_files", "bootstrap_servers")
+_NEVER_SHOWN = (
+    "dsn",
+    "from",
+    "password",
+    "username",
+    "url",
+    "properties",
+    "secret_files",
+    "bootstrap_servers",
+)
 
 
 @dataclass(frozen=True, slots=True)

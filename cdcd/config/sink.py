@@ -27,10 +27,10 @@ from cdcd.config.values import (
     SizeOrNone,
     Whole,
     derived,
-    read_secret_file,
     refuse,
     secret_reader,
 )
+from cdcd.secret_files import read_secret_file
 from cdcd.sink.settings import FORCED_PROPERTIES
 
 MIB = 1 << 20

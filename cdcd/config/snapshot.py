@@ -7,15 +7,26 @@ Must not: know how rows are read.
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from cdcd.config.dsn import Dsn
 from cdcd.config.format import Pattern, compiled, without_null
 from cdcd.config.values import Room, Whole, refuse
+from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode, NewTablesPolicy
+from cdcd.snapshot.load_limits import LoadLimits
 from cdcd.snapshot.selection import CopyRule, Selection
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CHOICES = ("include", "where", "priority")
+
+
+def _topic(name: str) -> str:
+    if name and (not _TOPIC.fullmatch(name) or name in (".", "..")):
+        refuse("a topic's name is 1 to 249 of letters, digits, '.', '_' and '-'")
+    return name
 
 
 class SnapshotOverride(Room):
@@ -39,13 +50,63 @@ class SnapshotOverride(Room):
         return self
 
 
+class Signals(Room):
+    """Commands for the copy of single tables, from a Kafka topic."""
+
+    topic: Annotated[str, AfterValidator(_topic)] = Field(
+        default="",
+        description="topic of one partition with Debezium's signal records under the key `name`; empty: none",
+    )
+
+
+class Incremental(Room):
+    """The copy of tables while the stream continues: the load that it may put on the source."""
+
+    chunk_time_ms: Whole = Field(
+        default=500, ge=10, le=60_000, description="how long one chunk of rows may take to be read"
+    )
+    max_rows_per_second: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="rows read of all tables together; default: no limit",
+        examples=[20_000],
+    )
+    pause_above_lag_ms: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="read no chunk while the replication lag of cdcd is above this; default: no limit",
+        examples=[30_000],
+    )
+    pause_above_active_sessions: Whole | None = Field(
+        default=None,
+        ge=0,
+        description="read no chunk while more client sessions of the source, besides cdcd's, are active; default: no "
+        "limit",
+        examples=[50],
+    )
+
+    def limits(self) -> LoadLimits:
+        """Return the limits as the pure core needs them."""
+        return LoadLimits(self.max_rows_per_second, self.pause_above_lag_ms, self.pause_above_active_sessions)
+
+
 class Snapshot(Room):
     """The copy of the tables before the stream."""
 
-    mode: Literal["initial", "initial_only", "no_data", "never"] = Field(
+    mode: Mode = Field(
         default="initial",
         description="initial: copy every table at the first start, then stream; initial_only: copy, then exit with "
-        "status 0; no_data: create topics and schemas of every table, then stream; never: stream only",
+        "status 0; when_needed: as initial, and copy again where the slot cannot continue at the stored position; "
+        "always: copy at each start of the process; no_data: create topics and schemas of every table, then stream; "
+        "never: stream only",
+    )
+    # `from` is a keyword of Python: a field of that name can only be declared in this way.
+    __annotations__["from"] = Dsn | None
+    locals()["from"] = Field(
+        default=None,
+        description="a standby (PostgreSQL 16+), as a URL or key=value pairs of libpq: the tables are copied from it "
+        "before the stream, and the primary's are not read; default: source.dsn",
+        examples=["postgresql://cdcd@standby.example.com:5432/shop?sslmode=verify-full"],
     )
     workers: Whole = Field(
         default=2,
@@ -67,10 +128,35 @@ class Snapshot(Room):
         ],
     )
 
+    incremental: Incremental = Field(
+        default_factory=Incremental, description="the copy of tables while the stream continues"
+    )
+    signals: Signals = Field(
+        default_factory=Signals, description="commands for the copy of single tables, from a Kafka topic"
+    )
+
+    new_tables: NewTablesPolicy | None = Field(
+        default=None,
+        description="when a table joins a publication, also while cdcd is stopped: snapshot (copy its earlier rows "
+        "while streaming), stream_only, or halt; default: snapshot if the mode copies tables, else stream_only",
+        examples=["stream_only"],
+    )
+
+    @property
+    def standby(self) -> Dsn | None:
+        """The server from which the tables are copied, None for the primary: the option `from`."""
+        found: Dsn | None = getattr(self, "from")
+        return found
+
+    @property
+    def new_tables_policy(self) -> NewTablesPolicy:
+        """What happens to a table that joins a publication."""
+        return self.new_tables or ("snapshot" if self.copies_tables else "stream_only")
+
     @property
     def copies_tables(self) -> bool:
         """Whether a first start copies the tables."""
-        return self.mode in ("initial", "initial_only")
+        return self.mode in COPYING_MODES
 
     def selection(self) -> Selection:
         """Return the rules as the pure core needs them."""

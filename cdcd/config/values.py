@@ -16,14 +16,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from cdcd.errors import SecretUnreadable
+from cdcd.property_names import is_secret_property
 from cdcd.redaction import add_secret
+from cdcd.secret_files import read_secret_file
 
 HIDDEN = "***"
-MAX_SECRET_BYTES = 64 << 10
 _SIZE = re.compile(r"(\d+)\s*(B|kB|KB|KiB|MB|MiB|GB|GiB|TB|TiB)?")
 _UNITS = {
     "B": 1,
@@ -37,18 +45,6 @@ _UNITS = {
     "GiB": 1 << 30,
     "TiB": 1 << 40,
 }
-_SECRET_WORDS = (
-    "pass",
-    "word",
-    "pwd",
-    "secret",
-    "key.pem",
-    "token",
-    "credential",
-    "user.info",
-    "oauthbearer.config",
-    "jaas",
-)
 
 
 class Room(BaseModel):
@@ -61,11 +57,6 @@ def refuse(message: str, advice: str = "") -> NoReturn:
     """Reject the value under validation: `message` is the problem, `advice` the correction."""
     # PydanticCustomError formats its template, so texts with braces are passed as its context
     raise PydanticCustomError("cdcd", "{message}", {"message": message, "advice": advice})
-
-
-def not_yet(feature: str, instead: str) -> NoReturn:
-    """Reject an option whose feature this version lacks, because an option is never silently ignored."""
-    refuse(f"{feature} is not in this version", instead)
 
 
 def derived(schema: dict[str, Any]) -> None:
@@ -201,26 +192,6 @@ class Secret:
         return {"type": "string", "minLength": 1, "writeOnly": True}
 
 
-def read_secret_file(path: Path) -> str:
-    """Return the secret in `path` without its last line end. Raises SecretUnreadable, naming the file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(MAX_SECRET_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise SecretUnreadable("a secret file cannot be read", file=path, reason=error.strerror) from error
-    except UnicodeDecodeError:
-        raise SecretUnreadable("a secret file is not UTF-8 text", file=path) from None
-    if len(data) > MAX_SECRET_BYTES:
-        raise SecretUnreadable(f"a secret file has more than {MAX_SECRET_BYTES} bytes", file=path)
-    secret = text.rstrip("\r\n")
-    if not secret:
-        raise SecretUnreadable("a secret file is empty", file=path)
-    add_secret(secret, renews=str(path))
-    return secret
-
-
 def secret_reader(value: Secret | None, path: Path | None) -> Callable[[], str | None]:
     """Return a function that reads the secret at each use, so that the next connection uses a rotated file."""
     if path is not None:
@@ -234,7 +205,9 @@ def _no_secret() -> None:
     return None
 
 
-def _usable_secret_file(path: Path) -> Path:
+def _usable_secret_file(path: Path, info: ValidationInfo) -> Path:
+    if info.context is NO_FILES:
+        return path
     if not path.exists():
         refuse(f"file {path} does not exist")
     if not path.is_file():
@@ -246,19 +219,14 @@ def _usable_secret_file(path: Path) -> Path:
     return path
 
 
+NO_FILES = {"files": "not looked for"}
+"""The context of a validation that does not look for files: they are on another host, or needed later."""
+
 SecretFile = Annotated[Path, AfterValidator(_usable_secret_file)]
-"""A file with one secret; the configuration is refused if the file cannot be read."""
+"""A file with one secret; the configuration is refused if the file cannot be read, except under NO_FILES."""
 
 
 # --- properties of client libraries -------------------------------------------------------------------------
-
-
-def is_secret_property(name: str) -> bool:
-    """Return whether a client library's property of this name is a secret."""
-    lowered = name.lower()
-    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(
-        ("location", "endpoint.url")
-    )
 
 
 class Properties(dict[str, str]):

@@ -34,6 +34,22 @@ class ResumeRefused(CdcdError):
     hint = "run `cdcd check`: it shows the current state"
 
 
+class SnapshotRefused(CdcdError):
+    """A command for the snapshot of single tables cannot be executed."""
+
+    code = "CDCD-SNAPSHOT-REFUSED"
+    hint = "`cdcd snapshot status` shows the tables that are being copied"
+
+
+class NotStreaming(SnapshotRefused):
+    """The command needs a session that streams, and the daemon has none at the moment."""
+
+    code = "CDCD-NOT-STREAMING"
+    hint = (
+        "repeat the command when `state` of /status is streaming; /status has the reason of a halt or a retry"
+    )
+
+
 class SecretUnreadable(CdcdError):
     """The file of a secret cannot be read when it is needed."""
 

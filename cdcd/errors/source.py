@@ -229,6 +229,26 @@ class SourceStandby(SourceError):
     hint = "cdcd tries again until the server is a primary; list all servers in source.dsn, with target_session_attrs"
 
 
+class StandbyUnavailable(SourceUnavailable):
+    """The standby of snapshot.from cannot be reached, is behind, or has cancelled a query of the copy."""
+
+    code = "CDCD-STANDBY-UNAVAILABLE"
+    hint = (
+        "no action is needed when the standby is back: cdcd tries again and copies only the tables that are not "
+        "complete; to copy from the primary, remove snapshot.from and restart cdcd"
+    )
+
+
+class StandbyUnusable(SourceError):
+    """The initial snapshot cannot be read from the server of snapshot.from: it is no standby of the source."""
+
+    code = "CDCD-STANDBY-UNUSABLE"
+    hint = (
+        "name a standby of the source in snapshot.from, or remove the option to copy from the primary, and restart "
+        "cdcd"
+    )
+
+
 class PublicationMissing(SourceError):
     """A publication does not exist, so its changes would be lost (F39, F72)."""
 
@@ -241,7 +261,7 @@ class PublicationMissing(SourceError):
 
 
 class PublicationChanged(SourceError):
-    """A publication was recreated, or a table was removed from it: changes in between may be missing (F39, F42)."""
+    """A publication was recreated, or a table was removed or added: changes may be missing (F39, F42)."""
 
     code = "CDCD-PUBLICATION-CHANGED"
     hint = (
@@ -249,8 +269,8 @@ class PublicationChanged(SourceError):
         "publication as it is now; else run `cdcd resnapshot` to copy the tables again"
     )
 
-    def __init__(self, message: str, *, steps: frozenset[Any] = frozenset()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, steps: frozenset[Any] = frozenset(), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.steps = steps
         """The changes of the publication, by oids: an operator who resumes accepts these, and no later change."""
 

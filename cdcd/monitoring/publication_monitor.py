@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
+from cdcd.monitoring.new_tables import Found, NewTables
 from cdcd.ops.metrics import Metrics
 from cdcd.source.publication_catalog import missing_publications
 from cdcd.source.publication_diff import (
@@ -30,6 +31,7 @@ from cdcd.source.publication_diff import (
     changes,
     dump,
     load,
+    load_new_tables,
     not_published_any_more,
     published_oids,
     read_published,
@@ -42,27 +44,35 @@ _LISTED = "changes of the tables of removed publications are no longer in the st
 _HINTS = {
     "table_removed": "its later changes are not in the stream; add it again, and take a new snapshot for the missed "
     "changes (`cdcd resnapshot`)",
-    "table_readded": "its changes in between are not in the stream; they need a new snapshot (`cdcd resnapshot`)",
+    "table_readded": "its changes in between are not in the stream; `cdcd snapshot start --table SCHEMA.TABLE "
+    "--recopy` copies it again",
     "table_replaced": "its changes are not in the stream, and its topic holds the rows of the table that had the "
     "name before: add it to the publication; its earlier rows need a new snapshot (`cdcd resnapshot`)",
     "table_recreated": "its topic still holds the rows of the dropped table: DROP TABLE is not in the stream; "
-    "`cdcd resnapshot` removes them",
+    "`snapshot.new_tables: snapshot` and `cdcd snapshot start --table SCHEMA.TABLE --recopy` remove them",
     "table_renamed": "its later changes go to the topic of its new name; if they are not wanted, take the table out "
     "of the publication",
     "table_attached": "its later changes go to the topic of its partitioned table; its own topic holds the earlier "
     "records",
-    "table_added": "its earlier rows are not in the stream",
+    "table_added": "its earlier rows are not in the stream; `snapshot.new_tables` decides whether cdcd copies them",
     "columns": "later changes have the columns of the new list",
     "rows": "later changes are filtered by the new filter",
     "options": "later changes are published with the new options",
 }
 
 
+_REMOVALS = ("table_removed", "table_readded", "table_replaced")
+_ADDITIONS = ("table_added", "table_recreated")
+_ADDED_HINT = (
+    "`cdcd resume` (or SIGHUP) continues and streams the table; `cdcd snapshot start --table SCHEMA.TABLE` then "
+    "copies its earlier rows. snapshot.new_tables: snapshot does this by itself"
+)
 UNPUBLISHED_TABLE_HINT = (
     "its topic holds records, but its changes are not in the stream: another table had its name, or it was removed "
     "from the publication. If it is wanted, add it; its earlier rows need a new snapshot (`cdcd resnapshot`)"
 )
 TopicOf = Callable[[str, str], str]
+_NOTHING = Found()
 
 
 class PublicationStore(Protocol):
@@ -83,6 +93,7 @@ class Comparison:
     missing: list[str]
     found: list[Change]
     with_topic: list[UnpublishedTable] = field(default_factory=list)
+    new: Found = _NOTHING
 
 
 class PublicationMonitor:
@@ -98,8 +109,10 @@ class PublicationMonitor:
         *,
         halts_at_removal: bool,
         topic_of: TopicOf | None = None,
+        new_tables: NewTables | None = None,
     ) -> None:
-        """`topic_of`: the topic of a table, by schema and name."""
+        """`topic_of`: the topic of a table, by schema and name. `new_tables`: by default, those are streamed only."""
+        self.new_tables = NewTables("stream_only") if new_tables is None else new_tables
         self._names = names
         self._topic_of = None if topic_of is None else functools.cache(topic_of)
         self._reported_with_topic: set[int] = set()
@@ -117,14 +130,19 @@ class PublicationMonitor:
         """Whether there is an accepted state to compare with."""
         return self._accepted is not None
 
-    def begin(self, identities: PublicationStore, *, is_anew: bool) -> None:
-        """Compare with the stored state from now on; `is_anew`: with nothing, because all tables are copied."""
+    def begin(self, identities: PublicationStore, *, is_anew: bool, has_gap: bool = False) -> None:
+        """Compare with the stored state from now on; `is_anew`: with nothing, because all tables are copied.
+
+        `has_gap`: neither the stream nor a snapshot has all changes since that state.
+        """
         self._store, self._is_stored = identities, False
         if is_anew:
             self._accepted = None
+            self.new_tables.begin(None, has_gap=has_gap)
         elif identities.published:
             before = load(identities.published)
             self._accepted = {name: before[name] for name in self._names if name in before}
+            self.new_tables.begin(before, *load_new_tables(identities.published), has_gap=has_gap)
             if before.keys() != set(self._names):
                 _LOG.warning(
                     "publication_list_changed", before=sorted(before), now=sorted(self._names), hint=_LISTED
@@ -148,7 +166,18 @@ class PublicationMonitor:
         found = [] if before is None else diff(connection, before, now, not_published)
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
-        return Comparison(before, now, missing, found, has_with_topic)
+        new = self.new_tables.found(connection, now, self._has_records(frozenset(known)))
+        return Comparison(before, now, missing, found, has_with_topic, new)
+
+    def _has_records(self, topics: Collection[str]) -> Callable[[str], bool]:
+        """Return whether the topic of a table SCHEMA.TABLE is one of these."""
+        topic_of = self._topic_of
+
+        def has(name: str) -> bool:
+            schema, _, table = name.partition(".")
+            return topic_of is not None and topic_of(schema, table) in topics
+
+        return has
 
     def judge(self, comparison: Comparison) -> CdcdError | None:
         """Log and count the new changes; return the error of a change that halts, else accept the present state."""
@@ -166,11 +195,26 @@ class PublicationMonitor:
             return None
         # A change undone meanwhile is no longer accepted: a table without an entry would be removed by the same oids.
         self._resumed = frozenset(step for step in self._resumed if step.stands(comparison.now))
-        error = what_halts(comparison.found, at_removal=self._halts_at_removal)
+        halts_at = self._halts_at_removal, self.new_tables.policy == "halt"
+        error = what_halts(comparison.found, at_removal=halts_at[0], at_addition=halts_at[1])
         if error is not None and not error.steps <= self._resumed:
             return error
+        if self.new_tables.accept(comparison.now, comparison.new):
+            self._is_stored = False
         self._accept(comparison.now)
         return None
+
+    def copied(self, relids: Collection[int]) -> None:
+        """Note that a snapshot has copied these tables: none of them is a new one."""
+        self.new_tables.copied(relids)
+        self.begun(relids)
+
+    def begun(self, relids: Collection[int]) -> None:
+        """Note that the copy of these new tables is recorded, or that they are streamed only."""
+        self.new_tables.begun(relids)
+        self._is_stored = False
+        if self._accepted is not None:
+            self._accept(self._accepted)
 
     def unseen(self) -> None:
         """Note that the publications cannot be read now."""
@@ -188,7 +232,7 @@ class PublicationMonitor:
         if now != self._accepted:
             self._accepted, self._is_stored = now, False
         if self._store is not None and not self._is_stored:
-            self._store.publish(dump(now))
+            self._store.publish(dump(now, self.new_tables.waiting, self.new_tables.gone))
             self._is_stored = True
 
     def _say(self, change: Change) -> None:
@@ -226,22 +270,20 @@ def hint_of(change: Change) -> str:
     return _HINTS.get(change.kind, "")
 
 
-def halts(change: Change, *, halts_at_removal: bool) -> bool:
-    """Return whether the stream must not continue after this change."""
-    is_removal = change.kind in ("table_removed", "table_readded", "table_replaced")
-    return change.kind == "recreated" or (is_removal and halts_at_removal)
-
-
-def what_halts(found: Iterable[Change], *, at_removal: bool) -> PublicationChanged | None:
+def what_halts(found: Iterable[Change], *, at_removal: bool, at_addition: bool) -> PublicationChanged | None:
     """Return the error of the changes that halt, None if none does.
 
-    `at_removal`: a removed table halts (`source.publication.table_removed`).
+    `at_removal`: a removed table halts (`source.publication.table_removed`). `at_addition`: a new table halts
+    (`snapshot.new_tables`).
     """
-    halting = [change for change in found if halts(change, halts_at_removal=at_removal)]
+    kinds = ("recreated", *(_REMOVALS if at_removal else ()), *(_ADDITIONS if at_addition else ()))
+    halting = [change for change in found if change.kind in kinds]
     if not halting:
         return None
     steps = frozenset(change.step for change in halting)
-    return PublicationChanged("; ".join(change.description for change in halting), steps=steps)
+    is_only_added = all(change.kind in _ADDITIONS for change in halting)
+    text = "; ".join(change.description for change in halting)
+    return PublicationChanged(text, steps=steps, hint=_ADDED_HINT if is_only_added else None)
 
 
 def _missing(names: list[str]) -> CdcdError:

@@ -19,12 +19,14 @@ from cdcd.errors import (
     SourceAuthentication,
     SourceStandby,
     SourceUnavailable,
+    StandbyUnavailable,
 )
 from cdcd.waits import Blocker, Kind
 
 _BY_ERROR: tuple[tuple[type[CdcdError], Kind], ...] = (
     (SlotActive, "slot_held"),
     (SourceStandby, "promotion"),
+    (StandbyUnavailable, "snapshot_standby"),
     (SourceUnavailable, "source"),
     (SourceAuthentication, "source"),
     (SinkError, "kafka"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -75,7 +75,10 @@ class Status:
         self._sample: tuple[SlotReading, Lsn] | None = None
         self._snapshot_left: int | None = None
         self._copy: CopyStatus | None = None
+        self._incremental: Callable[[], list[dict[str, Any]]] | None = None
+        self._new_snapshot: str | None = None
         self._snapshot_started_s = 0.0
+        self._reads_from = "primary"
         self._last_error = ""
         self._guarded: GuardVerdict | None = None
         self._pressure: WaitEntry | None = None
@@ -86,7 +89,7 @@ class Status:
         self.is_slot_anothers: bool | None = None
         """Whether the last start found that the slot belongs to another daemon; None: not checked yet."""
         metrics.state("starting")
-        metrics.lag(self._lag_s)
+        metrics.lag(self.lag_s)
         metrics.buffers(
             buffered_bytes=self._buffered_bytes,
             spilled_bytes=lambda: None if self._usage is None else self._usage.disk_bytes,
@@ -368,12 +371,21 @@ class Status:
         self._snapshot_left = tables
         self.metrics.snapshot_remaining(tables)
 
+    def new_snapshot(self, reason: str, why: str) -> None:
+        """Note that cdcd takes a new snapshot by itself, for this reason."""
+        self._new_snapshot = why
+        self.metrics.new_snapshot(reason)
+
     def snapshot_started(self, estimates: Mapping[str, int | None]) -> None:
         """Note that a snapshot of these tables begins, each with its estimated rows; None: not known."""
         self._snapshot_left = len(estimates)
         self._snapshot_started_s = time.monotonic()
         self._copy = CopyStatus(self._snapshot_started_s, estimates)
         self.metrics.snapshot_started(len(estimates))
+
+    def reads_from(self, server: str) -> None:
+        """Note the server whose tables the next snapshot copies: `primary` or `standby`."""
+        self._reads_from = server
 
     def snapshot_rows(self, table: str, batch: RowBatch) -> None:
         """Count the copied rows of a batch."""
@@ -383,6 +395,28 @@ class Status:
         assert self._copy is not None
         self._copy.add_rows(table, batch.count)
         self.loop_turned()
+
+    def copied_rows(self, table: str, rows: int) -> None:
+        """Count the rows that an incremental snapshot has written."""
+        self.metrics.events({(table, "snapshot"): rows})
+        self.metrics.snapshot_rows(table, rows)
+
+    def incremental(
+        self,
+        states: Sequence[str],
+        count: Callable[[str], int],
+        page: Callable[[], list[dict[str, Any]]],
+    ) -> None:
+        """Show the tables of incremental snapshots: how many have each state, and their content for /status.
+
+        Call it when the progress record has been read: before, which tables are being copied is not known.
+        """
+        self._incremental = page
+        self.metrics.incremental_tables(states, count)
+
+    def table_copied(self) -> None:
+        """Note the end of one table's incremental snapshot."""
+        self.metrics.table_copied()
 
     def snapshot_table_done(self, table: str) -> None:
         """Count a table that is completely copied."""
@@ -408,7 +442,8 @@ class Status:
         self._show_positions()
         return self.metrics.exposition()
 
-    def _lag_s(self) -> float | None:
+    def lag_s(self) -> float | None:
+        """Return the replication lag, None while it is not known."""
         lag_us = self.lag.lag_us()
         return None if lag_us is None else lag_us / 1e6
 
@@ -448,7 +483,11 @@ class Status:
             "transactions_written": self._transactions,
             "dead_letters": self._dead_letters,
             "snapshot_tables_remaining": self._snapshot_left,
-            "snapshot": None if self._copy is None else self._copy.page(time.monotonic()),
+            "new_snapshot": self._new_snapshot,
+            "snapshot": None
+            if self._copy is None
+            else {"read_from": self._reads_from, **self._copy.page(time.monotonic())},
+            "incremental_snapshots": None if self._incremental is None else self._incremental(),
         }
 
 

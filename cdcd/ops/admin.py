@@ -1,10 +1,12 @@
 """The admin port: /metrics /livez /readyz /startupz /status, for reading; the schemas (`ops.schemas`); and /resume.
 
+Other packages add pages of their own (`Pages`).
+
 In: callables that return the metrics' text, the verdicts and the status.  Out: HTTP responses.
 Invariant: a probe does not query any server, and /metrics waits only briefly for one. An error in a callable is a 500
 without details (they are in the log) and never ends the daemon. Only these requests are answered: GET, a look-up of a
-schema, and POST /resume, which has the effect of SIGHUP. /resume is accepted only from this machine, and with cdcd's
-own header, which a page in a browser cannot send.
+schema, and commands: POST /resume, which has the effect of SIGHUP, and those of `Pages`. A command is accepted only
+from this machine, and with cdcd's own header (`local_commands`).
 GET is answered only under a host name that no other party can own (`hosts`). The number of connections, and the
 duration of each, are limited (`connections`). Refused requests are counted, and cause no traceback.
 Must not: change anything, show a secret or a row value: each response passes through `cdcd.redaction`.
@@ -12,12 +14,11 @@ Must not: change anything, show a secret or a row value: each response passes th
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from aiohttp import web
@@ -27,15 +28,15 @@ from aiohttp.typedefs import Handler, Middleware
 from cdcd.ops.connections import Connections, Refusals
 from cdcd.ops.health import Verdict
 from cdcd.ops.hosts import HostNames
+from cdcd.ops.local_commands import is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
 from cdcd.redaction import clean, escape
 
-__all__ = ["RESUME_HEADER", "AdminServer"]
+__all__ = ["RESUME_HEADER", "AdminServer", "Pages", "json_text"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 RESUME_HEADER = "X-Cdcd-Resume"
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MISDIRECTED = "not a host name of this daemon: use its address, or add the name to admin.host_names\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "cdcd"}
@@ -49,6 +50,12 @@ _LIMITS: dict[str, Any] = {
 _IDENTITY = ("name", "slot", "state", "version")
 _PLAIN = re.compile(rb"[\n\x20-\x7e]*")
 _INDEX = "cdcd\n\n/status\n/metrics\n/livez\n/readyz\n/startupz\n"
+
+
+class Pages(Protocol):
+    """Pages of another package; each command among them has to check `local_commands.is_local_command`."""
+
+    def add_routes(self, router: web.UrlDispatcher) -> None: ...  # noqa: D102
 
 
 class AdminServer:
@@ -66,6 +73,7 @@ class AdminServer:
         status: Callable[[], Mapping[str, Any]],
         schemas: SchemaSource | None = None,
         resume: Callable[[], None] | None = None,
+        snapshots: Pages | None = None,
         host_names: Sequence[str] = (),
     ) -> None:
         self._host = host
@@ -75,6 +83,7 @@ class AdminServer:
         self._probes = {"/livez": livez, "/readyz": readyz, "/startupz": startupz}
         self._schemas = schemas
         self._resume = resume
+        self._snapshots = snapshots
         self._host_names = HostNames((host, *host_names))
         self._refusals = Refusals()
         self._connections: Connections | None = None
@@ -94,6 +103,8 @@ class AdminServer:
             router.add_get(path, self._serve_probe, allow_head=False)
         if self._schemas is not None:
             add_routes(router, self._schemas)
+        if self._snapshots is not None:
+            self._snapshots.add_routes(router)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -156,7 +167,7 @@ class AdminServer:
         return response
 
     async def _serve_index(self, request: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
+        return web.Response(text=_INDEX + ("/snapshots\n" if self._snapshots is not None else ""))
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=_printable(await self._metrics()), headers={"Content-Type": _METRICS_TYPE})
@@ -166,7 +177,7 @@ class AdminServer:
         return web.Response(status=200 if verdict.is_ok else 503, text=clean(verdict.reason) + "\n")
 
     async def _serve_status(self, request: web.Request) -> web.Response:
-        return web.Response(text=_json(self._page(), indent=2) + "\n", content_type="application/json")
+        return web.Response(text=json_text(self._page(), indent=2) + "\n", content_type="application/json")
 
     def _page(self) -> dict[str, Any]:
         """Return the status, redacted, except cdcd's own names: other programs compare these."""
@@ -178,18 +189,19 @@ class AdminServer:
 
         A request with another daemon's name is refused (409), because a retry may accept a changed topic or gap.
         """
-        if not _is_local(request) or RESUME_HEADER not in request.headers:
+        if not is_local_command(request, RESUME_HEADER):
             return web.Response(status=403, text="run `cdcd resume` on this machine instead\n")
         page = self._page()
         found = {key: page.get(key) for key in ("name", "state", "reason")}
         if request.query.get("name", found["name"]) != found["name"]:
-            return web.json_response(found, status=409, dumps=_json)
+            return web.json_response(found, status=409, dumps=json_text)
         if self._resume is not None:
             self._resume()
-        return web.json_response(found, dumps=_json)
+        return web.json_response(found, dumps=json_text)
 
 
-def _json(page: Any, indent: int | None = None) -> str:
+def json_text(page: Any, indent: int | None = None) -> str:
+    """Return the page as JSON without control characters."""
     return json.dumps(page, indent=indent).replace(
         "\x7f", "\\u007f"
     )  # JSON itself escapes the other control characters
@@ -200,19 +212,6 @@ def _printable(exposition: bytes) -> bytes:
     if _PLAIN.fullmatch(exposition):
         return exposition
     return "\n".join(map(escape, exposition.decode().split("\n"))).encode()
-
-
-def _is_local(request: web.Request) -> bool:
-    """Return whether the request is from this machine and for localhost (other names may resolve to this machine)."""
-    named = request.headers.get(
-        "Host", ""
-    )  # not `request.host`, which queries a name server without the header
-    host = named if named.endswith("]") else named.rsplit(":", 1)[0]
-    try:
-        is_loopback = ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        return False
-    return is_loopback and host in _LOCAL_NAMES
 
 
 class _Refused(logging.Logger):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -33,6 +34,7 @@ from cdcd.ops.optional_gauge import OptionalGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
 from cdcd.ops.source_metrics import SourceMetrics
 from cdcd.ops.wait_metrics import WaitCollector
+from cdcd.recovery import new_snapshot
 
 __all__ = ["OPERATIONS", "Metrics", "SlotReading"]
 
@@ -283,6 +285,10 @@ class Metrics:
 
     # --- snapshot ----------------------------------------------------------------------------------------
 
+    def new_snapshot(self, reason: str) -> None:
+        """Count a new snapshot that cdcd takes by itself."""
+        self._new_snapshots.labels(reason).inc()
+
     def snapshot_started(self, tables: int) -> None:
         """Record the start of a snapshot of this many tables."""
         self._snapshot_running.set(1)
@@ -306,6 +312,15 @@ class Metrics:
             self._snapshot_completed.set(self._clock())
         else:
             self._snapshot_tables.set(None)
+
+    def incremental_tables(self, states: Sequence[str], count: Callable[[str], int]) -> None:
+        """Count the tables of incremental snapshots by their state at each scrape."""
+        for state in states:
+            self._incremental_tables.labels(state).set_function(partial(count, state))
+
+    def table_copied(self) -> None:
+        """Record the end of one table's incremental snapshot."""
+        self._incremental_completed.set(self._clock())
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -467,11 +482,23 @@ class Metrics:
         self._snapshot_rows = self._counter(
             "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
         )
+        self._new_snapshots = self._counter(
+            "new_snapshots_total", "New snapshots that cdcd has begun by itself, by reason.", ("reason",)
+        )
+        for reason in new_snapshot.REASONS:
+            self._new_snapshots.labels(reason)
         self._snapshot_duration = self._optional(
             "snapshot_duration_seconds", "Duration of the last completed snapshot."
         )
         self._snapshot_completed = self._optional(
             "snapshot_last_completed_timestamp_seconds", "Time of the end of the last completed snapshot."
+        )
+        self._incremental_tables = self._gauge(
+            "incremental_snapshot_tables", "Tables of incremental snapshots, by state.", ("state",)
+        )
+        self._incremental_completed = self._optional(
+            "incremental_snapshot_last_completed_timestamp_seconds",
+            "Time at which the last table was copied completely while streaming.",
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from cdcd.ops.request_body import reading_body
 from cdcd.schema.schema_index import Registered, SchemaIndex
 
 __all__ = ["MAX_SCHEMA_BYTES", "SchemaSource", "add_routes"]
@@ -192,8 +193,9 @@ class _Pages:
 
     async def _schema_in(self, request: web.Request) -> str:
         try:
-            async with asyncio.timeout(_BODY_S), self._bodies:
-                body = await request.read()
+            with reading_body():
+                async with asyncio.timeout(_BODY_S), self._bodies:
+                    body = await request.read()
             schema = json.loads(body)["schema"]
         except TimeoutError:
             raise _Refused(_NO_BODY, "the request's body was not received in time") from None

@@ -17,15 +17,13 @@ from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import CopyState, RowBatch
 from cdcd.txn.frames import first_relid, single_rows
 
-NO_COPY = CopyState()
-
 
 class Floors:
     """The floors of one session."""
 
     def __init__(self, copy: CopyState | None = None) -> None:
-        self._copy = copy or NO_COPY
-        self._highest_lsn = max(self._copy.floors.values(), default=INVALID_LSN)
+        self._floors = {} if copy is None else copy.floors
+        self._highest_lsn = max(self._floors.values(), default=INVALID_LSN)
 
     def concern(self, commit_lsn: Lsn) -> bool:
         """Return whether changes of a transaction with this commit LSN, or of a later one, may have to be dropped."""
@@ -35,14 +33,7 @@ class Floors:
         """Return those of the relations whose changes with this commit LSN are dropped."""
         if commit_lsn >= self._highest_lsn:
             return set()
-        return {relid for relid in relids if commit_lsn < self._copy.floors.get(relid, INVALID_LSN)}
-
-    def state_at(self, end_lsn: Lsn) -> CopyState | None:
-        """Return what the progress record of a position needs."""
-        if self._copy is not NO_COPY and (left := self._copy.left_at(end_lsn)) is not None:
-            return left
-        self._copy = NO_COPY
-        return None
+        return {relid for relid in relids if commit_lsn < self._floors.get(relid, INVALID_LSN)}
 
 
 def without(batch: RowBatch, relids: Collection[int]) -> RowBatch | None:

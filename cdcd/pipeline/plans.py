@@ -14,14 +14,20 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
 from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
 from cdcd.avro.plan import HEADER_BYTES, RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
-from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
+from cdcd.avro.transaction_metadata import (
+    Place,
+    encode_metadata,
+    encode_snapshot_metadata,
+    metadata_key_schema,
+    metadata_value_schema,
+)
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
@@ -43,7 +49,7 @@ from cdcd.txn.lookahead import Lookahead
 from cdcd.waits import Kind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
-PLANNED_AT_ONCE = 4
+PLANNED_AT_ONCE = 8
 _PLANS_OF_A_TOPIC = 16
 """How many recent plans of a topic `of_record` can find: enough for the records that are not durable yet."""
 
@@ -82,15 +88,6 @@ def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[No
 
 Incompatible = Literal["halt", "new_topic", "register_with_none"]
 """The policy for a schema that readers of the table's topic could not read."""
-
-
-class _Place(TypedDict):
-    """A topic with its partitions and schema ids."""
-
-    topic: str
-    partitions: int
-    key_schema_id: int
-    value_schema_id: int
 
 
 class _Key(NamedTuple):
@@ -140,8 +137,10 @@ class Plans:
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
         self._value_schemas: dict[str, dict[str, Any] | None] = {}
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
-        self._own_topics: dict[str, _Place] = {}
+        self._own_topics: dict[str, Place] = {}
         self._one_topic = threading.Lock()
+        self._one_thread: dict[int, threading.Lock] = {}
+        """By relid: the stream and an incremental snapshot may make the plan of one relation at the same time."""
         self._prepared: dict[str, int] = {}
         """The partition numbers of topics that `prepare` created for later plans."""
         self._asked_for: set[str] = set()
@@ -278,7 +277,10 @@ class Plans:
 
     def place(self, relation: Relation) -> RelationPlan:
         """Return the plan in a topic whose readers can read it (blocking). It is not added to `by_relid`."""
-        topic = self._topic(relation)
+        with self._one_thread.setdefault(relation.relid, threading.Lock()):
+            return self._placed(relation, self._topic(relation))
+
+    def _placed(self, relation: Relation, topic: str) -> RelationPlan:
         if self._incompatible == "new_topic":
             return self._among_topics(relation, topic)
         try:
@@ -488,28 +490,38 @@ class Plans:
         """Return the transaction's BEGIN or END, in `<name>.transaction`."""
         topic = transaction_topic(self._name)
         place = await self._own_place(topic, self.place_transactions)
-        return encode_metadata(tx, is_end=is_end, **place)
+        return encode_metadata(tx, place, is_end=is_end)
 
-    async def _own_place(self, topic: str, make: Callable[[], _Place]) -> _Place:
+    async def snapshot_metadata(
+        self, tx: TransactionContext, table: str, rows: int | None, now_ms: int, name: str | None = None
+    ) -> Record:
+        """Return the BEGIN of a table's snapshot, or its END with the number of rows, in `<name>.transaction`.
+
+        `name`: the snapshot's id, None for the one at its commit LSN.
+        """
+        place = await self._own_place(transaction_topic(self._name), self.place_transactions)
+        return encode_snapshot_metadata(tx, place, table=table, rows=rows, now_ms=now_ms, name=name)
+
+    async def _own_place(self, topic: str, make: Callable[[], Place]) -> Place:
         """Prepare a topic that is not a table's, once in a session; return its partitions and schema ids."""
         place = self._own_topics.get(topic)
         if place is None:
             place = self._own_topics[topic] = await in_thread(make)
         return place
 
-    def place_messages(self) -> _Place:
+    def place_messages(self) -> Place:
         """Prepare the topic of logical messages (blocking). Raises the registry's error for its schemas."""
         key, value = message_key_schema(self._name), message_value_schema(self._name)
         return self._ready_topic(message_topic(self._name), key, value)
 
-    def place_transactions(self) -> _Place:
+    def place_transactions(self) -> Place:
         """Prepare the topic of transactions (blocking). Raises the registry's error for its schemas."""
         return self._ready_topic(
             transaction_topic(self._name), metadata_key_schema(), metadata_value_schema()
         )
 
-    def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> _Place:
-        return _Place(
+    def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> Place:
+        return Place(
             topic=topic,
             partitions=self._ensured(topic),
             key_schema_id=self._schema_id(topic, "key", key),

@@ -39,7 +39,9 @@ from cdcd.model import (
 )
 from cdcd.pipeline.event_queue import EventQueue
 from cdcd.pipeline.floors import Floors, without
+from cdcd.pipeline.hold import Hold
 from cdcd.pipeline.partial_transaction import PartialTransaction
+from cdcd.pipeline.table_copies import TableCopies
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     Event,
@@ -126,6 +128,7 @@ class Pump:
         any_rolled_back: AnyRolledBack | None = None,
         part: PartPosition | None = None,
         floors: Floors | None = None,
+        copies: TableCopies | None = None,
     ) -> None:
         self._assembler = assembler
         self._plans = plans
@@ -138,6 +141,14 @@ class Pump:
         self._position = position
         self._partial = PartialTransaction(part)
         self._floors = floors or Floors()
+        self._copies = copies or TableCopies()
+        self._hold: Hold | None = None
+        self._before_item: CommitPosition | None = None
+        """With a hold, the position before the item that is processed."""
+        self._is_feeding = False
+        """Also after an error or a cancellation inside `feed`: what was received is not written completely then."""
+        self.fed = asyncio.Event()
+        """Set after each call of `feed`."""
         self._shutdown = ShutdownWatch()
         self._tx: TransactionContext | None = None
         self._rows = 0
@@ -156,6 +167,7 @@ class Pump:
 
     async def feed(self, items: list[Item]) -> None:
         """Give the chunks of all `items` to the writer, in order."""
+        self._is_feeding = True
         for at, item in enumerate(items):
             self._queue.reads(items, at)
             if isinstance(item, Keepalive):
@@ -164,8 +176,43 @@ class Pump:
                 await self._feed_whole(item)
             else:
                 await self._feed_plain(item)
+            if self._hold is not None:
+                await self._wait_after_item(self._hold)
         if self._is_time_to_give_way:
             await self._give_way()
+        self._is_feeding = False
+        self.fed.set()
+
+    @property
+    def is_between_transactions(self) -> bool:
+        """Whether records of another source may be written: every transaction so far is written completely."""
+        is_complete = self._tx is None and not self._assembler.in_transaction and not self._is_feeding
+        return is_complete and self._partial.pending is None
+
+    @property
+    def commit_lsn(self) -> Lsn:
+        """The commit LSN of the last transaction that was passed on."""
+        return self._position.commit_lsn
+
+    @property
+    def covered_lsn(self) -> Lsn:
+        """The LSN up to which everything committed was received, also above an undecided PREPARE (F33)."""
+        return self._position.end_lsn
+
+    def hold_before(self, lsn: Lsn) -> Hold:
+        """Let the stream wait before the first transaction whose commit LSN is `lsn` or higher.
+
+        To be called before the stream has passed `lsn`.
+        """
+        self._hold = Hold(lsn)
+        return self._hold
+
+    async def _wait_after_item(self, hold: Hold) -> None:
+        is_between = self._tx is None and not self._assembler.in_transaction
+        if is_between and self._position.end_lsn >= hold.lsn:
+            await hold.wait(self._position_now())
+        if hold.is_over:
+            self._hold = None
 
     async def _feed_whole(self, item: TransactionBatch) -> None:
         """Encode a transaction batch at once; item by item if one of them needs more than its own bytes."""
@@ -188,10 +235,10 @@ class Pump:
 
     def _context_of_all(self, item: TransactionBatch) -> TransactionContext | None:
         """Return the context for all transactions of a batch, None if they differ or need contexts of their own."""
-        if not self._assembler.takes_whole or self._partial.pending is not None:
+        if self._copies.is_watching or not self._assembler.takes_whole or self._partial.pending is not None:
             return None
         first_lsn, last_lsn = item.commit_lsns
-        if self._floors.concern(first_lsn):
+        if self._floors.concern(first_lsn) or (self._hold is not None and last_lsn >= self._hold.lsn):
             return None
         first = self._context_of(0, first_lsn, 0)
         last = first if first_lsn == last_lsn else self._context_of(0, last_lsn, 0)
@@ -208,12 +255,14 @@ class Pump:
         self._position.committed(found.commit_lsn, found.end_lsn, found.last_us)
         self._counts.whole(found)
         records = found.records
-        commit_position = self._commit_position(transactions=transactions)
+        commit_position = self.commit_position(transactions=transactions)
         await self._add(Chunk(records, size_bytes + 128 * len(records) if records else 0, commit_position))
         await self._give_way()
 
     async def _feed_plain(self, item: PlainItem) -> None:
         await self._ask_before(item)
+        if self._hold is not None:
+            self._before_item = self._position_now()
         self._queue.begin(self._assembler.feed(item))
         while (event := self._queue.next()) is not None:
             await self._handle(event)
@@ -257,7 +306,7 @@ class Pump:
         if not self._assembler.in_transaction:
             self._position.idle(keepalive.wal_end_lsn)
             self._partial.passed(self._position.end_lsn)
-            idle = self._commit_position(transactions=0)
+            idle = self.commit_position()
             self._output.idle(idle, is_urgent=keepalive.reply_requested)
         if keepalive.reply_requested and self._assembler.oldest_prepared is not None:
             self._leave_at_shutdown(keepalive.wal_end_lsn)
@@ -269,18 +318,29 @@ class Pump:
                 hint="no action is needed: when the server is back, it sends the prepared transactions again",
             )
 
-    def _commit_position(self, *, transactions: int) -> CommitPosition:
+    def commit_position(self, *, transactions: int = 0) -> CommitPosition:
+        """Return the position after everything received, if no transaction is open."""
+        return self.with_copies(self._position_now(transactions))
+
+    def with_copies(self, position: CommitPosition) -> CommitPosition:
+        """Return a position with the present state of the copies."""
+        copy = self._copies.state_at(position.end_lsn)
+        return position if copy is None else replace(position, copy=copy)
+
+    def _position_now(self, transactions: int = 0) -> CommitPosition:
         oldest = self._assembler.oldest_prepared
-        position = self._position.position(
+        return self._position.position(
             transactions=transactions,
             prepared_lsn=None if oldest is None else oldest.oldest_lsn,
             prepared_before=self._assembler.prepared_before,
             part=self._partial.pending,
         )
-        copy = self._floors.state_at(position.end_lsn)
-        return position if copy is None else replace(position, copy=copy)
 
     async def _begun(self, event: TransactionBegun) -> None:
+        if self._hold is not None and event.info.commit_lsn >= self._hold.lsn:
+            # F33: not the present position: the assembler does not count this transaction as prepared any more.
+            assert self._before_item is not None
+            await self._hold.wait(self._before_item)
         self._rows = 0
         # F4: the last committed progress record covers the transaction; its relations still have to be read.
         is_written = self._position.covers(event.info.commit_lsn)
@@ -295,11 +355,14 @@ class Pump:
         batch, operations = event.batch, count_operations(event.batch)
         if self._floors.concern(self._tx.info.commit_lsn):
             dropped = self._floors.dropped({relid for relid, _ in operations}, self._tx.info.commit_lsn)
+            self._copies.note_dropped(self._tx.info.xid, dropped)
             above = without(batch, dropped)
             if above is None:
                 return
             batch, operations = above, count_operations(above)
         await self._ready({relid for relid, _ in operations})
+        if self._copies.is_watching:
+            self._copies.note_rows(self._tx.info.xid, batch, self._plans.by_relid)
         begin = await self._begin_of(self._tx)
         if self._tx.tx_seq < self._partial.tx_seq:
             rest = self._partial.unwritten_rows(batch, self._plans.by_relid, self._tx)
@@ -319,6 +382,7 @@ class Pump:
         relids = [relation.relid for relation in event.relations]
         dropped = self._floors.dropped(relids, self._tx.info.commit_lsn)
         relations = [relation for relation in event.relations if relation.relid not in dropped]
+        self._copies.note_truncate(self._tx.info.xid, relids)
         await self._ready([relation.relid for relation in relations])
         for relation in relations:
             plan = self._plans.by_relid[relation.relid]
@@ -337,7 +401,7 @@ class Pump:
 
     async def _message(self, event: LogicalMessage) -> None:
         if event.transactional:
-            if self._tx is not None:
+            if self._tx is not None and not event.is_wal_flush:
                 begin = await self._begin_of(self._tx)
                 record = await self._plans.logical_message(event, self._tx)
                 if not self._partial.covers(self._tx.tx_seq):
@@ -350,11 +414,12 @@ class Pump:
     async def _message_at_once(self, event: LogicalMessage) -> None:
         record = await self._plans.logical_message(event, None)
         self._position.message(event.lsn)
-        await self._add(Chunk([record], len(event.content) + 256, self._commit_position(transactions=0)))
+        await self._add(Chunk([record], len(event.content) + 256, self.commit_position()))
 
     async def _relation(self, event: RelationSeen) -> None:
         relation = event.relation
         self._plans.describe(relation)
+        self._copies.described(relation)
         self._counts.relation(relation.relid, f"{relation.schema}.{relation.name}")
 
     async def _nothing(self, event: TypeSeen | Skipped) -> None:
@@ -377,9 +442,10 @@ class Pump:
             self._counts.duplicates(1)
             return
         tx, self._tx = self._tx, None
+        self._copies.committed(tx.info.xid)
         self._partial.ended(tx.tx_seq)
         commit_us = event.info.commit_pg_us + POSTGRES_EPOCH_US
         self._position.committed(event.info.commit_lsn, event.end_lsn, commit_us)
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
-        await self._add(Chunk(end, 256 * len(end), self._commit_position(transactions=1)))
+        await self._add(Chunk(end, 256 * len(end), self.commit_position(transactions=1)))

@@ -22,7 +22,7 @@ from cdcd.clock import monotonic_us
 from cdcd.errors import RecordTooLarge, TransactionTooLarge
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
-from cdcd.model import Progress, Record, SourceIdentity
+from cdcd.model import CopyState, Progress, Record, SourceIdentity
 from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
@@ -142,6 +142,7 @@ class Writer:
         self._observer = observer
         self._safe = SafeLsn(durable_lsn)
         self._phase: str | None = None
+        self._copy: CopyState | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._settled = asyncio.Event()
@@ -185,6 +186,7 @@ class Writer:
 
     def begin_at(self, commit_position: CommitPosition) -> None:
         """Set the commit position before the first chunk."""
+        self._copy = commit_position.copy
         self._group.begin_at(commit_position)
 
     # --- called by the pump ---
@@ -203,6 +205,12 @@ class Writer:
                 await self._room.wait()
         finally:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
+
+    async def wait_until_below(self, waiting_bytes: int) -> None:
+        """Wait until at most so many bytes were added and are not with the sink yet."""
+        while self._group.waiting_bytes > waiting_bytes:
+            self._room.clear()
+            await self._room.wait()
 
     def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:
         """Note that everything up to `commit_position` was received and needs no record (F11).
@@ -410,8 +418,9 @@ class Writer:
         commit_position = self._group.idle_position
         if commit_position is None:
             return False
-        # The end of a snapshot is written although its position is that of the rows.
-        return commit_position.end_lsn > self._safe.lsn or self._phase not in (None, commit_position.phase)
+        # The end of a snapshot is written although its position is that of the rows; so is a state of its tables.
+        is_new = self._phase not in (None, commit_position.phase) or commit_position.copy is not self._copy
+        return is_new or commit_position.end_lsn > self._safe.lsn
 
     def _idle_is_due(self) -> bool:
         return self._has_idle_position() and (
@@ -433,7 +442,7 @@ class Writer:
         hit("committed")
         self._is_open = False
         self._cooled_down_us = self._clock_us() + self._commit_cooldown_us
-        self._phase = commit_position.phase
+        self._phase, self._copy = commit_position.phase, commit_position.copy
         if rows:
             self._is_busy = min(rows, transactions) > 1
         if self._ahead is not None:

@@ -19,6 +19,7 @@ from cdcd.config import Config
 from cdcd.errors import EXIT_CONFIG, EXIT_FAILURE, EXIT_FORCED
 from cdcd.extensions import implementation, is_fallback
 from cdcd.monitoring.heartbeat import Heartbeat
+from cdcd.monitoring.new_tables import NewTables
 from cdcd.monitoring.partition_monitor import PartitionMonitor
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.server_monitor import ServerMonitor
@@ -38,6 +39,8 @@ from cdcd.process.supervisor import Supervisor
 from cdcd.registry.confluent import Registry
 from cdcd.sink.names import topic_of_table
 from cdcd.sink.schemas import SchemaTopic
+from cdcd.snapshot.admin_page import SnapshotPages
+from cdcd.snapshot.control import SnapshotControl
 from cdcd.version import __version__
 
 _LOG = structlog.stdlib.get_logger("cdcd.main")
@@ -70,7 +73,7 @@ async def _run(config: Config) -> int:
     monitor = ServerMonitor(
         config.source_settings(), status, publications, partitions, guard, supervisor.fail_session
     )
-    admin = _admin(config, status, schemas, monitor, supervisor.retry.set)
+    admin = _admin(config, status, schemas, monitor, supervisor.retry.set, supervisor.commands)
     try:
         port = await admin.start()
     except OSError as error:
@@ -119,6 +122,7 @@ def _publication_monitor(config: Config, status: Status) -> PublicationMonitor:
         status.metrics,
         halts_at_removal=publication.table_removed == "halt",
         topic_of=topic_of_table(config.sink.topics.template, config.name),
+        new_tables=NewTables(config.snapshot.new_tables_policy),
     )
 
 
@@ -141,6 +145,7 @@ def _admin(
     schemas: Registry | SchemaTopic,
     monitor: ServerMonitor,
     resume: Callable[[], None],
+    snapshots: SnapshotControl,
 ) -> AdminServer:
     async def metrics() -> bytes:
         await monitor.sample()
@@ -156,6 +161,7 @@ def _admin(
         status=status.page,
         schemas=ServedSchemas(schemas) if isinstance(schemas, SchemaTopic) else None,
         resume=resume,
+        snapshots=SnapshotPages(snapshots, config.name),
         host_names=config.admin.host_names,
     )
 

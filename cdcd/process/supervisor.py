@@ -28,11 +28,13 @@ from cdcd.monitoring.status import Status
 from cdcd.process.backoff import delay_s
 from cdcd.process.hints import adapt_hint
 from cdcd.process.release import release_session
+from cdcd.recovery.new_snapshot import is_resolved_by
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
 from cdcd.session.queries import slot_holders
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.session import Session
+from cdcd.session.snapshot_commands import SnapshotCommands
 from cdcd.session.stale_tables import StaleTables
 from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
@@ -54,11 +56,15 @@ class InternalError(CdcdError):
 
 @dataclass(frozen=True, slots=True)
 class SessionOutcome:
-    """The end of a session: its error, None if in order; the durable LSN, and whether the session advanced it."""
+    """The end of a session: its error, None if in order; the durable LSN, and whether the session advanced it.
+
+    `may_resnapshot`: the error is not the decision of a start, so the next start may decide for a new snapshot.
+    """
 
     error: CdcdError | None = None
     durable_lsn: Lsn = INVALID_LSN
     has_advanced: bool = False
+    may_resnapshot: bool = False
 
 
 class Supervisor:
@@ -71,6 +77,7 @@ class Supervisor:
         schemas: Registry | SchemaTopic,
         publications: PublicationMonitor,
     ) -> None:
+        self.commands = SnapshotCommands(status)
         self._config = config
         self._status = status
         self._schemas = schemas
@@ -78,6 +85,7 @@ class Supervisor:
         self._limits = Limits()
         self._stale = StaleTables()
         self._crashes = ServerCrashes()
+        self._is_snapshot_due = config.snapshot.mode == "always"
         status.waits.blocker_queries |= {
             "slot_held": lambda: slot_holders(config.source_settings()),
             "disk": lambda: room_below(config.buffer.spill_dir or Path(gettempdir())),
@@ -118,7 +126,7 @@ class Supervisor:
                 return error.exit_status
             await release_session(error)
             self._status.failed(error)
-            if error.retry is Retry.OPERATOR or self._retries_are_exhausted(error, outcome):
+            if self._halts(error, outcome):
                 await self._halt(error)
                 failures = self._met = 0
                 continue
@@ -133,7 +141,7 @@ class Supervisor:
         self._background_error = None
         pending, self._pending = self._pending, None
         if pending is not None:
-            return SessionOutcome(pending)
+            return SessionOutcome(pending, may_resnapshot=True)
         try:
             self._running = Session(
                 self._config,
@@ -145,6 +153,8 @@ class Supervisor:
                 self._limits,
                 self._stale,
                 self._crashes,
+                self._is_snapshot_due,
+                self.commands,
             )
             await self._running.run()
         except CdcdError as error:
@@ -155,8 +165,14 @@ class Supervisor:
             _LOG.exception("internal_error")
             return self._ended_by(InternalError(f"{type(error).__name__} in a session"))
         finally:
+            self._is_snapshot_due &= self._running is None or not self._running.has_begun_copy
             self._running = None
         return SessionOutcome()
+
+    def _halts(self, error: CdcdError, outcome: SessionOutcome) -> bool:
+        if outcome.may_resnapshot and is_resolved_by(self._config.snapshot.mode, error):
+            return self._is_met_too_often(outcome)  # the next start takes a new snapshot, or raises its halt
+        return error.retry is Retry.OPERATOR or self._retries_are_exhausted(error, outcome)
 
     def _retries_are_exhausted(self, error: CdcdError, outcome: SessionOutcome) -> bool:
         """Count an error of the class LIMITED; return whether it has occurred too often."""
@@ -164,6 +180,9 @@ class Supervisor:
             return False
         if isinstance(error, SnapshotStale):
             return self._stale.is_given_up(error)
+        return self._is_met_too_often(outcome)
+
+    def _is_met_too_often(self, outcome: SessionOutcome) -> bool:
         # A part of a large transaction is an advance that no LSN shows.
         is_farther = outcome.has_advanced or outcome.durable_lsn > self._met_lsn
         self._met_lsn, self._met = outcome.durable_lsn, 1 if is_farther else self._met + 1
@@ -184,11 +203,10 @@ class Supervisor:
         # If a monitor found an error while the session was closing for another one, the monitor's error counts.
         if self._background_error is not None and error.retry in (Retry.AUTO, Retry.LIMITED):
             error = self._background_error
-        return (
-            SessionOutcome(error)
-            if session is None
-            else SessionOutcome(error, session.durable_lsn, session.has_advanced)
-        )
+        if session is None:
+            return SessionOutcome(error)
+        may_resnapshot = session.has_begun or error is self._background_error
+        return SessionOutcome(error, session.durable_lsn, session.has_advanced, may_resnapshot)
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)

@@ -26,6 +26,7 @@ from cdcd.errors import (
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.model import CopyState, PreparedBefore, Progress, began_at
 from cdcd.recovery import halts
+from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode
 
 
 class Slot(Protocol):
@@ -117,10 +118,20 @@ class Wanted:
 
     slot: str
     create_slot: bool
-    snapshot: bool
+    mode: Mode
     two_phase: bool = False
-    snapshot_only: bool = False
-    """No stream follows the snapshot, so a complete one needs no slot."""
+    is_due: bool = False
+    """Whether a process with `always` has yet to begin its snapshot."""
+
+    @property
+    def snapshot(self) -> bool:
+        """Whether a first start copies the tables."""
+        return self.mode in COPYING_MODES
+
+    @property
+    def snapshot_only(self) -> bool:
+        """Whether no stream follows the snapshot, so that a complete one needs no slot."""
+        return self.mode == "initial_only"
 
 
 def verdict(
@@ -207,16 +218,21 @@ def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) 
 
 
 def _how_ahead(stored: Progress, slot: Slot) -> str:
-    """Return how a slot got beyond the stored position, as far as its state shows.
-
-    A slot is created at the end of the WAL, and its restart LSN never moves back: a restart LSN below the stored
-    position proves that this is the slot which cdcd has read.
-    """
-    if slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn:
+    """Return how a slot got beyond the stored position, as far as its state shows."""
+    if is_known_slot(slot, stored):
         return "another consumer has read or advanced it"
     if stored.identity.two_phase not in (None, slot.two_phase):
         return "it was dropped and created again, with another two_phase"
     return "it was dropped and created again, or another consumer has read or advanced it"
+
+
+def is_known_slot(slot: Slot, stored: Progress) -> bool:
+    """Return whether this is provably the slot that cdcd has read.
+
+    A slot is created at the end of the WAL, and its restart LSN never moves back, so a restart LSN below the stored
+    position proves it.
+    """
+    return slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn
 
 
 def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: Wanted) -> Snapshot:
@@ -259,8 +275,8 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
     is_left = stored.snapshot_tables or (stored.copy is not None and stored.copy.pending)
     if is_left and not wanted.snapshot:
         raise SourceSetup(
-            "a snapshot was interrupted, and with snapshot.mode: never its rows would remain incomplete",
-            hint="set snapshot.mode: initial to take it again, or choose another name",
+            f"a snapshot was interrupted, and with snapshot.mode: {wanted.mode} its rows would remain incomplete",
+            hint="set snapshot.mode: initial to complete it, or choose another name",
             slot=wanted.slot,
         )
 

@@ -13,7 +13,6 @@ Every method here blocks and belongs in a thread.
 
 from __future__ import annotations
 
-import http.client
 import json
 import threading
 import time
@@ -30,7 +29,8 @@ from cdcd.errors import (
 from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
-from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, RestClient, TokenUnavailable, is_plain
+from cdcd.registry.client import is_transport, new_client
+from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, TokenUnavailable
 from cdcd.registry.schema_cache import SchemaCache, VersionCache
 from cdcd.registry.settings import RegistrySettings, client_properties
 from cdcd.schema.compatibility import Difference, level_differences
@@ -53,6 +53,8 @@ _UNAUTHORISED = frozenset({401, 403})
 _MAX_REASON_CHARACTERS = 500
 _SILENT_S = 15.0
 _ABSENT_FOR_S = 2.0
+_VERIFIED_FOR_S = 1.0
+"""For this long, a check that the registry has its data counts: the first schemas of many tables need one check."""
 
 
 def _unobserved(operation: str, code: str) -> None:
@@ -74,6 +76,8 @@ class Registry:
         """Whether the registry accepts a level for a subject without a schema."""
         self._client: Client | None = None
         self._verified = 0
+        self._verified_s = -_VERIFIED_FOR_S
+        """The time of the last check that found no loss, by the same registry."""
         self._levels: dict[str, str] = {}
         self._forcing = threading.RLock()
         self._silent_until_s = 0.0
@@ -140,6 +144,7 @@ class Registry:
         subjects = self._cache.subjects
         if not subjects:
             return
+        begun_s = time.monotonic()
         self._verified += 1
         subject = subjects[self._verified % len(subjects)]
         try:
@@ -148,6 +153,13 @@ class Registry:
             if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
                 return  # without the right to read, a missing subject is not a proof of loss
             raise self._lost("a subject that is in use", subject) from refusal
+        self._verified_s = begun_s
+
+    def _verify_unless_lately(self) -> None:
+        if time.monotonic() - self._verified_s < _VERIFIED_FOR_S:
+            self._put_levels_back()
+        else:
+            self.verify_next()
 
     @property
     def knows_any(self) -> bool:
@@ -186,6 +198,7 @@ class Registry:
         """Close the connection; the cache stays valid."""
         client, self._client = self._client, None
         self._version_cache = VersionCache("")
+        self._verified_s = -_VERIFIED_FOR_S
         if client is not None:
             client.close()
 
@@ -242,7 +255,7 @@ class Registry:
         if found is not None:
             return found
         self._refuse_unregistered(subject, text)
-        self.verify_next()
+        self._verify_unless_lately()
         if not is_subject:
             return self._create_subject(subject, text)
         if is_forced:
@@ -399,8 +412,9 @@ class Registry:
             raise
         except Exception as error:
             was_closed = client is not None and self._client is not client  # by another thread, meanwhile
-            if was_closed or _is_transport(error):
+            if was_closed or is_transport(error):
                 self._observe(operation, "unreachable")
+                self._verified_s = -_VERIFIED_FOR_S
                 reason = clean(f"{type(error).__name__}: {error}", _MAX_REASON_CHARACTERS)
                 raise RegistryUnavailable(
                     f"{operation}: {reason}", url=self._settings.url, subject=subject
@@ -419,18 +433,10 @@ class Registry:
     def _connected(self) -> Client:
         if self._client is None:
             try:
-                self._client = _client(client_properties(self._settings))
+                self._client = new_client(client_properties(self._settings))
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"registry: the client refuses its properties: {error}") from error
         return self._client
-
-
-def _client(properties: Mapping[str, object]) -> Client:
-    if is_plain(properties):
-        return RestClient(properties)
-    from cdcd.registry.confluent_client import ConfluentClient  # with OAuth, 17 MiB
-
-    return ConfluentClient(properties)
 
 
 def _avro_of(schema: Registered, subject: str) -> Any:
@@ -446,12 +452,6 @@ def _avro_of(schema: Registered, subject: str) -> Any:
         "(registry.subjects)",
         subject=subject,
     )
-
-
-def _is_transport(error: Exception) -> bool:
-    """Whether it is a network failure; Confluent's client does not translate its HTTP library's exceptions."""
-    is_ours = isinstance(error, OSError | http.client.HTTPException)
-    return is_ours or type(error).__module__.partition(".")[0] in {"httpx", "httpx2"}
 
 
 def _refusal(error: RegistryErrorAnswer, operation: str, subject: str) -> CdcdError:

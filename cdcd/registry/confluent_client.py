@@ -77,9 +77,12 @@ class ConfluentClient:
             one = (
                 client.get_latest_version(subject) if number is None else client.get_version(subject, number)
             )
-            return Registered(one.schema.schema_str or "", one.schema.schema_type or "AVRO")
+            return _registered(one.schema, one.schema_id)
 
         return self._ask(ask)
+
+    def by_id(self, number: int) -> Registered:  # noqa: D102
+        return self._ask(lambda client: _registered(client.get_schema(number), number))
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
         schema = Schema(text, schema_type="AVRO")
@@ -109,3 +112,7 @@ class ConfluentClient:
         except OAuthTokenError as error:
             raise TokenUnavailable from error
         return result
+
+
+def _registered(schema: Schema, number: int | None) -> Registered:
+    return Registered(schema.schema_str or "", schema.schema_type or "AVRO", number)

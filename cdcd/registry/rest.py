@@ -84,10 +84,11 @@ class TokenUnavailable(Exception):
 
 
 class Registered(NamedTuple):
-    """One version of a subject; `kind` is "AVRO", or another format's name."""
+    """A registered schema; `kind` is "AVRO", or another format's name; `schema_id` is None if the reply had none."""
 
     text: str
     kind: str
+    schema_id: int | None
 
 
 class Client(Protocol):
@@ -99,6 +100,9 @@ class Client(Protocol):
 
     def version(self, subject: str, number: int | None) -> Registered:
         """Return one version; for None, the newest."""
+
+    def by_id(self, number: int) -> Registered:
+        """Return the schema with this id."""
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:
         """Return the id of an Avro schema registered under the subject."""
@@ -161,7 +165,10 @@ class RestClient:
     def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
         which = "latest" if number is None else number
         found = self._ask("GET", f"subjects/{_in_path(subject)}/versions/{which}")
-        return Registered(str(found["schema"] or ""), str(found.get("schemaType") or "AVRO"))
+        return _registered(found, found.get("id"))
+
+    def by_id(self, number: int) -> Registered:  # noqa: D102
+        return _registered(self._ask("GET", f"schemas/ids/{number}"), number)
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
         return self._send_schema(f"subjects/{_in_path(subject)}", text, normalize)
@@ -300,6 +307,10 @@ def _json_of(status: int, content: bytes) -> Any:
         return found
     reported = found if isinstance(found, dict) else {}
     raise RegistryErrorAnswer(status, reported.get("error_code"), reported.get("message"))
+
+
+def _registered(found: Any, number: int | None) -> Registered:
+    return Registered(str(found["schema"] or ""), str(found.get("schemaType") or "AVRO"), number)
 
 
 def whole(value: Any) -> int:

@@ -20,11 +20,16 @@ import structlog
 
 from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.snapshot.table import CopiedRows, Planned, SnapshotReader, concerns_a_table
+from cdcd.snapshot.table import CopiedRows, Planned, SnapshotReader, TableLocked, concerns_a_table
 from cdcd.snapshot.units import CopyUnit
 from cdcd.threads import settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+LOCK_PATIENCE_MS = 5_000
+"""How long a connection waits for the lock of a table before it copies other tables first."""
+_LOCKED_HINT = (
+    "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
+)
 BATCHES_AHEAD = 3
 """For each connection, batches that were read and not consumed."""
 
@@ -51,7 +56,7 @@ class CopyWorkers:
         lsn: Lsn,
         workers: int,
     ) -> None:
-        self.units, self.estimates = planned
+        self.units, self.estimates, self.partitions = planned
         self._waiting = deque(self.units)
         self._left = len(self.units)
         self._new_reader = new_reader
@@ -62,6 +67,8 @@ class CopyWorkers:
         self._room = threading.Semaphore(BATCHES_AHEAD * self.count)
         self._is_cancelled = False
         self._failed: set[int] = set()
+        self._locked: dict[int, str] = {}
+        self._working = self.count
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | BaseException] = asyncio.Queue()
@@ -99,47 +106,69 @@ class CopyWorkers:
     # --- in the threads ---
 
     def _work(self, reader: SnapshotReader | None) -> None:
-        if reader is None and (reader := self._another()) is None:
-            return
         with contextlib.suppress(_Cancelled):
-            while (unit := self._next()) is not None:
-                reader = self._copy(reader, unit)
-            reader.release()
+            reader = self._another() if reader is None else reader
+            while reader is not None and (unit := self._next()) is not None:
+                reader = self._copy(reader, *unit)
+            if reader is not None:
+                reader.release()
 
-    def _copy(self, reader: SnapshotReader, unit: CopyUnit) -> SnapshotReader:
+    def _copy(self, reader: SnapshotReader, unit: CopyUnit, lock_patience_ms: int) -> SnapshotReader | None:
         """Copy a unit; return the reader of the next one: after an error, a connection is not used again."""
         if unit.table.relid in self._failed:
             self._put(Piece(unit, None))
             return reader
         try:
-            for rows in reader.copy(unit, self._lsn):
+            for rows in reader.copy(unit, self._lsn, lock_patience_ms):
                 self._put(Piece(unit, rows))
             self._put(Piece(unit, None))
+        except TableLocked as locked:
+            self._defer(unit, str(locked))
         except CdcdError as error:
             if not concerns_a_table(error):
                 raise
             self._failed.add(unit.table.relid)
             self._put(Piece(unit, error))
             reader.close()
-            reader = self._new_reader()
-            with self._lock:
-                self._readers.append(reader)
+            return self._another()
         return reader
 
+    def _defer(self, unit: CopyUnit, holders: str) -> None:
+        """Copy the units of a locked table after those of the other tables."""
+        relid = unit.table.relid
+        with self._lock:
+            same = [one for one in self._waiting if one.table.relid == relid]
+            others = [one for one in self._waiting if one.table.relid != relid]
+            self._waiting = deque([*others, unit, *same])
+            is_known, self._locked[relid] = self._locked.get(relid) == holders, holders
+        if not is_known:
+            _LOG.warning("table_locked", table=unit.table.title, held_by=holders or None, hint=_LOCKED_HINT)
+
     def _another(self) -> SnapshotReader | None:
+        """Return a reader with a connection of its own; None if the other threads copy what is left."""
         try:
             reader = self._new_reader()
         except SourceUnavailable as error:
-            # Too many connections, for example. If the server is unavailable, the first reader finds out.
+            # Too many connections, for example. If the server is unavailable, another reader finds out.
+            with self._lock:
+                self._working -= 1
+                if self._waiting and not self._working:
+                    raise
             _LOG.warning("snapshot_worker_missing", error=str(error))
             return None
         with self._lock:
             self._readers.append(reader)
         return reader
 
-    def _next(self) -> CopyUnit | None:
+    def _next(self) -> tuple[CopyUnit, int] | None:
+        """Return the next unit, and how long to wait for its table: without a limit if no other table is left."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting and not self._is_cancelled else None
+            if not self._waiting or self._is_cancelled:
+                self._working -= 1
+                return None
+            unit = self._waiting.popleft()
+            has_others = any(one.table.relid != unit.table.relid for one in self._waiting)
+            return unit, LOCK_PATIENCE_MS if has_others else 0
 
     def _put(self, piece: Piece) -> None:
         self._room.acquire()

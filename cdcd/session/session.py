@@ -36,11 +36,13 @@ from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import own_topics
 from cdcd.monitoring.status import Status
 from cdcd.pipeline.buffers import Buffers, waiting_share
+from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.dead_letters import DeadLetters
 from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.partial_transaction import numbered_by
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
@@ -49,11 +51,14 @@ from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
 from cdcd.session.gap import mark_gap
+from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
 from cdcd.session.option_downgrade import unsafe_options
 from cdcd.session.queries import is_any_rolled_back, prepared_before_slot
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import warn_of_halts
 from cdcd.session.server_crashes import ServerCrashes
+from cdcd.session.snapshot_commands import SnapshotCommands
 from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.stale_tables import StaleTables
 from cdcd.session.start_state import SessionStart, StartState, position_before
@@ -106,13 +111,17 @@ class Session:
         limits: Limits | None = None,
         stale: StaleTables | None = None,
         crashes: ServerCrashes | None = None,
+        is_snapshot_due: bool = False,
+        commands: SnapshotCommands | None = None,
     ) -> None:
+        self._commands = SnapshotCommands(status) if commands is None else commands
         self._config = config
         self._last_error = last_error
         self._stale = StaleTables() if stale is None else stale
         self._crashes = ServerCrashes() if crashes is None else crashes
         self._status = status
         self._publications = publications
+        self._is_snapshot_due = is_snapshot_due
         self._stop = stop
         self._source = config.source_settings()
         self._rotation = Rotation(config)  # first, so that it hashes the files before a client reads them
@@ -143,6 +152,8 @@ class Session:
         self._failure: CdcdError | None = None
         self._loop = asyncio.get_running_loop()
         self._start_lock = StartLock(self._source, self._fail_from_thread)
+        self.has_begun_copy = False
+        """Whether the session has begun a snapshot, or continued an interrupted one."""
         self.has_streamed = False
         """Whether the session has opened the stream."""
         self.asked_us: int | None = None
@@ -152,6 +163,11 @@ class Session:
     def durable_lsn(self) -> int:
         """The end LSN that is durable in Kafka, 0 before the session knows it."""
         return INVALID_LSN if self._writer is None else self._writer.safe_lsn
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the session has decided where it begins: a later error may change the next session's decision."""
+        return self._writer is not None
 
     @property
     def has_advanced(self) -> bool:
@@ -172,7 +188,13 @@ class Session:
         is_memory_short = False
         try:
             session_start = SessionStart(
-                self._config, self._clients, self._status, self._publications, self._last_error, self._crashes
+                self._config,
+                self._clients,
+                self._status,
+                self._publications,
+                self._last_error,
+                self._crashes,
+                is_snapshot_due=self._is_snapshot_due,
             )
             async with in_background(self._raise_failure()) as background:
                 # F69: before the sink is opened. That would fence a daemon that copies, when no session holds the
@@ -315,12 +337,15 @@ class Session:
 
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume | None:
         """Create the slot and copy; return where the stream begins, None if no stream follows."""
+        self.has_begun_copy = True
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
         handover = SnapshotHandover(
             self._config, self._clients, self._plans, writer, self._new_context, self._status, self._stale
         )
-        return await handover.run(begin, start_state.server, self._durable_us)
+        resume = await handover.run(begin, start_state.server, self._durable_us)
+        self._publications.copied(handover.copied)
+        return resume
 
     # --- the stream ---
 
@@ -340,10 +365,11 @@ class Session:
         self._start_lock.release()  # the slot is held from here on
         try:
             before = await self._prepared_before(begin)
-            streaming = self._new_streaming(stream, begin, start_state, before, writer, spill)
+            streaming, copying = self._new_streaming(stream, begin, start_state, before, writer, spill)
             streaming.begin(position_before(begin, start_state, before, self._durable_us))
-            self._note_streaming(stream, begin, start_state)
-            await self._stream_to_its_end(streaming, start_state.options, writer, background)
+            with self._commands.attached(copying):  # before /status says that the session streams
+                self._note_streaming(stream, begin, start_state)
+                await self._stream_to_its_end(streaming, copying, start_state.options, writer, background)
         finally:
             await stream.close()
             self._status.source_closed()
@@ -362,7 +388,7 @@ class Session:
         before: PreparedBefore,
         writer: Writer,
         spill: SpillPool,
-    ) -> Streaming:
+    ) -> tuple[Streaming, IncrementalSnapshots]:
         options = start_state.options
         stream.batches_transactions = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
         self._plans.begin_stream(is_sure=options.streaming == "off")
@@ -377,6 +403,7 @@ class Session:
         )
         memory = self._config.buffer.memory
         self._buffers = buffers = Buffers(spill, writer.flush, memory, self._status.waiting_for_disk)
+        copies = TableCopies(begin.copy)
         pump = Pump(
             assembler,
             self._plans,
@@ -388,11 +415,34 @@ class Session:
             any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
             part=start_state.part,
             floors=Floors(begin.copy),
+            copies=copies,
         )
-        return Streaming(stream, assembler, pump, writer, self._status)
+        emitter = ChunkEmitter(
+            pump,
+            copies,
+            writer,
+            self._new_context,
+            stream.ask_for_position,
+            self._plans.snapshot_metadata if self._config.format.transactions else None,
+        )
+        copying = new_incremental_snapshots(
+            self._config,
+            start_state,
+            self._clients,
+            self._plans,
+            copies,
+            emitter,
+            pump,
+            writer,
+            self._commands.table_reports,
+            self._status,
+            self._new_context,
+        )
+        return Streaming(stream, assembler, pump, writer, self._status, emitter.turn), copying
 
     def _note_streaming(self, stream: ReplicationStream, begin: Resume, start_state: StartState) -> None:
         options = start_state.options
+        self._publications.new_tables.streams()
         self._status.streaming(
             start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
         )
@@ -408,13 +458,18 @@ class Session:
         self.has_streamed = True
 
     async def _stream_to_its_end(
-        self, streaming: Streaming, options: StreamOptions, writer: Writer, background: BackgroundTasks
+        self,
+        streaming: Streaming,
+        copying: IncrementalSnapshots,
+        options: StreamOptions,
+        writer: Writer,
+        background: BackgroundTasks,
     ) -> None:
         """Stream until `stop` is set, then commit the complete transactions; or raise the error of the stream."""
         flush_s = self._config.shutdown_timeout_ms / 2000
         try:
             with unsafe_options(options, self._last_error, slot=self._source.slot):
-                await background.or_failure(self._until_stopped(streaming))
+                await background.or_failure(self._until_stopped(streaming, copying))
         except SourceUnavailable:
             if not self._clients.is_exactly_once:
                 writer.drop_partial_tail()
@@ -423,11 +478,13 @@ class Session:
         writer.drop_partial_tail()
         await flush_in_time(background.or_failure(writer.flush()), flush_s)
 
-    async def _until_stopped(self, streaming: Streaming) -> None:
+    async def _until_stopped(self, streaming: Streaming, copying: IncrementalSnapshots) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
         # for the turn (the server sends its changes again).
         with contextlib.suppress(Stopped):
-            await or_stop(streaming.run(), self._stop)
+            works = background_work(self._config, copying, self._publications)
+            async with in_background(*works) as background:
+                await background.or_failure(or_stop(streaming.run(), self._stop))
 
     async def _close(self) -> None:
         self._start_lock.release()

@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -20,11 +23,19 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.lock_watch import Report, unreported
 from cdcd.source.settings import SourceSettings
-from cdcd.source.slot import CreatedSlot, create_slot, drop_slot, read_slot
+from cdcd.source.slot import (
+    HELD_BY_A_LOST_SESSION,
+    CreatedSlot,
+    create_slot,
+    drop_slot,
+    end_temporary,
+    read_slot,
+)
 from cdcd.threads import settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 GIVING_UP_S = 3.0
+T = TypeVar("T")
 
 
 async def create_slot_in_thread(
@@ -44,31 +55,41 @@ async def create_slot_in_thread(
     When cancelled during this wait, the function cancels the creation on the server before it returns, so that no
     session holds the slot afterwards.
     """
-    given_up = threading.Event()
-    making = start_in_thread(
-        create_slot_for_snapshot,
-        settings,
-        expected,
-        drop_first,
-        has_snapshot,
-        given_up,
-        report,
-        is_temporary,
+    return await given_up_when_cancelled(
+        lambda given_up: create_slot_for_snapshot(
+            settings, expected, drop_first, has_snapshot, given_up, report, is_temporary
+        ),
+        CreatedSlot.close,
     )
+
+
+def _keep(_result: object) -> None:
+    """Do nothing with a result that comes too late."""
+
+
+async def given_up_when_cancelled(
+    work: Callable[[threading.Event], T], discard: Callable[[T], None] = _keep
+) -> T:
+    """Run a blocking call in a thread. When cancelled, set its event and wait for its end for a short time.
+
+    `discard` is called with a result that comes after that.
+    """
+    given_up = threading.Event()
+    working = start_in_thread(work, given_up)
     try:
-        return await asyncio.shield(making)
+        return await asyncio.shield(working)
     except asyncio.CancelledError:
         given_up.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVING_UP_S):
-                await settled(making)
-        making.add_done_callback(_close_created)
+                await settled(working)
+        working.add_done_callback(partial(_discard, discard))
         raise
 
 
-def _close_created(making: asyncio.Future[CreatedSlot]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.result().close()
+def _discard(discard: Callable[[T], None], working: asyncio.Future[T]) -> None:
+    if not working.cancelled() and working.exception() is None:
+        discard(working.result())
 
 
 def create_slot_for_snapshot(
@@ -99,6 +120,10 @@ def create_slot_for_snapshot(
             is_temporary=is_temporary,
         )
     except SlotUnusable as error:
+        if is_temporary:
+            with contextlib.closing(connect_sql(settings)) as connection:
+                end_temporary(connection, settings.slot)
+            raise SlotActive(f"{error.message}: {HELD_BY_A_LOST_SESSION}", slot=settings.slot) from error
         # The slot did not exist a moment ago: another cdcd creates it, whose producer ours has fenced already.
         raise SlotActive(f"{error.message}: another cdcd was creating it", slot=settings.slot) from error
     _LOG.info("slot_created", slot=settings.slot, consistent_point=format_lsn(created.consistent_point))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
@@ -24,12 +25,13 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
-from cdcd.model import POSTGRES_EPOCH_US, Relation, RowBatch, SnapshotMarker, TransactionInfo
-from cdcd.pipeline.plans import Plans
+from cdcd.model import POSTGRES_EPOCH_US, Record, Relation, RowBatch, SnapshotMarker, TransactionInfo
+from cdcd.schema.codec import Op
+from cdcd.schema.policy import Policies
+from cdcd.schema.resolve import resolve
 from cdcd.session.copy_workers import CopyWorkers
-from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
-from cdcd.snapshot.units import CopiedTable
+from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
@@ -51,21 +53,48 @@ class Counts(Protocol):
     def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
 
 
+class CopyPlans(Protocol):
+    """The plans of the copied rows."""
+
+    by_relid: dict[int, RelationPlan]
+
+    async def plan_tables(self, relations: Sequence[Relation]) -> list[RelationPlan]: ...  # noqa: D102
+    async def snapshot_metadata(  # noqa: D102
+        self, tx: TransactionContext, table: str, rows: int | None, now_ms: int
+    ) -> Record: ...
+
+
+class Positions(Protocol):
+    """What is copied, and the position after it: see `CopyProgress`."""
+
+    @property
+    def tx_seq(self) -> int: ...  # noqa: D102
+    @tx_seq.setter
+    def tx_seq(self, tx_seq: int) -> None: ...
+    def is_begun(self, topic: str) -> bool: ...  # noqa: D102
+    def begin(self, topic: str) -> None: ...  # noqa: D102
+    def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None: ...  # noqa: D102
+    def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None: ...  # noqa: D102
+    def complete(self, relid: int) -> None: ...  # noqa: D102
+    def so_far(self) -> CommitPosition: ...  # noqa: D102
+
+
 class Snapshotter:
-    """Copies the tables of one exported snapshot into the writer."""
+    """Copies the tables of one exported snapshot into the writer. `failures`: by relid, those that it cannot copy."""
 
     def __init__(
         self,
-        plans: Plans,
+        plans: CopyPlans,
         add: Add,
         new_context: Callable[[TransactionInfo], TransactionContext],
         counts: Counts,
-        progress: CopyProgress,
+        progress: Positions,
         *,
         point_lsn: Lsn,
         mark_first: Mark | None = None,
+        has_metadata: bool = False,
     ) -> None:
-        """`point_lsn`: the snapshot's consistent point.
+        """`point_lsn`: the snapshot's consistent point. `has_metadata`: the topic of transactions has BEGIN and END.
 
         `mark_first`: with at_least_once, readers see rows before a commit, so a progress record is written first.
         """
@@ -75,8 +104,12 @@ class Snapshotter:
         self._progress = progress
         self._point_lsn = point_lsn
         self._mark_first = mark_first
+        self._has_metadata = has_metadata
+        self._rows: dict[int, int] = {}
+        """By relid, the rows of each table whose BEGIN is written."""
         self._contexts = self._all_contexts(new_context)
-        self._tx_seq = 0
+        self._tx_seq = progress.tx_seq
+        self.failures: dict[int, CdcdError] = {}
 
     def _all_contexts(
         self, new_context: Callable[[TransactionInfo], TransactionContext]
@@ -113,12 +146,15 @@ class Snapshotter:
         for plan in plans:
             tx = self._numbered(SnapshotMarker.INNER)
             records = encode_truncate(plan, lsn=self._point_lsn, cascade=False, restart_identity=False, tx=tx)
-            self._tx_seq = tx.tx_seq
+            self._tx_seq = self._progress.tx_seq = tx.tx_seq
             await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
 
     async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> CdcdError | None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
-        failures: dict[int, CdcdError] = {}
+        self._progress.plan(workers.units, workers.partitions)
+        # A unit's last row leaves with the next rows of its table.
+        ended: dict[int, list[CopyUnit]] = {}
+        failures = self.failures
         async with contextlib.aclosing(workers.pieces()) as pieces:
             async for unit, rows in pieces:
                 relid = unit.table.relid
@@ -128,9 +164,11 @@ class Snapshotter:
                     continue
                 if rows is not None:
                     await self._write(markers.add(relid, *rows), plan_of)
+                    self._progress.complete_units(ended.pop(relid, ()), plan_of[relid].topic)
                     hit("in_snapshot")
                     continue
                 left[relid] -= 1
+                ended.setdefault(relid, []).append(unit)
                 if not left[relid]:
                     await self._write(markers.end(relid), plan_of)
         await self._write(markers.finish(), plan_of)
@@ -141,16 +179,37 @@ class Snapshotter:
     async def _write(self, all_marked: list[Marked], plan_of: Mapping[int, RelationPlan]) -> None:
         for marked in all_marked:
             plan = plan_of[marked.relid]
+            begin = await self._begun(marked.relid, plan)
             if isinstance(marked, TableComplete):
-                self._progress.complete(marked.relid)
-                self._counts.snapshot_table_done(plan.table)
+                await self._complete(marked.relid, plan, begin)
                 continue
             self._progress.begin(plan.topic)
             batch, tx = marked.batch, self._numbered(marked.marker)
-            records = encode_batch(batch, self._plans.by_relid, tx)
-            self._tx_seq = tx.tx_seq
+            records = [*begin, *encode_batch(batch, self._plans.by_relid, tx)]
+            self._tx_seq = self._progress.tx_seq = tx.tx_seq
+            self._rows[marked.relid] += batch.count
             self._counts.snapshot_rows(plan.table, batch)
             await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._progress.so_far()))
+
+    async def _begun(self, relid: int, plan: RelationPlan) -> list[Record]:
+        """Return the BEGIN of a table's snapshot, if it is wanted and not written yet."""
+        if relid in self._rows:
+            return []
+        self._rows[relid] = 0
+        return await self._metadata(plan, None)
+
+    async def _complete(self, relid: int, plan: RelationPlan, begin: list[Record]) -> None:
+        self._progress.complete(relid)
+        self._counts.snapshot_table_done(plan.table)
+        records = [*begin, *await self._metadata(plan, self._rows[relid])]
+        if records:
+            await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
+
+    async def _metadata(self, plan: RelationPlan, rows: int | None) -> list[Record]:
+        if not self._has_metadata:
+            return []
+        tx = self._contexts[SnapshotMarker.INNER]
+        return [await self._plans.snapshot_metadata(tx, plan.table, rows, time.time_ns() // 1_000_000)]
 
     def _numbered(self, marker: SnapshotMarker) -> TransactionContext:
         """Return the context of a marker, whose changes are numbered after those of all others."""
@@ -172,10 +231,35 @@ def tables_to_copy(
 
     with contextlib.closing(connect_sql(settings)) as connection:
         published = published_tables(connection, settings.publications, ask)
-    return [(_copied(table), catalog.relation(table.relid, table.columns)) for table in published]
+    return list(zip(map(copied_table, published), catalog.relations_of(published), strict=True))
 
 
-def _copied(table: PublishedTable) -> CopiedTable:
+def in_best_format(
+    tables: Sequence[tuple[CopiedTable, Relation]], catalog: Catalog, policies: Policies
+) -> list[tuple[CopiedTable, Relation]]:
+    """Return the tables, each with the format in which it is read (blocking). Raises Source errors.
+
+    Binary costs the server less, and gives the same records. The compiled row codec has to decode each column of the
+    table itself: other types are converted to text in Python first.
+    """
+    types = catalog.types({column.type_oid for _, relation in tables for column in relation.columns})
+
+    def is_binary(relation: Relation) -> bool:
+        table = f"{relation.schema}.{relation.name}"
+        for column in relation.columns:
+            pg_type = types.get(column.type_oid)
+            if pg_type is None or not pg_type.has_send:
+                return False
+            policy = policies.column(table, column.name)
+            if resolve(column.type_oid, column.typmod, types, policy).codec.binary_op.op is Op.CALL:
+                return False
+        return True
+
+    return [(replace(table, is_binary=is_binary(relation)), relation) for table, relation in tables]
+
+
+def copied_table(table: PublishedTable) -> CopiedTable:
+    """Return the parts of a published table that are copied."""
     return CopiedTable(
         relid=table.relid,
         schema=table.schema,
@@ -183,4 +267,5 @@ def _copied(table: PublishedTable) -> CopiedTable:
         columns=table.columns,
         row_filter=table.row_filter,
         is_partitioned=table.is_partitioned,
+        has_key=table.has_record_key,
     )

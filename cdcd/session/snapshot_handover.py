@@ -23,7 +23,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.config import Config
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import PreparedBefore, Relation, TransactionInfo
+from cdcd.model import CopyState, PreparedBefore, Relation, TransactionInfo
 from cdcd.monitoring.status import Status
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
@@ -31,13 +31,14 @@ from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
-from cdcd.session.snapshot_copy import Snapshotter, tables_to_copy
+from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy
+from cdcd.session.snapshot_server import Exported, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql, translate
+from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.lock_watch import watched
 from cdcd.source.settings import SourceSettings
@@ -72,8 +73,12 @@ class SnapshotHandover:
         stale: StaleTables,
     ) -> None:
         self._source = config.source_settings()
+        standby = config.standby_settings()
+        self._standby = None if standby is None else Standby(standby, self._source, status.waits)
         self._has_snapshot = config.snapshot.copies_tables
         self._is_only = config.snapshot.mode == "initial_only"
+        self._has_metadata = config.format.transactions
+        self._policies = config.format.policies()
         self._workers = config.snapshot.workers
         self._selection = config.snapshot.selection()
         self._clients = clients
@@ -82,6 +87,8 @@ class SnapshotHandover:
         self._new_context = new_context
         self._status = status
         self._stale = stale
+        self.copied: set[int] = set()
+        """The tables that this attempt copies."""
 
     async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume | None:
         """Create the slot and copy; return where the stream begins, None if no stream follows.
@@ -91,16 +98,16 @@ class SnapshotHandover:
         self._status.copies()
         if begin.left is None:
             resume = await self._all(begin, server, before_us)
-        elif begin.left.state.pending:
-            resume = await self._rest(begin, begin.left, server)
         else:
-            resume = await self._nothing(begin, begin.left)
+            resume = await self._left(begin, begin.left, server)
         if not self._is_only:
             return resume
         await in_thread(drop_slot_if_any, self._source, server)
         return None
 
     async def _all(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume:
+        if self._has_snapshot and self._standby is not None:
+            await self._standby.ready(server)
         # First the record that a snapshot has begun: after a crash from here on, the slot is known to be ours.
         since_us = self._status.lag.complete_us or before_us
         marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
@@ -108,49 +115,85 @@ class SnapshotHandover:
         hit("snapshot_begun")
         created = await self._create_slot(self._source, server, begin.drop_slot)
         point = created.consistent_point
+        floors: CopyState | None = None
         try:
             self._writer.slot_created(point)
             hit("slot_made")
-            if created.snapshot_name is None:
+            if not self._has_snapshot:
                 nothing = CommitPosition(point - 1, point, before_us, transactions=0)
                 await self._writer.add(Chunk((), 0, nothing))
             else:
-                progress = CopyProgress(
-                    point_lsn=point,
-                    stream_lsn=point,
-                    written_commit_lsn=begin.commit_lsn,
-                    since_us=since_us,
-                    before_us=before_us,
-                    begun_topics=begin.begun_topics,
-                )
-                await self._copy(created.snapshot_name, point, progress, None)
+                exported = await self._exported(created, server, point)
+                with contextlib.closing(exported):
+                    progress = CopyProgress(
+                        point_lsn=exported.point_lsn,
+                        stream_lsn=point,
+                        written_commit_lsn=begin.commit_lsn,
+                        since_us=since_us,
+                        before_us=before_us,
+                        begun_topics=begin.begun_topics,
+                    )
+                    await self._copy(exported, server, progress, None)
+                if exported.is_standby:
+                    floors = progress.done().copy
             await self._end(point)
         finally:
             created.close()
         # PostgreSQL created the slot when no earlier transaction was open or prepared any more (F38).
-        return Resume(point, point - 1, PreparedBefore())
+        return Resume(point, point - 1, PreparedBefore(), floors)
 
-    async def _rest(self, begin: Snapshot, left: CopyLeft, server: ServerIdentity) -> Resume:
-        """Copy the tables that an interrupted snapshot has left, in the snapshot of a temporary slot."""
-        temporary = replace(
-            self._source, slot=temporary_name(self._source.slot), failover=False, two_phase=False
-        )
-        created = await self._create_slot(temporary, server, drop_first=False, is_temporary=True)
-        try:
+    async def _exported(
+        self, created: CreatedSlot | None, server: ServerIdentity, not_before: Lsn
+    ) -> Exported:
+        """Return the snapshot to copy: of a slot of the primary, or a later one of the standby."""
+        if self._standby is not None:
+            return await self._standby.export(server, not_before)
+        if created is None:
+            temporary = replace(
+                self._source, slot=temporary_name(self._source.slot), failover=False, two_phase=False
+            )
+            created = await self._create_slot(temporary, server, drop_first=False, is_temporary=True)
+        return of_primary(created, self._source)
+
+    async def _left(self, begin: Snapshot, left: CopyLeft, server: ServerIdentity) -> Resume:
+        """Copy what an interrupted snapshot has left.
+
+        Of a table with complete ranges, an incremental snapshot copies the others, while the stream runs. It reads
+        the primary, so with a standby the table is copied again completely.
+        """
+        later = () if self._is_only or self._standby is not None else tuple(left.state.tables)
+        if later:
+            _LOG.info("snapshot_continues_while_streaming", tables=len(later))
+        anew = frozenset(left.state.pending).difference(later)
+        if anew:
+            return await self._rest(begin, left, server, anew, later)
+        return await self._nothing(begin, left, later)
+
+    async def _rest(
+        self,
+        begin: Snapshot,
+        left: CopyLeft,
+        server: ServerIdentity,
+        anew: frozenset[int],
+        later: tuple[int, ...],
+    ) -> Resume:
+        """Copy tables in the snapshot of a temporary slot."""
+        exported = await self._exported(None, server, left.stream_lsn)
+        with contextlib.closing(exported):
             hit("slot_made")
-            assert created.snapshot_name is not None
-            point = created.consistent_point
-            progress = _progress_of(begin, left, point)
-            await self._copy(created.snapshot_name, point, progress, frozenset(left.state.pending))
-            await self._end(point)
-        finally:
-            created.close()
+            progress = _progress_of(begin, left, exported.point_lsn)
+            progress.continue_later(later)
+            await self._copy(exported, server, progress, anew)
+            await self._end(exported.point_lsn)
         return _resume(left, progress)
 
-    async def _nothing(self, begin: Snapshot, left: CopyLeft) -> Resume:
-        """Begin the stream after a snapshot that was interrupted when all tables were complete."""
+    async def _nothing(self, begin: Snapshot, left: CopyLeft, later: tuple[int, ...]) -> Resume:
+        """Begin the stream after a snapshot that was interrupted when no table was left to copy before."""
         point = left.state.point_lsn
         progress = _progress_of(begin, left, point)
+        progress.to_copy(())
+        progress.continue_later(later)
+        progress.tx_seq = left.state.tx_seq
         if not self._is_only:
             await self._writer.add(Chunk((), 0, progress.done()))
         await self._end(point)
@@ -165,8 +208,9 @@ class SnapshotHandover:
     ) -> CreatedSlot:
         waiting = self._status.waits.watching("slot_creation", f"slot {settings.slot}", is_waiting=True)
         with waiting as report:
+            has_snapshot = self._has_snapshot and self._standby is None
             return await create_slot_in_thread(
-                settings, server, drop_first, self._has_snapshot, report, is_temporary
+                settings, server, drop_first, has_snapshot, report, is_temporary
             )
 
     def _chosen(self, tables: list[tuple[CopiedTable, Relation]]) -> list[tuple[CopiedTable, Relation]]:
@@ -187,19 +231,31 @@ class SnapshotHandover:
         _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
 
     async def _copy(
-        self, snapshot_name: str, point: Lsn, progress: CopyProgress, only: Container[int] | None
+        self, exported: Exported, server: ServerIdentity, progress: CopyProgress, only: Container[int] | None
     ) -> None:
         """Copy the published tables, or only those with these relids."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
+        if self._standby is not None:
+            await self._standby.knows_tables(exported, server)
+        point = exported.point_lsn
         tables = [table for table in self._chosen(tables) if only is None or table[0].relid in only]
+        tables = await in_thread(in_best_format, tables, self._clients.catalog, self._policies)
         progress.to_copy(table.relid for table, _ in tables)
+        self.copied |= {table.relid for table, _ in tables}
         new_reader = partial(
-            SnapshotReader, partial(connect_sql, self._source), translate, snapshot_name, self._lock_watch
+            SnapshotReader,
+            exported.connect,
+            exported.translate,
+            exported.snapshot_name,
+            partial(self._lock_watch, exported.settings),
+            is_standby=exported.is_standby,
         )
         reader = await in_thread(new_reader)
         workers: CopyWorkers | None = None
         try:
-            await in_thread(reader.check_publications, self._source.publications)
+            await in_thread(
+                reader.check_publications, self._source.publications, partial(connect_sql, self._source)
+            )
             planned = await in_thread(reader.units, [table for table, _ in tables], self._rank)
             workers = CopyWorkers(reader, new_reader, planned, point, self._workers)
             snapshotter = Snapshotter(
@@ -210,9 +266,12 @@ class SnapshotHandover:
                 progress,
                 point_lsn=point,
                 mark_first=None if self._clients.is_exactly_once else self._writer.mark,
+                has_metadata=self._has_metadata,
             )
             counts = {"tables": len(tables), "units": len(planned.units), "workers": workers.count}
-            _LOG.info("snapshot_started", **counts)
+            read_from = "standby" if exported.is_standby else "primary"
+            _LOG.info("snapshot_started", read_from=read_from, **counts)
+            self._status.reads_from(read_from)
             failure = await snapshotter.run(tables, workers)
             if failure is None and not self._is_only:
                 await self._writer.add(Chunk((), 0, progress.done()))
@@ -228,10 +287,10 @@ class SnapshotHandover:
                 await workers.close()
 
     @contextlib.contextmanager
-    def _lock_watch(self, connection: Any) -> Iterator[None]:
+    def _lock_watch(self, settings: SourceSettings, connection: Any) -> Iterator[None]:
         with (
             self._status.waits.watching("lock") as report,
-            watched(self._source, connection, report),
+            watched(settings, connection, report),
         ):
             yield
 

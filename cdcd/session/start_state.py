@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
+from cdcd.recovery.new_snapshot import Decision
 from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.recovery.start_decision import is_anew as begins_anew
 from cdcd.registry.confluent import Registry
@@ -40,6 +41,7 @@ from cdcd.session.start_checks.checks import START_CHECKS, run_check
 from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.position import decided, slot_held
 from cdcd.session.start_checks.schemas import to_try_in_background
+from cdcd.session.start_checks.topics import table_topics, topics_with_rows
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
@@ -115,7 +117,10 @@ class SessionStart:
         publications: PublicationMonitor,
         last_error: CdcdError | None,
         crashes: ServerCrashes,
+        *,
+        is_snapshot_due: bool,
     ) -> None:
+        """`is_snapshot_due`: with `snapshot.mode: always`, the process has yet to begin its snapshot."""
         self._config = config
         self._source = config.source_settings()
         self._clients = clients
@@ -126,6 +131,7 @@ class SessionStart:
         self._publications = publications
         self._last_error = last_error
         self._crashes = crashes
+        self._has_gap = False
         self._loop = asyncio.get_running_loop()
         self._known = StartContext(
             config,
@@ -137,6 +143,7 @@ class SessionStart:
             lock_patience_ms=LOCK_PATIENCE_MS,
             create_slot=config.source.slot.create,
             is_first=last_error is None,
+            is_snapshot_due=is_snapshot_due,
         )
 
     async def run_checks(self) -> None:
@@ -192,10 +199,12 @@ class SessionStart:
         options = in_readable_form(self._granted(server), known.text_columns)
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink()
-        stored, found, is_two_phase = await in_thread(self._decide, stored, server, timelines)
+        decision, is_two_phase = await in_thread(self._decide, stored, server, timelines)
+        stored, found = decision.stored, decision.verdict
         await self._set_identities(stored, is_anew=begins_anew(found))
         await self._open_schemas()
         self._status.sink_opened()
+        self._report_new_snapshot(decision)
         # F35: where the stream asks for two_phase, the server switches the slot at START_REPLICATION.
         two_phase = options.two_phase or (isinstance(found, Resume) and is_two_phase)
         slot_lsn = stored.identity.slot_lsn if stored is not None else INVALID_LSN
@@ -217,6 +226,7 @@ class SessionStart:
                 phase=stored.phase,
                 commit_lsn=format_lsn(stored.commit_lsn),
                 end_lsn=format_lsn(stored.end_lsn),
+                tables_to_copy=None if stored.copy is None else len(stored.copy.pending),
             )
         return stored
 
@@ -229,15 +239,26 @@ class SessionStart:
 
     def _decide(
         self, stored: Progress | None, server: ServerIdentity, timelines: Timelines
-    ) -> tuple[Progress | None, Resume | Snapshot, bool]:
+    ) -> tuple[Decision, bool]:
         """Decide again, by a position that no other producer can change; also return the slot's two_phase."""
         slot = slot_state(self._source, server)
         if slot is not None and slot.active:
             raise slot_held(self._source.slot, slot.active_pid)
-        found = decided(self._known, stored, slot)
-        if stored is not None:
-            stored = on_timeline(stored, server.timeline, timelines.left)
-        return stored, found, slot is not None and slot.two_phase
+        decision = decided(self._known, stored, slot)
+        if decision.new_snapshot is not None:
+            topics = topics_with_rows(self._topics, table_topics(self._known, []))
+            decision = decided(self._known, stored, slot, topics)
+        if decision.stored is not None:
+            on_its_timeline = on_timeline(decision.stored, server.timeline, timelines.left)
+            decision = replace(decision, stored=on_its_timeline)
+        return decision, slot is not None and slot.two_phase
+
+    def _report_new_snapshot(self, decision: Decision) -> None:
+        if decision.new_snapshot is None:
+            return
+        why = str(decision.halt or "snapshot.mode: always")
+        self._status.new_snapshot(decision.new_snapshot, why)
+        _LOG.warning("new_snapshot", reason=decision.new_snapshot, why=why)
 
     async def _set_identities(self, stored: Progress | None, *, is_anew: bool) -> None:
         """Set the topic identities of the records; compare the publications again if the record changed meanwhile."""
@@ -247,6 +268,7 @@ class SessionStart:
             identities = await in_thread(read_topic_identities, self._config.sink_settings(), at)
             if is_anew:
                 identities.reset()
+            self._has_gap = stored is not None and stored.gap is not None
             error = refusal(await in_thread(self._compare_again, identities, is_anew))
             if error is not None:
                 raise error
@@ -261,7 +283,12 @@ class SessionStart:
 
     def _compare(self, identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
         """Compare the publications with those at the last written record (F39, F42). In a thread."""
-        self._on_loop(partial(self._publications.begin, identities, is_anew=is_anew))
+        stored = self._known.stored
+        has_gap = self._has_gap or (stored is not None and stored.gap is not None)
+        if is_anew:
+            has_gap = not self._config.snapshot.copies_tables
+        begin = partial(self._publications.begin, identities, is_anew=is_anew, has_gap=has_gap)
+        self._on_loop(begin)
         comparison = self._publications.compare(connection)
         error = self._on_loop(partial(self._publications.judge, comparison))
         return [] if error is None else [failure("publication", error)]

@@ -8,6 +8,8 @@ Must not: decode, encode, or decide where the stream begins.
 
 from __future__ import annotations
 
+import asyncio
+
 from cdcd.ack.group import CommitPosition
 from cdcd.failpoints import hit
 from cdcd.lsn import INVALID_LSN, Lsn
@@ -23,13 +25,21 @@ class Streaming:
     """Reads and confirms from `begin` to the end of the session."""
 
     def __init__(
-        self, stream: ReplicationStream, assembler: Assembler, pump: Pump, writer: Writer, status: Status
+        self,
+        stream: ReplicationStream,
+        assembler: Assembler,
+        pump: Pump,
+        writer: Writer,
+        status: Status,
+        turn: asyncio.Lock,
     ) -> None:
+        """`turn`: held while the pump is fed; incremental snapshots write in between."""
         self._stream = stream
         self._assembler = assembler
         self._pump = pump
         self._writer = writer
         self._status = status
+        self._turn = turn
         self._counted_bytes = self._counted_aborted = 0
 
     def begin(self, commit_position: CommitPosition) -> None:
@@ -55,7 +65,8 @@ class Streaming:
             hit("received")
             self._note_received()
             writer.note_backlog(stream.is_at_backlog_rate)
-            await self._pump.feed(items)
+            async with self._turn:
+                await self._pump.feed(items)
             if not stream.more:
                 writer.note_drained()
             self._note_fed(items)

@@ -23,8 +23,8 @@ from cdcd.errors import (
     TopicMismatch,
     TopicMissing,
 )
+from cdcd.property_names import FILE_PROPERTIES
 from cdcd.sink.hints import hint_for
-from cdcd.sink.settings import FILE_PROPERTIES
 
 __all__ = ["error_of", "kafka_errors", "making_client", "translate"]
 

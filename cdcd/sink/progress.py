@@ -20,6 +20,7 @@ from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.redaction import clean
+from cdcd.sink.copy_record import dumped_copy, loaded_copy
 
 __all__ = ["FORMAT", "dump", "key_of", "load"]
 
@@ -105,11 +106,7 @@ def dump(progress: Progress) -> bytes:
     if progress.topics_at >= 0:
         document[_TOPICS_AT] = progress.topics_at
     if progress.copy is not None:
-        document[_COPY] = {
-            "pending": list(progress.copy.pending),
-            "floors": {str(relid): format_lsn(lsn) for relid, lsn in sorted(progress.copy.floors.items())},
-            "point_lsn": format_lsn(progress.copy.point_lsn),
-        }
+        document[_COPY] = dumped_copy(progress.copy)
     if progress.transactional_id:
         document[_TRANSACTIONAL_ID] = progress.transactional_id
     return json.dumps(document, separators=(",", ":")).encode()
@@ -299,25 +296,12 @@ def _part(document: Mapping[str, Any]) -> PartPosition | None:
 
 
 def _copy(document: Mapping[str, Any]) -> CopyState | None:
-    copy = _inner(document, _COPY, {"pending", "floors", "point_lsn"})
-    if copy is None:
+    if _COPY not in document:
         return None
-    pending, floors = copy["pending"], copy["floors"]
-    if not isinstance(pending, list) or not all(map(_is_relid, pending)):
-        raise _wrong(f"{_COPY}.pending")
-    if not isinstance(floors, dict) or not all(
-        relid.isdecimal() and len(relid) <= _MOST_DIGITS and _is_relid(int(relid)) for relid in floors
-    ):
-        raise _wrong(f"{_COPY}.floors")
     try:
-        by_relid = {int(relid): _lsn(floors, relid) for relid in floors}
-        return CopyState(tuple(pending), by_relid, _lsn(copy, "point_lsn"))
-    except ProgressUnreadable as error:
-        raise _wrong(_COPY) from error
-
-
-def _is_relid(value: object) -> bool:
-    return _is_number(value) and isinstance(value, int) and 0 < value < 1 << 32
+        return loaded_copy(document[_COPY])
+    except ValueError as error:
+        raise _wrong(f"{_COPY}.{error}" if str(error) else _COPY) from error
 
 
 def _gap(document: Mapping[str, Any]) -> Gap | None:

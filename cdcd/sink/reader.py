@@ -127,9 +127,10 @@ def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     return TopicIdentities.load(last.value, at)
 
 
-def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
+def bounds(settings: SinkSettings, topic: str, *, is_committed: bool = False) -> tuple[int, int]:
     """Return the start of the log of a topic's one partition, and its end, which is after every open transaction.
 
+    `is_committed`: return the last stable offset instead, below which a reader of committed records may read now.
     Raises SinkUnavailable, TopicMissing, SinkAuthorization.
     """
     admin = Admin(settings)
@@ -139,10 +140,11 @@ def bounds(settings: SinkSettings, topic: str) -> tuple[int, int]:
     if error is not None:
         raise translate(error, doing, topic=topic)
     partition = TopicPartition(topic, _PARTITION)
+    level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
     asked = [
         admin.client.list_offsets(
             {partition: spec},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=level,
             request_timeout=timeout_s,
         )
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())

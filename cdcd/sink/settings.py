@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdcd.errors import ConfigError
+from cdcd.property_names import is_of_a_producer
 
 __all__ = [
-    "FILE_PROPERTIES",
     "FORCED_PROPERTIES",
     "RESENT_AFTER_S",
     "SinkSettings",
@@ -65,19 +65,6 @@ FORCED_PROPERTIES: Mapping[str, str] = {
 }
 """Properties that `sink.properties` may not have, each with the reason or the option to use instead."""
 
-FILE_PROPERTIES = (
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.crl.location",
-    "ssl.key.location",
-    "ssl.keystore.location",
-    "https.ca.location",
-    "sasl.kerberos.keytab",
-    "sasl.oauthbearer.assertion.jwt.template.file",
-    "sasl.oauthbearer.assertion.private.key.file",
-)
-"""Properties that name a file (ssl.ca.location also a directory). librdkafka reads it when it creates a client."""
-
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     # A long linger lets a fast group fill its batches, up to the client's own default size. It delays nothing: the
     # end of a group flushes at once, and so do an early send and a wait for space in the queue. One batch is one
@@ -103,19 +90,6 @@ sent. That function waits `retry.backoff.ms` with a jitter of 20 %, on the monot
 
 _LARGEST_RECORD_KBYTES = 1_000_000_000 // 1024 + 1
 """Size of the queue that librdkafka's largest `message.max.bytes` needs."""
-
-_PRODUCER_ONLY_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
-_PRODUCER_ONLY = frozenset(
-    {
-        "linger.ms",
-        "compression.codec",
-        "compression.type",
-        "delivery.timeout.ms",
-        "message.timeout.ms",
-        "request.timeout.ms",
-        "message.copy.max.bytes",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +140,7 @@ def client_properties(settings: SinkSettings) -> dict[str, object]:
     """Return the properties of every client of this sink: address, name, security. Raises ConfigError."""
     refuse_forced(settings.properties)
     shared: dict[str, object] = {
-        name: value
-        for name, value in settings.properties.items()
-        if name not in _PRODUCER_ONLY and not name.startswith(_PRODUCER_ONLY_PREFIXES)
+        name: value for name, value in settings.properties.items() if not is_of_a_producer(name)
     }
     shared |= {"bootstrap.servers": settings.bootstrap_servers, "client.id": settings.client_id}
     return shared

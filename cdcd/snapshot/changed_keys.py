@@ -15,11 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cdcd.model import Record
+from cdcd.model import KeyValues, Record
 from cdcd.snapshot.visibility import Snapshot, is_later_xid
-
-KeyValues = tuple[str, ...]
-"""The values of a key's columns, as PostgreSQL's text."""
 
 _XID_BYTES = 500
 _KEY_BYTES = 130

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdcd.errors import ProtocolError
-from cdcd.snapshot.changed_keys import KeyValues
-from cdcd.snapshot.copy_text import line_values
+from cdcd.model import KeyValues
+from cdcd.snapshot.copy_rows import line_values
 from cdcd.snapshot.units import CopiedTable
 
-# Of several such indexes any one is right. indclass and indcollation count from 0. The operators of a btree
-# index have the strategies 1 (<), 3 (=), 4 (>=) and 5 (>); text_pattern_ops has other names for them.
+# Of several such indexes any one is right. A null is behind no key, so that its row would be in no chunk. indclass,
+# indcollation and indkey count from 0. The operators of a btree index have the strategies 1 (<), 3 (=), 4 (>=) and 5
+# (>); text_pattern_ops has other names for them.
 KEY_COLUMNS = """
     SELECT a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, c.collname::text,
            ARRAY(SELECT ARRAY[opn.nspname::text, o.oprname::text]
@@ -33,6 +34,9 @@ KEY_COLUMNS = """
     FROM (SELECT i.* FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid JOIN pg_am am ON am.oid = ic.relam
           WHERE i.indrelid = %(relid)s AND i.indisunique AND i.indisvalid AND i.indimmediate AND am.amname = 'btree'
             AND i.indexprs IS NULL AND i.indpred IS NULL
+            AND NOT EXISTS (SELECT FROM pg_attribute na
+                            WHERE na.attrelid = i.indrelid AND NOT na.attnotnull
+                              AND na.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
             AND (SELECT array_agg(ka.attname::text ORDER BY ka.attname::text)
                  FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
                  JOIN pg_attribute ka ON ka.attrelid = i.indrelid AND ka.attnum = k.attnum
@@ -95,17 +99,20 @@ def rows_of_keys(table: CopiedTable, key: Sequence[KeyColumn], keys: Iterable[Ke
     return _copy(table, (either,))
 
 
-def rows_of_blocks(table: CopiedTable, first_block: int, end_block: int | None) -> str:
-    """Return the COPY of the rows in these blocks of the table's own file; `end_block` None: of all further blocks.
+def rows_of_blocks(
+    table: CopiedTable, first_block: int, end_block: int | None, leaf: QualifiedName | None = None
+) -> str:
+    """Return the COPY of the rows in these blocks of a file; `end_block` None: of all further blocks.
 
-    Reads only these blocks from PostgreSQL 14 on, and the whole table before.
+    `leaf`: the partition that has the file, None if the table itself has it. Reads only these blocks from PostgreSQL
+    14 on, and the whole table before.
     """
-    if table.is_partitioned:
+    if table.is_partitioned and leaf is None:
         raise ValueError("a partitioned table has no blocks")
     condition = [f"ctid OPERATOR(pg_catalog.>=) '({first_block:d},0)'::pg_catalog.tid"]
     if end_block is not None:
         condition.append(f"ctid OPERATOR(pg_catalog.<) '({end_block:d},0)'::pg_catalog.tid")
-    return _copy(table, condition)
+    return _copy(table, condition, leaf=leaf)
 
 
 def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> KeyValues:
@@ -123,13 +130,17 @@ def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> Ke
     return tuple(found)
 
 
-def _copy(table: CopiedTable, conditions: Iterable[str], rest: str = "") -> str:
+def _copy(
+    table: CopiedTable, conditions: Iterable[str], rest: str = "", leaf: QualifiedName | None = None
+) -> str:
     columns = ", ".join(map(_identifier, table.columns))
-    source = _qualified((table.schema, table.name))
-    filters = (table.row_filter,) if table.row_filter else ()  # the server's own expression
+    source = _qualified(leaf or (table.schema, table.name))
+    filters = [
+        text for text in (table.row_filter, table.where) if text
+    ]  # the first is the server's own expression
     everything = " AND ".join(f"({one})" for one in (*filters, *conditions))
     where = f" WHERE {everything}" if everything else ""
-    only = "" if table.is_partitioned else "ONLY "
+    only = "" if table.is_partitioned and leaf is None else "ONLY "
     return f"COPY (SELECT {columns} FROM {only}{source}{where}{rest}) TO STDOUT"  # noqa: S608 - quoted
 
 

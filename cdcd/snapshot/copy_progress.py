@@ -2,20 +2,22 @@
 
 In: the tables to copy, the consistent point of their snapshot; each begun topic and each complete table.
 Out: `CommitPosition`s for the records copied so far.
-Invariant: a table is pending until all of its rows precede the position. A topic is listed as begun before its first
-row, so that an attempt that copies its table again empties it first. If the snapshot is later than the stream's
-start, a complete table gets a floor.
+Invariant: a table is pending until all of its rows precede the position. A range of blocks is left until all of its
+rows do. A topic is listed as begun before its first row, so that an attempt that copies its table again empties it
+first. If the snapshot is later than the stream's start, a table gets a floor with its first complete range.
 Must not: do I/O, read the clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 
 from cdcd.ack.group import CommitPosition
 from cdcd.lsn import Lsn
-from cdcd.model import CopyState
+from cdcd.model import CopyState, TableCopyState
+from cdcd.snapshot.units import Blocks, CopyUnit, joined
 
 
 class CopyProgress:
@@ -45,7 +47,13 @@ class CopyProgress:
         self._begun = dict.fromkeys(begun_topics)
         self._pending: dict[int, None] = dict.fromkeys(() if before is None else before.pending)
         self._floors = {} if before is None else dict(before.floors)
+        self._tables = {} if before is None else dict(before.tables)
+        self._blocks: dict[int, list[Blocks]] = {}
+        self._partitions: Mapping[int, tuple[str, ...]] = {}
+        self._later: dict[int, TableCopyState] = {}
         self._now: CommitPosition | None = None
+        self.tx_seq = 0
+        """The number of the last record."""
 
     def is_begun(self, topic: str) -> bool:
         """Return whether the topic may have copied rows."""
@@ -58,15 +66,52 @@ class CopyProgress:
             self._now = None
 
     def to_copy(self, relids: Iterable[int]) -> None:
-        """Set the tables to copy; those that are not published any more are not pending."""
+        """Set the tables to copy completely; those that are not published any more are not pending."""
         self._pending, self._now = dict.fromkeys(relids), None
+        for relid in self._pending:
+            self._tables.pop(relid, None)
+
+    def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
+        """Note the units of the tables that can be continued by their blocks: large ones with a key."""
+        self._partitions = partitions
+        for relid, of_table in groupby(units, lambda unit: unit.table.relid):
+            found = list(of_table)
+            blocks = [unit.blocks for unit in found if unit.blocks is not None]
+            if len(found) == len(blocks) > 1 and found[0].table.has_key:
+                self._blocks[relid] = blocks
+
+    def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None:
+        """Note that all rows of these units of a table precede the next position."""
+        for unit in units:
+            relid, blocks = unit.table.relid, self._blocks.get(unit.table.relid)
+            if blocks is None or unit.blocks not in blocks or len(blocks) == 1:
+                continue
+            blocks.remove(unit.blocks)
+            after = tuple(one.text for one in joined(blocks))
+            self._tables[relid] = TableCopyState(
+                topic,
+                after,
+                is_by_blocks=True,
+                where=unit.table.where,
+                partitions=self._partitions.get(relid, ()),
+            )
+            self._note_floor(relid)
+            self._now = None
+
+    def continue_later(self, relids: Iterable[int]) -> None:
+        """Leave these tables to an incremental snapshot: the stream begins before they are complete."""
+        self._later |= {relid: self._tables[relid] for relid in relids}
 
     def complete(self, relid: int) -> None:
         """Note that all rows of a table precede the next position."""
         self._pending.pop(relid, None)
+        self._tables.pop(relid, None)
+        self._note_floor(relid)
+        self._now = None
+
+    def _note_floor(self, relid: int) -> None:
         if self._point_lsn > self._stream_lsn:
             self._floors[relid] = self._point_lsn
-        self._now = None
 
     def so_far(self) -> CommitPosition:
         """Return the position after the rows added so far."""
@@ -78,9 +123,12 @@ class CopyProgress:
                 transactions=0,
                 phase="snapshot",
                 snapshot_tables=tuple(self._begun),
-                copy=CopyState(tuple(self._pending), dict(self._floors), self._point_lsn),
+                copy=CopyState(
+                    tuple(self._pending), dict(self._floors), self._point_lsn, tables=dict(self._tables)
+                ),
             )
-        return self._now
+        assert self._now.copy is not None
+        return replace(self._now, copy=replace(self._now.copy, tx_seq=self.tx_seq))
 
     def done(self) -> CommitPosition:
         """Return the position at which the stream begins."""
@@ -90,5 +138,7 @@ class CopyProgress:
             commit_us=self._before_us,
             phase="streaming",
             snapshot_tables=(),
-            copy=CopyState((), dict(self._floors), self._point_lsn).left_at(self._stream_lsn),
+            copy=CopyState((), dict(self._floors), self._point_lsn, self.tx_seq, dict(self._later)).left_at(
+                self._stream_lsn
+            ),
         )

@@ -6,7 +6,8 @@ pg_repack, pg_squeeze and REPACK all give a table another file and leave the sam
 itself has the proof: either it is empty, so that no row can be missed; or the snapshot sees a row in it, and then the
 snapshot sees all rows. A file created after the snapshot has rows visible to the snapshot only if the rows were moved
 with their transaction ids, as VACUUM FULL, CLUSTER and SET TABLESPACE do. Commands that insert the rows again use
-their own transaction id.
+their own transaction id. The snapshot of a standby has no such proof: VACUUM FULL and CLUSTER omit rows that no
+transaction of the primary sees any more, although the standby's snapshot may see them.
 Must not: take a lock of its own, or search the stream for a TRUNCATE.
 """
 
@@ -44,17 +45,20 @@ class ReplacedFile(NamedTuple):
     sees_rows: bool
 
 
-def fate_of(files: Iterable[ReplacedFile]) -> Fate:
-    """Return the fate of a table that consists of these files, and of others that were not replaced."""
-    fates = {_fate_of_file(file) for file in files}
+def fate_of(files: Iterable[ReplacedFile], *, is_standby: bool = False) -> Fate:
+    """Return the fate of a table that consists of these files, and of others that were not replaced.
+
+    `is_standby`: the snapshot is one of a standby.
+    """
+    fates = {_fate_of_file(file, is_standby=is_standby) for file in files}
     return next((fate for fate in (Fate.STALE, Fate.EMPTIED) if fate in fates), Fate.SAME)
 
 
-def _fate_of_file(file: ReplacedFile) -> Fate:
+def _fate_of_file(file: ReplacedFile, *, is_standby: bool) -> Fate:
     if file.is_empty:
         return Fate.EMPTIED
     # Only visible rows are a proof. If only the TOAST file was replaced, an unknown command wrote its values.
-    is_kept = file.is_own and file.sees_rows and not file.may_be_anothers
+    is_kept = file.is_own and file.sees_rows and not file.may_be_anothers and not is_standby
     return Fate.SAME if is_kept else Fate.STALE
 
 

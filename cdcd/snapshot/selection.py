@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cdcd.snapshot.units import CopiedTable
 
@@ -27,6 +27,14 @@ class CopyRule:
     priority: int | None = None
 
 
+class Choice(NamedTuple):
+    """The rules' result for one table."""
+
+    is_included: bool
+    where: str | None
+    priority: int
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The rules and the order. `smallest_first` and `largest_first` apply among tables of the same priority."""
@@ -38,15 +46,20 @@ class Selection:
         """Return the tables to copy, each with its condition and priority."""
         found = []
         for table in tables:
-            include, where, priority = True, None, 0
-            for rule in self.rules:
-                if rule.table.fullmatch(table.title):
-                    include = include if rule.include is None else rule.include
-                    where = where if rule.where is None else rule.where
-                    priority = priority if rule.priority is None else rule.priority
-            if include:
-                found.append(replace(table, where=where, priority=priority))
+            choice = self.choice(table.title)
+            if choice.is_included:
+                found.append(replace(table, where=choice.where, priority=choice.priority))
         return found
+
+    def choice(self, title: str) -> Choice:
+        """Return what the rules say about one table."""
+        include, where, priority = True, None, 0
+        for rule in self.rules:
+            if rule.table.fullmatch(title):
+                include = include if rule.include is None else rule.include
+                where = where if rule.where is None else rule.where
+                priority = priority if rule.priority is None else rule.priority
+        return Choice(include, where, priority)
 
     def unused(self, tables: Iterable[CopiedTable]) -> list[str]:
         """Return the patterns of the rules that no table matches."""

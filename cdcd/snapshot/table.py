@@ -18,18 +18,18 @@ import psycopg2
 import structlog
 from psycopg2 import sql
 
-from cdcd.errors import CdcdError, SnapshotStale, SourceSetup, SourceUnavailable
+from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.redaction import clean
-from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
+from cdcd.snapshot.condition import check_condition, source_of
+from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
-from cdcd.snapshot.table_files import files_of
-from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, CopyUnit, TableFile, estimated_rows, units_of
+from cdcd.snapshot.table_files import files_of, partitions_of
+from cdcd.snapshot.units import UNIT_PAGES, Blocks, CopiedTable, CopyUnit, TableFile, estimated_rows, units_of
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
-from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
+from cdcd.source.locks import lock_holders
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 _ENDED_HINT = (
@@ -46,7 +46,7 @@ _EMPTIED_HINT = (
 BATCH_BYTES = 256 * 1024
 BLOCK_RANGES_SINCE = 140_000
 Connect = Callable[[], Any]
-Translate = Callable[[psycopg2.Error], CdcdError]
+Translate = Callable[[psycopg2.Error | CdcdError], CdcdError]
 Watch = Callable[[Any], contextlib.AbstractContextManager[None]]
 """A context manager around a statement on a connection that may wait for a lock."""
 
@@ -59,13 +59,18 @@ class CopiedRows(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The units of a snapshot in their order, and the estimated rows of tables that have statistics, by relid."""
+    """The units of a snapshot in their order; by relid the estimated rows of tables that have statistics, and the
+    partitions."""
 
     units: list[CopyUnit]
     estimates: dict[int, int]
+    partitions: dict[int, tuple[str, ...]]
 
 
-_WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
+class TableLocked(Exception):
+    """Another session holds the lock of a table; its text names the sessions."""
+
+
 _GONE = frozenset({"42P01", "42703", "3F000"})  # no such table, column, schema: renamed or dropped since
 _NO_SNAPSHOT = frozenset({"22023", "42704"})  # the first up to PostgreSQL 16, the second from 17 on
 
@@ -84,6 +89,7 @@ _IS_THERE = """
         SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = %(relid)s AND (n.nspname::text, c.relname::text) <> (%(schema)s, %(name)s))
 """
+_SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
 # The name of a relation that was dropped since is its oid: regclass has the current state.
 _LEAF_NAME = "SELECT %s::oid::regclass::text"
 
@@ -97,16 +103,23 @@ class SnapshotReader:
         translate: Translate,
         snapshot_name: str,
         watch: Watch = contextlib.nullcontext,
+        *,
+        is_standby: bool = False,
     ) -> None:
+        """`is_standby`: the snapshot is one of a standby, and `connect` leads there."""
+        self._is_standby = is_standby
         self._connect = connect
         self._watch = watch
         self._translate = translate
         self._snapshot_name = snapshot_name
         self._held: CopiedTable | None = None
+        self._is_emptied = False
         self._connection = connect()
 
-    def check_publications(self, names: Sequence[str]) -> None:
+    def check_publications(self, names: Sequence[str], connect_now: Connect | None = None) -> None:
         """Compare the current publications with those of the snapshot, after the tables to copy were read (blocking).
+
+        `connect_now` leads to the server from which the tables were read.
 
         Raises SnapshotStale if a publication was changed since, or a Source error.
         """
@@ -114,7 +127,7 @@ class SnapshotReader:
             before = publication_versions(cursor, names)
         with (
             self._translated(),
-            contextlib.closing(self._connect()) as connection,
+            contextlib.closing((connect_now or self._connect)()) as connection,
             connection.cursor() as cursor,
         ):
             now = publication_versions(cursor, names)
@@ -132,11 +145,11 @@ class SnapshotReader:
         Raises SnapshotStale, Source errors.
         """
         has_block_ranges = self._connection.server_version >= BLOCK_RANGES_SINCE
-        with self._translated(), self._in_snapshot() as cursor:
+        with self._translated(), self._in_snapshot() as cursor, self._watch(self._connection):
             files, bounds = files_of(cursor, tables, with_bounds=not has_block_ranges)
+            partitions = partitions_of(cursor, tables)
             for table in tables:
-                if table.where is not None:
-                    self._check_condition(cursor, table)
+                check_condition(cursor, table)
         found: list[CopyUnit] = []
         if rank is not None:
             pages = {relid: sum(file.pages for file in of_table) for relid, of_table in files.items()}
@@ -156,26 +169,28 @@ class SnapshotReader:
             for relid, of_table in files.items()
             if relid in whole and (rows := estimated_rows(of_table)) is not None
         }
-        return Planned(found, estimates)
+        return Planned(found, estimates, partitions)
 
-    def copy(self, unit: CopyUnit, lsn: int) -> Generator[CopiedRows, None, None]:
+    def copy(self, unit: CopyUnit, lsn: int, lock_patience_ms: int = 0) -> Generator[CopiedRows, None, None]:
         """Yield the unit's rows (blocking). Raises SnapshotStale, Source errors, ProtocolError.
 
-        The table stays locked for its next unit: call `release` after the last one.
+        Raises TableLocked, before the first row, if another session holds the table's lock for longer than
+        `lock_patience_ms`; 0: there is no limit. The table stays locked for its next unit: call `release` after the
+        last one.
         """
         table = unit.table
         try:
             if self._held is not table:
                 self.release()
-                self._hold(table)
+                self._hold(table, lock_patience_ms)
             statement = self._statement(unit)
             if statement is None:
                 return
-            yield from self._rows(statement, CopyRows(table.relid, len(table.columns), lsn))
+            yield from self._rows(statement, CopyRows(table.relid, len(table.columns), lsn, table.is_binary))
         except psycopg2.Error as error:
             raise _of_table(self._translate(error), table) from error
         except CdcdError as error:
-            raise _of_table(error, table) from error
+            raise _of_table(self._translate(error), table) from error
         finally:
             log_notices(self._connection.notices)
 
@@ -230,19 +245,25 @@ class SnapshotReader:
                 raise SnapshotStale(_NO_SNAPSHOT_ANY_MORE, hint=_ENDED_HINT) from error
             raise
 
-    def _hold(self, table: CopiedTable) -> None:
+    def _hold(self, table: CopiedTable, lock_patience_ms: int) -> None:
         """Lock the table and its partitions against rewriting, and check that the snapshot sees their rows.
 
         Not by LOCK TABLE, which needs a privilege on the whole table; the role may have it on some columns only.
         """
         with self._connection.cursor() as cursor:
             self._enter(cursor)
-            with self._watch(self._connection):
-                self._check(cursor, table)
+            cursor.execute(_SET_LOCK_TIMEOUT, (str(lock_patience_ms),))
+            try:
+                with self._watch(self._connection):
+                    self._check(cursor, table)
+            except psycopg2.errors.LockNotAvailable:
+                cursor.execute("ROLLBACK")
+                raise TableLocked(lock_holders(self._connection)) from None
+            cursor.execute(_SET_LOCK_TIMEOUT, ("0",))
         self._held = table
 
     def _check(self, cursor: Any, table: CopiedTable) -> None:
-        cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(_source(table)))
+        cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))
         name = sql.Identifier(table.schema, table.name).as_string(cursor)
         cursor.execute(
             _IS_THERE, {"quoted": name, **{key: getattr(table, key) for key in ("relid", "schema", "name")}}
@@ -250,34 +271,17 @@ class SnapshotReader:
         ((is_there,),) = cursor.fetchall()
         is_there = is_there and not (table.is_partitioned and is_regrouped(cursor, table.relid))
         files = replaced_files(cursor, table.relid, is_partitioned=table.is_partitioned) if is_there else ()
-        fate = fate_of(files) if is_there else Fate.STALE
+        fate = fate_of(files, is_standby=self._is_standby) if is_there else Fate.STALE
         if fate is Fate.STALE:
             raise _stale(table)
-        if fate is Fate.EMPTIED:
+        self._is_emptied = fate is Fate.EMPTIED
+        if self._is_emptied:
             _LOG.warning("copied_as_empty", table=table.title, hint=_EMPTIED_HINT)
-
-    def _check_condition(self, cursor: Any, table: CopiedTable) -> None:
-        """Raise SourceSetup for a condition of the configuration that the server does not accept."""
-        # Both forms together: only one expression is valid in parentheses and without.
-        query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({where}) AND {where}").format(
-            _source(table), where=sql.SQL(table.where or "")
-        )
-        try:
-            cursor.execute(query)
-        except psycopg2.Error as error:
-            if error.pgcode is None or error.pgcode[:2] not in _WRONG_SQL:
-                raise
-            primary = clean(first_line(error.diag.message_primary or ""), MAX_REPORT_CHARACTERS)
-            raise SourceSetup(
-                f"the server does not accept the condition in snapshot.overrides: {primary}",
-                hint="correct `where` for this table, and restart cdcd",
-                table=table.title,
-            ) from error
 
     def _statement(self, unit: CopyUnit) -> str | None:
         """Return the COPY of a unit; None if its partition was dropped, so that it has no rows any more."""
         table = unit.table
-        source = _source(table)
+        source = source_of(table)
         if unit.leaf is not None:
             with self._connection.cursor() as cursor:
                 cursor.execute(_LEAF_NAME, (unit.leaf,))
@@ -285,19 +289,25 @@ class SnapshotReader:
             if name.isdecimal():
                 return None
             source = sql.SQL("ONLY " + name)
+        if unit.condition is not None and unit.blocks is not None and not self._is_emptied:
+            self._check_file(table, unit.blocks)
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.columns)
         query = sql.SQL("SELECT {} FROM {}").format(columns, source)
         # The filter is the server's own expression.
         conditions = [f"({text})" for text in (unit.condition, table.row_filter, table.where) if text]
         if conditions:
             query += sql.SQL(" WHERE " + " AND ".join(conditions))
-        statement: str = sql.SQL("COPY ({}) TO STDOUT").format(query).as_string(self._connection)
+        form = sql.SQL("(FORMAT {})").format(sql.SQL("binary" if table.is_binary else "text"))
+        statement: str = sql.SQL("COPY ({}) TO STDOUT {}").format(query, form).as_string(self._connection)
         return statement
 
-
-def _source(table: CopiedTable) -> sql.Composable:
-    name = sql.Identifier(table.schema, table.name)
-    return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
+    def _check_file(self, table: CopiedTable, blocks: Blocks) -> None:
+        """Raise SnapshotStale if the blocks of another unit were read from another file: VACUUM FULL moves rows."""
+        with self._connection.cursor() as cursor:
+            cursor.execute("SELECT pg_relation_filenode(%s::oid)::int8", (blocks.leaf or table.relid,))
+            ((node,),) = cursor.fetchall()
+        if node != blocks.node:
+            raise _stale(table)
 
 
 def _of_table(error: CdcdError, table: CopiedTable) -> CdcdError:

@@ -12,33 +12,16 @@ Must not: do I/O, or decide when a chunk may be emitted (see `ChangedKeys.filter
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from cdcd.lsn import Lsn
-from cdcd.model import Record
-from cdcd.snapshot.changed_keys import ChangedKeys, KeyValues
+from cdcd.model import KeyValues, Record, TableCopyState
+from cdcd.snapshot.changed_keys import ChangedKeys
 from cdcd.snapshot.visibility import Snapshot
 
-
-@dataclass(frozen=True, slots=True)
-class CopyState:
-    """The state of one table's copy, as the progress record has it.
-
-    `after`: the key of the last row read, or the end of the last range of blocks; None before the first chunk.
-    `is_by_blocks`: the rows are read in the order of the file. `is_scanned`: the last range was read. `read_again`:
-    the keys of rows that readers have incompletely.
-    """
-
-    after: KeyValues | None = None
-    is_by_blocks: bool = False
-    is_scanned: bool = False
-    read_again: Mapping[bytes, KeyValues] = field(default_factory=dict)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether readers have every row."""
-        return self.is_scanned and not self.read_again
+MAX_BYTES_TO_READ_AGAIN = 64 * 1024
+"""The progress record has the keys to read again, and has to fit into one record of Kafka."""
 
 
 class RangeChunk(NamedTuple):
@@ -77,11 +60,13 @@ def chunk_position(last: ChunkPosition | None, covered_lsn: Lsn) -> ChunkPositio
 class TableCopy:
     """The copy of one table in one session. `changed` is its tracker; `max_keys` bounds the keys to read again."""
 
-    def __init__(self, state: CopyState, changed: ChangedKeys, *, max_keys: int, keys_per_chunk: int) -> None:
+    def __init__(
+        self, state: TableCopyState, changed: ChangedKeys, *, max_keys: int, keys_per_chunk: int
+    ) -> None:
         self.state = state
         self.changed = changed
         self._max_keys = max_keys
-        self._keys_per_chunk = keys_per_chunk
+        self.keys_per_chunk = keys_per_chunk
         self._reading: Chunk | None = None
 
     def note(
@@ -106,20 +91,38 @@ class TableCopy:
             self._read_again({**again, **added})
 
     def _is_without_its_row(self, key: bytes, moved: Mapping[bytes, bytes]) -> bool:
-        """Return whether readers may not have the row from before an incomplete record."""
+        """Return whether readers may not have the row from before an incomplete record.
+
+        A row may move twice in a transaction: then its old key is a new key of the same transaction.
+        """
         if not self.state.is_scanned:
             return key in moved or self.state.is_by_blocks
-        return moved.get(key) in self.state.read_again
+        old = moved.get(key)
+        return old in self.state.read_again or old in moved
 
     def next_chunk(self) -> Chunk | None:
-        """Return the chunk to read, None if the copy is complete. Ranges come first: they may read keys again."""
-        if not self.state.is_scanned:
+        """Return the chunk to read, None if the copy is complete.
+
+        Ranges come first, as long as few keys are to be read again: a range may read them, too.
+        """
+        is_many = len(self.state.read_again) >= self.keys_per_chunk
+        if not self.state.is_scanned and not is_many:
             self._reading = RangeChunk(self.state.after)
         elif self.state.read_again:
-            keys = list(self.state.read_again.items())[: self._keys_per_chunk]
+            keys = list(self.state.read_again.items())[: self.keys_per_chunk]
             self._reading = KeysChunk(dict(keys))
         else:
             self._reading = None
+        return self._reading
+
+    def next_in_range(self, after: KeyValues) -> RangeChunk | None:
+        """Return the chunk of further rows that were read together with those up to `after`.
+
+        None if the copy has begun again since.
+        """
+        if self.state.is_scanned or self.state.after != after:
+            return None
+        self._reading = RangeChunk(after)
         return self._reading
 
     def may_read(self, snapshot: Snapshot) -> bool:
@@ -135,10 +138,14 @@ class TableCopy:
     ) -> list[Record] | None:
         """Return the records of a chunk to emit; None: the chunk has to be read again, in a later snapshot.
 
-        `after`: the end of a range, None if it was the last one. To be called when everything committed before the
-        chunk's end was received. From then on `state` belongs to the records: both are committed together.
+        `after`: the end of a range, None if it was the last one; of a chunk by keys, None if all its rows were read.
+        To be called when everything committed before the chunk's end was received. From then on `state` belongs to
+        the records: both are committed together.
         """
         requested = chunk.keys if isinstance(chunk, KeysChunk) else {}
+        if requested and after is not None:
+            read = {record.key for record in records}
+            requested = {key: values for key, values in requested.items() if key in read}
         found = self.changed.filter(snapshot, records, requested)
         if found is None or chunk is not self._reading:
             return None
@@ -151,12 +158,25 @@ class TableCopy:
         self.changed.forget(snapshot)
         return found.records
 
+    def written(self, rows: int, began_lsn: Lsn = 0, began_as: str = "") -> None:
+        """Count rows that were emitted. `began_lsn`: a BEGIN with this commit LSN and id precedes them."""
+        if began_lsn:
+            self.state = replace(self.state, began_lsn=began_lsn, began_as=began_as, rows=rows)
+        elif rows and self.state.began_lsn:
+            self.state = replace(self.state, rows=self.state.rows + rows)
+
+    def restart(self) -> None:
+        """Read all rows again, by key.
+
+        Rows that are not visible yet may have been in the list of those to read again: no chunk is emitted before a
+        snapshot sees them.
+        """
+        self.state = self.state.from_the_first_row()
+        self.changed.lose_track()
+        self._reading = None
+
     def _read_again(self, keys: Mapping[bytes, KeyValues]) -> None:
-        if len(keys) > self._max_keys:
-            # All rows are read again, by key. Rows that are not visible yet were in the list too: no chunk is
-            # emitted before a snapshot sees them.
-            self.state = CopyState()
-            self.changed.lose_track()
-            self._reading = None
+        if len(keys) > self._max_keys or sum(map(len, keys)) > MAX_BYTES_TO_READ_AGAIN:
+            self.restart()
         else:
             self.state = replace(self.state, read_again=dict(keys))

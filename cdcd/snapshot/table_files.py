@@ -3,7 +3,7 @@
 In: a cursor inside the snapshot, the tables.  Out: the files of each table, and `KeyBounds`.
 Invariant: a partition is read by itself only if the role may read all of it; otherwise the table is one file, read
 with all of its partitions. A wrong size or a missing bound changes the speed only.
-Must not: lock a table.
+Must not: wait for the lock of a table, unless a session takes it in this moment.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ from typing import Any
 
 from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, estimated_rows
 
-# pg_relation_size is NULL for a table that was dropped since.
+# pg_relation_size waits for AccessShareLock, so a locked table has its last known size; of a table that was dropped
+# since, the function returns NULL.
 _FILES = """
-    WITH RECURSIVE part(root, relid) AS (
+    WITH RECURSIVE locked AS MATERIALIZED (
+        SELECT DISTINCT l.relation FROM pg_locks l WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+    part(root, relid) AS (
         SELECT c.oid, c.oid FROM pg_class c WHERE c.oid = ANY(%s::oid[])
         UNION ALL
         SELECT part.root, i.inhrelid FROM part JOIN pg_class p ON p.oid = part.relid AND p.relkind = 'p'
-        JOIN pg_inherits i ON i.inhparent = part.relid)
-    SELECT part.root::int8, c.oid::int8, c.oid = part.root,
-           coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8,
+        JOIN pg_inherits i ON i.inhparent = part.relid),
+    sized(root, relid, pages) AS (
+        SELECT part.root, c.oid, CASE WHEN c.oid IN (SELECT l.relation FROM locked l) THEN c.relpages::int8
+            ELSE coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8 END
+        FROM part JOIN pg_class c ON c.oid = part.relid WHERE c.relkind <> 'p')
+    SELECT part.root::int8, c.oid::int8, c.oid = part.root, part.pages,
            c.oid = part.root OR c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
                AND has_schema_privilege(c.relnamespace, 'USAGE') AND NOT row_security_active(c.oid),
-           CASE WHEN pg_relation_size(c.oid) = 0 THEN 0
-                WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples::int8 END
-    FROM part JOIN pg_class c ON c.oid = part.relid
-    WHERE c.relkind <> 'p'
+           CASE WHEN part.pages = 0 THEN 0
+                WHEN c.reltuples >= 0 AND c.relpages > 0 THEN c.reltuples::int8 END,
+           pg_relation_filenode(c.oid)::int8
+    FROM sized part JOIN pg_class c ON c.oid = part.relid
     ORDER BY 1, 2
 """
 # The first column of the primary key; the view shows the statistics of tables that the role may read.
@@ -43,6 +50,26 @@ _BOUNDS = """
 """
 
 
+# As `chunk_reader` names them: a row of pg_inherits has the transaction that attached the partition.
+_PARTITIONS = """
+    WITH RECURSIVE part(root, relid, name) AS (
+        SELECT c.oid, c.oid, NULL FROM pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'p'
+        UNION ALL
+        SELECT part.root, i.inhrelid, i.inhrelid || ':' || i.xmin::text
+        FROM part JOIN pg_inherits i ON i.inhparent = part.relid)
+    SELECT root::int8, name FROM part WHERE name IS NOT NULL ORDER BY root, relid
+"""
+
+
+def partitions_of(cursor: Any, tables: Sequence[CopiedTable]) -> dict[int, tuple[str, ...]]:
+    """Return the names of the partitions of the partitioned tables, by relid. Raises psycopg2 errors."""
+    cursor.execute(_PARTITIONS, ([table.relid for table in tables if table.is_partitioned],))
+    found: dict[int, tuple[str, ...]] = {}
+    for root, name in cursor.fetchall():
+        found[root] = (*found.get(root, ()), name)
+    return found
+
+
 def files_of(
     cursor: Any, tables: Sequence[CopiedTable], *, with_bounds: bool
 ) -> tuple[dict[int, list[TableFile]], dict[int, KeyBounds]]:
@@ -56,11 +83,13 @@ def files_of(
     return files, {relid: KeyBounds(column, tuple(bounds)) for relid, column, bounds in cursor.fetchall()}
 
 
-def _by_table(rows: Iterable[tuple[int, int, bool, int, bool, int | None]]) -> dict[int, list[TableFile]]:
+def _by_table(
+    rows: Iterable[tuple[int, int, bool, int, bool, int | None, int | None]],
+) -> dict[int, list[TableFile]]:
     files: dict[int, list[TableFile]] = {}
     unreadable: set[int] = set()
-    for root, relid, is_own, pages, may_read, estimate in rows:
-        files.setdefault(root, []).append(TableFile(pages, None if is_own else relid, estimate))
+    for root, relid, is_own, pages, may_read, estimate, node in rows:
+        files.setdefault(root, []).append(TableFile(pages, None if is_own else relid, estimate, node))
         if not may_read:
             unreadable.add(root)
     for root in unreadable:

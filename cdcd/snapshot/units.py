@@ -9,7 +9,7 @@ Must not: read a value, or depend on the size of a file for anything but speed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,6 +31,10 @@ class CopiedTable:
     where: str | None = None
     """A condition of the configuration, besides the publication's row filter."""
     priority: int = 0
+    has_key: bool = False
+    """Whether its records have a key, by which rows can be read again."""
+    is_binary: bool = False
+    """Whether its values are read in binary format."""
 
     @property
     def title(self) -> str:
@@ -48,6 +52,8 @@ class TableFile:
     pages: int
     leaf: int | None = None
     rows: int | None = None
+    node: int | None = None
+    """The file's number (`pg_relation_filenode`), which changes when the table is rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,47 @@ class KeyBounds:
 
     column: str
     literals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A range of blocks of one file; `end` None: to the end of the file. `leaf`: the partition's oid, 0 for none."""
+
+    leaf: int
+    node: int
+    first: int
+    end: int | None
+
+    @property
+    def text(self) -> str:
+        """The range in a progress record."""
+        return f"{self.leaf}/{self.node}/{self.first}/{'' if self.end is None else self.end}"
+
+    @classmethod
+    def parse(cls, text: str) -> Blocks:
+        """Return the range of a text. Raises ValueError."""
+        leaf, node, first, end = text.split("/")
+        return cls(int(leaf), int(node), int(first), int(end) if end else None)
+
+    @property
+    def condition(self) -> str | None:
+        """The range as SQL, None for a complete file."""
+        if self.first == 0 and self.end is None:
+            return None
+        low = f"ctid >= '({self.first},0)'::pg_catalog.tid"
+        return low if self.end is None else f"{low} AND ctid < '({self.end},0)'::pg_catalog.tid"
+
+
+def joined(ranges: Iterable[Blocks]) -> list[Blocks]:
+    """Return the ranges in order, each as long as possible."""
+    found: list[Blocks] = []
+    for one in sorted(ranges, key=lambda blocks: (blocks.leaf, blocks.node, blocks.first)):
+        last = found[-1] if found else None
+        if last is not None and (last.leaf, last.node, last.end) == (one.leaf, one.node, one.first):
+            found[-1] = Blocks(one.leaf, one.node, last.first, one.end)
+        else:
+            found.append(one)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +116,8 @@ class CopyUnit:
     number: int = 0
     leaf: int | None = None
     condition: str | None = None
+    blocks: Blocks | None = None
+    """The blocks that `condition` names; None if it names keys, or the table is not read by its files."""
 
 
 def estimated_rows(files: Sequence[TableFile]) -> int | None:
@@ -90,29 +139,23 @@ def units_of(
     `has_block_ranges`: the server reads a range of blocks without reading the others (PostgreSQL 14 and later);
     otherwise `bounds` divide the table, if there are any.
     """
-    parts: list[tuple[int | None, str | None]] = []
+    parts: list[tuple[int | None, str | None, Blocks | None]] = []
     for file in files:
-        ranges = _block_ranges(file.pages, unit_pages) if has_block_ranges else [None]
-        parts += [(file.leaf, condition) for condition in ranges]
+        ranges = _block_ranges(file, unit_pages) if has_block_ranges else [Blocks(0, 0, 0, None)]
+        parts += [(file.leaf, one.condition, one if one.node else None) for one in ranges]
     if len(parts) == 1 and bounds is not None and not has_block_ranges:
         pages = sum(file.pages for file in files)
-        parts = [(None, condition) for condition in _key_ranges(bounds, pages // unit_pages)]
-    return [CopyUnit(table, number, *part) for number, part in enumerate(parts or [(None, None)])]
+        parts = [(None, condition, None) for condition in _key_ranges(bounds, pages // unit_pages)]
+    return [CopyUnit(table, number, *part) for number, part in enumerate(parts or [(None, None, None)])]
 
 
-def _block_ranges(pages: int, unit_pages: int) -> list[str | None]:
-    starts = range(0, max(pages - unit_pages // 2, 1), unit_pages)
-    if len(starts) == 1:
-        return [None]
-    found: list[str | None] = []
-    for start in starts:
-        condition = f"ctid >= '({start},0)'::pg_catalog.tid"
-        # The last range has no upper bound: the file may have grown since it was measured.
-        is_last = start == starts[-1]
-        found.append(
-            condition if is_last else f"{condition} AND ctid < '({start + unit_pages},0)'::pg_catalog.tid"
-        )
-    return found
+def _block_ranges(file: TableFile, unit_pages: int) -> list[Blocks]:
+    starts = range(0, max(file.pages - unit_pages // 2, 1), unit_pages)
+    leaf, node = file.leaf or 0, file.node or 0
+    # The last range has no upper bound: the file may have grown since it was measured.
+    return [
+        Blocks(leaf, node, start, None if start == starts[-1] else start + unit_pages) for start in starts
+    ]
 
 
 def _key_ranges(bounds: KeyBounds, wanted: int) -> list[str | None]:

@@ -199,6 +199,11 @@ def _blocking(connection: Connection, pid: int) -> tuple[Blocker, ...]:
     return tuple(found)
 
 
+def open_transactions(connection: Connection) -> tuple[Blocker, ...]:
+    """Return the transactions of the server that have written, the oldest first. Raises Source errors."""
+    return tuple(_of_session(*row[:7]) for row in fetch(connection, _WRITING, (0,)))
+
+
 def _open_too(connection: Connection, pid: int, blocking: tuple[Blocker, ...]) -> list[Blocker]:
     known = {blocker.who for blocker in blocking}
     found = [_of_session(*row[:7]) for row in fetch(connection, _WRITING, (pid,))]

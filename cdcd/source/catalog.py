@@ -11,7 +11,7 @@ Must not: be called from the event loop's thread while the stream runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -58,9 +58,11 @@ _RELATION = """
 """
 
 _COLUMNS = """
-    SELECT a.attname::text, a.atttypid, a.atttypmod, a.attgenerated <> ''
-    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    SELECT a.attrelid, a.attname::text, a.atttypid, a.atttypmod, a.attgenerated <> ''
+    FROM pg_attribute a WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum
 """
+_TABLES_IN_A_QUERY = 500
 
 _Answer = TypeVar("_Answer")
 
@@ -119,18 +121,35 @@ class Catalog:
 
     def relation_of(self, table: PublishedTable) -> Relation:
         """Return the relation of a table whose identity and keys are known. Raises as `relation`."""
-        found = self.columns(table.relid, set(table.columns))
-        if len(found) != len(table.columns):
-            raise SnapshotStale(f"{table.schema}.{table.name} no longer has all of the published columns")
-        return described(table.relid, table.schema, table.name, table.identity, table.keys, found)
+        return self.relations_of([table])[0]
+
+    def relations_of(self, tables: Sequence[PublishedTable]) -> list[Relation]:
+        """Do the same as `relation_of` for many tables, by few queries."""
+        return [
+            relation
+            for begin in range(0, len(tables), _TABLES_IN_A_QUERY)
+            for relation in self._relations_of(tables[begin : begin + _TABLES_IN_A_QUERY])
+        ]
+
+    def _relations_of(self, tables: Sequence[PublishedTable]) -> Iterator[Relation]:
+        columns = self._columns({table.relid: set(table.columns) for table in tables})
+        for table in tables:
+            found = columns.get(table.relid, ())
+            if len(found) != len(table.columns):
+                raise SnapshotStale(f"{table.schema}.{table.name} no longer has all of the published columns")
+            yield described(table.relid, table.schema, table.name, table.identity, table.keys, found)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
         """Return the published columns of a table in its order, without key flags; none if the table is missing."""
-        return tuple(
-            Column(name, type_oid, typmod, is_key=False)
-            for name, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (relid,))
-            if (not is_generated if published is None else name in published)
-        )
+        return tuple(self._columns({relid: published}).get(relid, ()))
+
+    def _columns(self, published: Mapping[int, Collection[str] | None]) -> dict[int, list[Column]]:
+        found: dict[int, list[Column]] = {}
+        for relid, name, type_oid, typmod, is_generated in self._fetch(_COLUMNS, (list(published),)):
+            names = published[relid]
+            if not is_generated if names is None else name in names:
+                found.setdefault(relid, []).append(Column(name, type_oid, typmod, is_key=False))
+        return found
 
     def close(self) -> None:
         """Close the connection; a later query opens another."""

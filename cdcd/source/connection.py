@@ -76,11 +76,34 @@ _AFTERWARDS = f"""
 """  # noqa: S608 - of constants
 
 
+STARTED = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+"""The start of the server: no two servers, and no server after a restart, have the same microsecond."""
+MOST_CONNECTIONS = 20
+"""How often to connect until a name that leads to several servers leads to the wanted one."""
+
+
 def connect_sql(settings: SourceSettings) -> Connection:
     """Return a connection for SQL, in autocommit. Raises SourceUnavailable, -Authentication or -Setup."""
-    connection = _connect(settings, None)
-    connection.autocommit = True
-    return _set_up(connection)
+    for _ in range(1 if settings.instance is None else MOST_CONNECTIONS):
+        connection = _connect(settings, None)
+        connection.autocommit = True
+        _set_up(connection)
+        if settings.instance is None or _is_instance(connection, settings.instance):
+            return connection
+        connection.close()
+    raise SourceUnavailable(
+        f"of {MOST_CONNECTIONS} connections none led to the server of the first one: it was started again, or "
+        f"{settings.option} leads to several servers",
+        hint="no action is needed if the server was started again: cdcd tries again; else name one server",
+    )
+
+
+def _is_instance(connection: Connection, started_us: int) -> bool:
+    try:
+        return bool(fetch(connection, STARTED)[0][0] == started_us)
+    except CdcdError:
+        connection.close()
+        raise
 
 
 def connect_replication(settings: SourceSettings) -> LogicalReplicationConnection:
@@ -142,13 +165,13 @@ def connection_parameters(settings: SourceSettings) -> dict[str, str]:
 
     The DSN's time-outs and keepalives have priority; the settings on which output depends are overridden.
     """
-    parameters = _parsed(settings.dsn)
+    parameters = _parsed(settings)
     for secret in (parameters.get("password"), parameters.get("sslpassword"), os.environ.get("PGPASSWORD")):
         add_secret(secret)
     for key, read in (("password", settings.read_password), ("sslpassword", settings.read_ssl_password)):
         secret = _secret(key, read)
         if secret is not None:
-            add_secret(secret, renews=f"source {key}")
+            add_secret(secret, renews=f"{settings.option.partition('.')[0]} {key}")
             parameters[key] = secret
     for key, value in _KEEPALIVES.items():
         parameters.setdefault(key, value)
@@ -160,19 +183,19 @@ def connection_parameters(settings: SourceSettings) -> dict[str, str]:
     return parameters
 
 
-def _parsed(dsn: str) -> dict[str, str]:
+def _parsed(settings: SourceSettings) -> dict[str, str]:
     """Parse the DSN. Raises SourceSetup without any part of it: libpq's error messages quote parts of passwords."""
     try:
-        parameters = {key: str(value) for key, value in parse_dsn(dsn).items()}
+        parameters = {key: str(value) for key, value in parse_dsn(settings.dsn).items()}
     except psycopg2.Error:
         raise SourceSetup(
-            "source.dsn is not a connection URL or keyword string that libpq can parse",
+            f"{settings.option} is not a connection URL or keyword string that libpq can parse",
             hint="percent-encode special characters, or move the password into source.password_file",
         ) from None
     ports = [port for port in parameters.get("port", "").split(",") if port]
     if "@" in parameters.get("host", "") or not all(port.isdigit() for port in ports):
         raise SourceSetup(
-            "source.dsn has an invalid host or port",
+            f"{settings.option} has an invalid host or port",
             hint="percent-encode @ : / ? # in the password, or move it into source.password_file",
         )
     return parameters

@@ -40,7 +40,7 @@ _PQfreemem = _bind("PQfreemem", None, c_void_p)
 
 
 class Rows(Protocol):
-    """Receives the rows: `cdcd.snapshot.copy_text.CopyRows`."""
+    """Receives the rows: `cdcd.snapshot.copy_rows.CopyRows`."""
 
     def read(self, get_copy_data: Any, free_memory: Any, pgconn: int, max_bytes: int) -> int: ...  # noqa: D102
 

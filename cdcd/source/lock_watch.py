@@ -80,7 +80,7 @@ class _Watch:
                 self._look()
                 wait_s = LOOK_INTERVAL_S
         finally:
-            self._let_go()
+            self._release()
 
     def end(self) -> None:
         """Stop watching: the statement has ended."""
@@ -99,7 +99,7 @@ class _Watch:
         except BackendGone:
             pass
         except CdcdError:
-            self._let_go()
+            self._release()
         with self._lock:
             if self._connection is None:
                 return
@@ -108,7 +108,7 @@ class _Watch:
                 self.has_expired = True
                 hang_up(self._connection)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.close()

@@ -39,6 +39,7 @@ __all__ = [
     "connection_failure",
     "holder_findings",
     "publication_findings",
+    "readable_findings",
     "server_findings",
     "setup_findings",
     "table_findings",
@@ -156,7 +157,7 @@ def table_findings(
     for one in shortfalls_of_partitions(connection, roots):
         yield Finding("warn", f"table {one.table}", one.message, one.hint)
     if snapshot:
-        yield from _readable(connection, tables)
+        yield from readable_findings(connection, tables)
 
 
 def connection_failure(error: CdcdError) -> Finding:
@@ -333,7 +334,7 @@ def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterato
         yield Finding("fail", subject, table.conflict, CONFLICT_HINT)
 
 
-def _readable(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
+def readable_findings(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
     """Yield the privileges that the role lacks to copy these tables; one finding per schema, not per table."""
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     rows = fetch(connection, _PRIVILEGES, ([table.relid for table in tables],))

@@ -110,8 +110,12 @@ class PublishedTable:
         return f"publications {', '.join(self.publications)} have different column lists for it"
 
 
-def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fetch) -> list[PublishedTable]:
+def published_tables(
+    connection: Connection, names: Sequence[str], ask: Ask = fetch, *, only: int | None = None
+) -> list[PublishedTable]:
     """Return the tables that these publications publish, by schema and name. Raises Source errors.
+
+    `only`: the relid of the one table to return, if it is published.
 
     The server locks each table to read its published columns: `ask` may be a function that waits for the lock.
 
@@ -126,6 +130,8 @@ def published_tables(connection: Connection, names: Sequence[str], ask: Ask = fe
     )
     if connection.server_version < 130_000:
         query = query.replace("p.pubname, p.pubviaroot,", "p.pubname, false AS pubviaroot,")
+    if only is not None:
+        query = query.replace("WHERE t.pubname = ANY(%s)", f"WHERE t.pubname = ANY(%s) AND c.oid = {only:d}")
     by_relid: dict[int, list[tuple[Any, ...]]] = {}
     for row in _fetch_while_tables_go(connection, query, names, ask):
         if not row[11]:

@@ -32,6 +32,7 @@ from cdcd.source.unpublished_tables import UnpublishedTable
 
 FORMAT = 1
 """The format version that `dump` writes."""
+_WAITING, _GONE = "waiting", "gone"
 
 _PUBLICATIONS = """
     SELECT p.pubname::text, p.oid,
@@ -194,13 +195,25 @@ def _digest(row_filter: str) -> str:
     return hashlib.sha256(row_filter.encode()).hexdigest()[:16] if row_filter else ""
 
 
-def dump(published: Published) -> str:
-    """Return a text for `load`, which is small even for thousands of tables."""
+def dump(
+    published: Published,
+    waiting: Mapping[int, bool] = MappingProxyType({}),
+    gone: Collection[str] = (),
+) -> str:
+    """Return a text for `load` and `load_new_tables`, which is small even for thousands of tables.
+
+    `waiting`, `gone`: as in `NewTables`. Older versions ignore them.
+    """
     document = {
         name: [*astuple(replace(publication, tables={}))[:-1], _rows(publication.tables)]
         for name, publication in sorted(published.items())
     }
-    text = json.dumps({"format": FORMAT, "publications": document}, separators=(",", ":"))
+    whole: dict[str, object] = {"format": FORMAT, "publications": document}
+    if waiting:
+        whole[_WAITING] = sorted(waiting.items())
+    if gone:
+        whole[_GONE] = sorted(gone)
+    text = json.dumps(whole, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
@@ -212,10 +225,24 @@ _HOW = attrgetter(*(one.name for one in fields(PublicationEntry)))
 """The same as `astuple`, but ten times as fast: there may be thousands of tables."""
 
 
+def load_new_tables(text: str) -> tuple[dict[int, bool], frozenset[str]]:
+    """Return `waiting` and `gone` from a text of `dump` that `load` can read. Raises ProgressUnreadable."""
+    try:
+        document = _document(text)
+        waiting = {int(relid): bool(is_again) for relid, is_again in document.get(_WAITING, ())}
+        return waiting, frozenset(str(name) for name in document.get(_GONE, ()))
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise ProgressUnreadable("the stored list of new tables is malformed") from error
+
+
+def _document(text: str) -> Any:
+    return json_of(unpacked(base64.b64decode(text, validate=True)))
+
+
 def load(text: str) -> Published:
     """Return the publications from a text of `dump`. Raises ProgressUnreadable."""
     try:
-        document = json_of(unpacked(base64.b64decode(text, validate=True)))
+        document = _document(text)
         if document["format"] != FORMAT:
             raise ProgressUnreadable(
                 f"the stored description of the publication has format {shown(document['format'])}; "
@@ -322,14 +349,20 @@ def _tables(
         elif other is not None:
             found.append(_replaced(name, old, other, step))
         elif old.name in published_names:
-            recreated.add(published_names[old.name])
-            found.append(Change("table_recreated", name, old.name))
+            relid_now = published_names[old.name]
+            recreated.add(relid_now)
+            step = _joining(name, was, now, relid_now)
+            found.append(Change("table_recreated", name, old.name, step=step))
         else:
             found.append(Change("table_gone", name, old.name))
     for relid, new in now.tables.items():
         if relid not in was.tables and relid not in recreated:
-            found.append(Change("table_added", name, new.name))
+            found.append(Change("table_added", name, new.name, step=_joining(name, was, now, relid)))
     return found
+
+
+def _joining(name: str, was: Publication, now: Publication, relid: int) -> Step:
+    return Step(name, was.oid, now.oid, relid, 0, now.tables[relid].entry)
 
 
 def _renamed(

@@ -31,6 +31,8 @@ class SourceSettings:
     `failover` and `two_phase` are options for the creation of a slot.
     `silence_timeout_s` is how long a server may be silent although a reply was requested (F16); None derives it from
     the server's wal_sender_timeout.
+    `option`: the option that has the DSN. `instance`: the start of the server that every SQL connection has to lead
+    to (Unix epoch, microseconds), where the DSN may lead to several servers; None: any.
     """
 
     dsn: str = field(repr=False)
@@ -43,6 +45,8 @@ class SourceSettings:
     two_phase: bool = False
     silence_timeout_s: float | None = None
     read_ssl_password: Callable[[], str | None] = field(default=_no_password, repr=False)
+    option: str = "source.dsn"
+    instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from cdcd.waits import held_by
 
 CANCEL_TIMEOUT_S = 10.0
 """How long a cancelled creation may take to end before its connection is shut down."""
+HELD_BY_A_LOST_SESSION = "a session of an earlier attempt has held it, and was ended"
 _WATCH_INTERVAL_S = 0.1
 _MOST_CHARACTERS = 63
 _OF_A_COPY = "_copy_"
@@ -37,6 +38,11 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 # The whole row as JSON: the view has different columns in each major version.
 _READ = "SELECT row_to_json(s), age(s.catalog_xmin) FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{name}'"
+
+_END_TEMPORARY = """
+    SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
+    WHERE slot_name = %s AND temporary AND active_pid IS NOT NULL
+"""
 
 _DECODED = "SELECT spill_bytes, stream_bytes FROM pg_stat_replication_slots WHERE slot_name = %s"
 
@@ -140,12 +146,34 @@ def create_slot(
     try:
         if expected is not None:
             check_same_server(connection, expected)
-        version = connection.server_version
-        command = create_slot_command(settings, version, export_snapshot, temporary=is_temporary)
-        row = _create(settings, connection, command, timeout_s, given_up or threading.Event(), report)
+        return create_slot_on(
+            settings,
+            connection,
+            export_snapshot=export_snapshot,
+            timeout_s=timeout_s,
+            given_up=given_up,
+            report=report,
+            is_temporary=is_temporary,
+        )
     except BaseException:
         connection.close()
         raise
+
+
+def create_slot_on(
+    settings: SourceSettings,
+    connection: Connection,
+    *,
+    export_snapshot: bool,
+    timeout_s: float | None = None,
+    given_up: threading.Event | None = None,
+    report: Report = unreported,
+    is_temporary: bool = False,
+) -> CreatedSlot:
+    """Create the slot on this walsender connection, which the caller closes after an error. As `create_slot`."""
+    version = connection.server_version
+    command = create_slot_command(settings, version, export_snapshot, temporary=is_temporary)
+    row = _create(settings, connection, command, timeout_s, given_up or threading.Event(), report)
     return CreatedSlot(connection, parse_lsn(row[1]), row[2])
 
 
@@ -161,6 +189,15 @@ def create_temporary_slot(
 def drop_slot(connection: Connection, name: str) -> None:
     """Drop the slot. Raises SlotMissing, or SlotActive while a walsender uses it."""
     fetch(connection, "SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def end_temporary(connection: Connection, name: str) -> None:
+    """End the session that still holds a temporary slot of cdcd: one whose client has disconnected without a notice.
+
+    PostgreSQL does not notice that for hours: such a session is idle. Only for a name of `temporary_name`: the start
+    lock and the slot exclude other users of it. Raises Source errors.
+    """
+    fetch(connection, _END_TEMPORARY, (name,))
 
 
 def drop_own_slot(connection: Connection, settings: SourceSettings) -> Lsn | None:

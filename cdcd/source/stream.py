@@ -119,6 +119,11 @@ class ReplicationStream:
         self._send(reply_requested=False)
         return self._failure is None and self._copy.failure is None
 
+    def ask_for_position(self) -> None:
+        """Ask the server for a keepalive, whose WAL end is the LSN up to which it has sent everything."""
+        if not self._is_closed and self._failure is None and self._copy.failure is None:
+            self._send(reply_requested=True)
+
     async def close(self) -> None:
         """Send a last status and CopyDone, wait briefly for the server to release the slot, and disconnect.
 

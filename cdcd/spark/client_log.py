@@ -2,8 +2,8 @@
 
 In: a line of a client: its facility, the client's name, the text.  Out: a record of the logger `cdcd.spark.kafka`;
 repetitions within a minute are counted, and the count is logged with the next one.
-Invariant: an error that the client retries by itself is a warning: it may occur twenty times a second, and a failed
-call raises its own error.
+Invariant: no secret that was read is in a line. An error that the client retries by itself is a warning: it may
+occur twenty times a second, and a failed call raises its own error.
 Must not: decide anything.
 """
 
@@ -13,6 +13,8 @@ import logging
 import re
 import threading
 import time
+
+from cdcd.redaction import clean
 
 LOG = logging.getLogger("cdcd.spark.kafka")
 WINDOW_S = 60.0
@@ -33,8 +35,7 @@ class ClientLog:
     def log(self, level: int, _form: str, facility: str, _client: str, text: str) -> None:
         """Log one line, with the arguments that confluent-kafka passes."""
         level = min(level, logging.WARNING) if facility in _TRIED_AGAIN else level
-        text = _HOW_LONG.sub("", _THREAD.sub("", text, count=1))[:MOST_CHARACTERS]
-        text = "".join(one if one.isprintable() else "?" for one in text)
+        text = clean(_HOW_LONG.sub("", _THREAD.sub("", text, count=1)), MOST_CHARACTERS)
         repeated = self._repeated((facility, text))
         if repeated is not None:
             more = f" (repeated {repeated} times before)" if repeated else ""

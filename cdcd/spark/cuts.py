@@ -3,7 +3,8 @@
 In: progress records in order and a batch's start offsets.  Out: the batch's end offsets.
 Invariant: a cut is the sum of whole progress records, and never ends after one that marks a part or a gap, so that it
 never splits a PostgreSQL transaction; offsets never decrease. Offsets are {topic: {partition as text: next offset}},
-the JSON that Spark stores in its checkpoint.
+the JSON that Spark stores in its checkpoint. A table that cdcd copies incrementally at the cut is in them, too, as a
+pseudo topic (`with_loading`), so that a batch knows its loading tables whenever it is repeated.
 Must not: do I/O.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cdcd.errors import ProgressUnreadable
 
@@ -25,11 +27,13 @@ class Commit:
 
     `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written
     yet, so a batch must not end here.
+    `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     """
 
     commit_lsn: str
     offsets: Offsets
     is_part: bool = False
+    loading: frozenset[str] = frozenset()
 
 
 def parse_progress(value: bytes) -> Commit:
@@ -44,12 +48,50 @@ def parse_progress(value: bytes) -> Commit:
                 for topic, partitions in fields["offsets"].items()
             },
             is_part=fields.get("part") is not None or fields.get("gap") is not None,
+            loading=_loading_of_record(fields),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("this version cannot read a progress record") from error
     if not known:
         raise ProgressUnreadable("a progress record has an unknown format", format=fields["format"])
     return commit
+
+
+def _loading_of_record(fields: Mapping[str, Any]) -> frozenset[str]:
+    copy = fields.get("copy", {})
+    tables = [*copy.get("tables", {}).values(), *copy.get("blocking", {}).values()]
+    topics = [table["topic"] for table in tables]
+    if not all(isinstance(topic, str) for topic in topics):
+        raise TypeError
+    return frozenset(topics)
+
+
+LOADING = "loading/"
+"""The prefix of the pseudo topics of loading tables; no Kafka topic has a slash in its name."""
+
+
+def with_loading(offsets: Offsets, loading: frozenset[str]) -> Offsets:
+    """Return offsets of Kafka topics together with the loading tables."""
+    return normal({**offsets, **{LOADING + topic: {"0": 1} for topic in loading}}) if loading else offsets
+
+
+def loading_of(offsets: Offsets) -> frozenset[str]:
+    """Return the topics of the loading tables."""
+    return frozenset(topic.removeprefix(LOADING) for topic in offsets if topic.startswith(LOADING))
+
+
+def without_loading(offsets: Offsets) -> Offsets:
+    """Return the offsets of Kafka topics only."""
+    return {topic: found for topic, found in offsets.items() if not topic.startswith(LOADING)}
+
+
+def covers(offsets: Offsets, commit: Commit) -> bool:
+    """Return whether all records of a commit are before these offsets."""
+    return all(
+        offsets.get(topic, {}).get(partition, 0) >= offset
+        for topic, partitions in commit.offsets.items()
+        for partition, offset in partitions.items()
+    )
 
 
 def normal(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
@@ -84,24 +126,25 @@ def cut(
 ) -> Offsets:
     """Return the offsets after as many commits as the limits allow.
 
-    At least one commit with records is included, however large, because the query could not progress otherwise.
+    At least one commit with records is included, however large, because the query could not progress otherwise. A
+    commit without records is included only if it changes the loading tables.
     """
-    reached, taken, rows = start, 0, 0
+    reached, loading, taken, rows = without_loading(start), loading_of(start), 0, 0
     parts: Offsets = {}
     for commit in commits:
         if commit.is_part:
             parts = merge(parts, commit.offsets)
             continue
         following, parts = merge(reached, merge(parts, commit.offsets)), {}
-        if following != reached:
+        if following != reached or commit.loading != loading:
             more = distance(reached, following)
             full = max_rows is not None and rows + more > max_rows
             if taken and (full or (max_commits is not None and taken >= max_commits)):
                 break
             taken += 1
             rows += more
-        reached = following
-    return reached
+        reached, loading = following, commit.loading
+    return with_loading(reached, loading)
 
 
 def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:

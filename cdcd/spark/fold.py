@@ -7,7 +7,9 @@ events again changes nothing, because events up to the watermark are dropped.  M
 
 A keyed table has the last row of each key. Columns that PostgreSQL did not send (`unchanged`, F46) have the value of
 the row before, in this batch or in the target; after a change of the key that row is under the old key, one step
-earlier in the same transaction (F47). A table without a key is a bag: each change adds or removes one row.
+earlier in the same transaction (F47). If there is no such row, or it lacks the value, too, the new row is incomplete,
+which is normal while cdcd copies the table incrementally. A table without a key is a bag: each change adds or removes
+one row.
 """
 
 from __future__ import annotations
@@ -21,8 +23,18 @@ import pyarrow.compute as pc
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import arrow_array
-from cdcd.spark.events import Event, Sequence
-from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE, Field, TableShape, arrow_schema, with_digests
+from cdcd.spark.events import BEGINNING, Event, Sequence
+from cdcd.spark.shape import (
+    KEY,
+    MISSING,
+    MISSING_TYPE,
+    SPECIAL,
+    SPECIAL_TYPE,
+    Field,
+    TableShape,
+    arrow_schema,
+    with_digests,
+)
 
 
 class MovedRow(Exception):
@@ -30,11 +42,16 @@ class MovedRow(Exception):
 
 
 class _State(NamedTuple):
-    """An unfinished row. `from_target`: column -> key of the target's row that has the column's value."""
+    """An unfinished row.
+
+    `from_existing`: column -> place of the existing row that has the column's value.
+    `missing`: column without a value -> commit LSN of the first change that did not send it.
+    """
 
     values: Mapping[str, Any]
     special: Mapping[str, str]
-    from_target: Mapping[str, bytes]
+    from_existing: Mapping[str, int]
+    missing: Mapping[str, int]
 
 
 def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
@@ -49,28 +66,72 @@ def fold_keyed(
 ) -> tuple[pa.Table, pa.Array]:
     """Return the new rows and the keys to remove from `existing` (all keys that changed).
 
+    `existing` and the new rows have `__missing`: a row is incomplete if neither a change nor a row before has all of
+    its values.
     `whole`: the events are all events of the table; otherwise MovedRow is raised if another bucket is needed.
     """
     state: dict[bytes, _State | None] = {}
+    before = _Before(events, shape, existing)
     removed: tuple[Sequence, bytes, _State | None] | None = None
     for event in events:
         key = event.key
         if key is None:
             raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
         if event.op == "d":
-            removed = (event.sequence, key, state.get(key, _whole_from_target(shape, key)))
+            removed = (event.sequence, key, state[key] if key in state else before.row(key))
             state[key] = None
             continue
         if event.op not in ("c", "u", "r") or event.after is None:
             raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
         row = _state_of(event, shape)
         if event.unchanged:
-            previous = state.get(key, _whole_from_target(shape, key))
+            previous = state[key] if key in state else before.row(key)
             if event.op != "u":
-                previous = _moved_from(event, removed, shape, whole=whole)
-            row = _with_unchanged(row, event, previous, shape)
+                previous = _moved_from(event, removed, whole=whole)
+            row = _with_unchanged(row, event, previous or _unknown(event, shape), shape)
         state[key] = row
-    return _rows(state, shape, existing), pa.array(list(state), pa.binary())
+    rows = {key: row for key, row in state.items() if row is not None}
+    new = _rows(rows, shape, existing)
+    return new.append_column(MISSING, _missing(rows.values(), shape)), pa.array(list(state), pa.binary())
+
+
+class _Before:
+    """The existing rows of the keys of these events, complete or not; looked up only if a value was not sent."""
+
+    def __init__(self, events: list[Event], shape: TableShape, existing: pa.Table) -> None:
+        self._shape = shape
+        self._places: dict[bytes | None, int] = {}
+        self._missing: dict[int, dict[int, int]] = {}
+        if any(event.unchanged for event in events):
+            needed = list({event.key for event in events})
+            keys = existing.column(KEY).combine_chunks()
+            found = pc.index_in(pa.array(needed, pa.binary()), value_set=keys).to_pylist()
+            self._places = {key: place for key, place in zip(needed, found, strict=True) if place is not None}
+            places = list(self._places.values())
+            missing = existing.column(MISSING).take(pa.array(places, pa.int64())).to_pylist()
+            self._missing = {place: dict(one) for place, one in zip(places, missing, strict=True) if one}
+
+    def row(self, key: bytes) -> _State | None:
+        """Return the row of a key, None if there is none."""
+        place = self._places.get(key)
+        if place is None:
+            return None
+        numbers = self._missing.get(place, {})
+        missing = {one.avro_name: numbers[one.number] for one in self._shape.fields if one.number in numbers}
+        held = {one.avro_name: place for one in self._shape.fields}  # `missing` comes before
+        return _State({}, {}, held, missing)
+
+
+def _unknown(event: Event, shape: TableShape) -> _State:
+    """Return a row of which nothing is known before this event."""
+    return _State({}, {}, {}, {one.avro_name: event.sequence.commit_lsn for one in shape.fields})
+
+
+def _missing(rows: Iterable[_State], shape: TableShape) -> pa.Array:
+    numbers = {one.avro_name: one.number for one in shape.fields}
+    return pa.array(
+        [[(numbers[name], lsn) for name, lsn in row.missing.items()] or None for row in rows], MISSING_TYPE
+    )
 
 
 def _where(shape: TableShape, event: Event) -> dict[str, Any]:
@@ -101,7 +162,7 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
     if others:
         values = {name: value for name, value in values.items() if name not in others}
         special = {name: text for name, text in special.items() if name not in others}
-    return _State(values, special, {})
+    return _State(values, special, {}, {})
 
 
 def _named(shape: TableShape, name: str) -> str:
@@ -112,78 +173,57 @@ def _named(shape: TableShape, name: str) -> str:
     return name
 
 
-def _whole_from_target(shape: TableShape, key: bytes) -> _State:
-    return _State({}, {}, {one.avro_name: key for one in shape.fields})
-
-
 def _moved_from(
-    event: Event, removed: tuple[Sequence, bytes, _State | None] | None, shape: TableShape, *, whole: bool
+    event: Event, removed: tuple[Sequence, bytes, _State | None] | None, *, whole: bool
 ) -> _State | None:
-    """Return the row that a change of the key removed one step earlier."""
+    """Return the row that a change of the key removed one step earlier, None if there was none."""
     step_before = event.sequence._replace(tx_seq=event.sequence.tx_seq - 1)
     if removed is not None and removed[0] == step_before:
         return removed[2]
     if not whole:
         raise MovedRow
-    raise MirrorInconsistent("an incomplete row whose previous version is missing", **_where(shape, event))
+    return None
 
 
-def _with_unchanged(row: _State, event: Event, previous: _State | None, shape: TableShape) -> _State:
-    if previous is None:
-        raise MirrorInconsistent("unchanged columns of a row that does not exist", **_where(shape, event))
-    values, special, from_target = dict(row.values), dict(row.special), dict(row.from_target)
+def _with_unchanged(row: _State, event: Event, previous: _State, shape: TableShape) -> _State:
+    values, special = dict(row.values), dict(row.special)
+    from_existing, missing = dict(row.from_existing), dict(row.missing)
     for given in event.unchanged:
         name = _named(shape, given)
         values.pop(name, None)
         special.pop(name, None)
-        if name in previous.from_target:
-            from_target[name] = previous.from_target[name]
-            continue
-        values[name] = previous.values.get(name)
-        if name in previous.special:
-            special[name] = previous.special[name]
-    return _State(values, special, from_target)
+        if event.sequence <= shape.began_after.get(name, BEGINNING):
+            continue  # another column of this name, which is gone
+        if name in previous.missing:
+            missing[name] = previous.missing[name]
+        elif name in previous.from_existing:
+            from_existing[name] = previous.from_existing[name]
+        else:
+            values[name] = previous.values.get(name)
+            if name in previous.special:
+                special[name] = previous.special[name]
+    return _State(values, special, from_existing, missing)
 
 
-def _rows(state: Mapping[bytes, _State | None], shape: TableShape, existing: pa.Table) -> pa.Table:
-    present = {key: row for key, row in state.items() if row is not None}
-    rows = list(present.values())
-    places = _places(rows, shape, existing)
+def _rows(state: Mapping[bytes, _State], shape: TableShape, existing: pa.Table) -> pa.Table:
+    rows = list(state.values())
     columns = []
     for one in shape.fields:
         column = arrow_array([row.values.get(one.avro_name) for row in rows], one.avro)
         holders = {
-            number: places[row.from_target[one.avro_name]]
+            number: row.from_existing[one.avro_name]
             for number, row in enumerate(rows)
-            if one.avro_name in row.from_target
+            if one.avro_name in row.from_existing
         }
         columns.append(_patched(column, existing.column(one.name), holders) if holders else column)
-    specials = _specials(rows, shape, existing, places)
     return pa.Table.from_arrays(
-        [*columns, specials, pa.array(list(present), pa.binary())], schema=arrow_schema(shape.fields)
+        [*columns, _specials(rows, shape, existing), pa.array(list(state), pa.binary())],
+        schema=arrow_schema(shape.fields),
     )
 
 
-def _places(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> dict[bytes, int]:
-    """Return the indexes of the target's rows whose values are still needed."""
-    needed = sorted({key for row in rows for key in row.from_target.values()})
-    if not needed:
-        return {}
-    keys = existing.column(KEY).combine_chunks()
-    found = pc.index_in(pa.array(needed, pa.binary()), value_set=keys).to_pylist()
-    places = {key: place for key, place in zip(needed, found, strict=True) if place is not None}
-    if len(places) < len(needed):
-        raise MirrorInconsistent(
-            "unchanged columns of rows that the target does not have",
-            hint="start the mirror from the start of the snapshot",
-            topic=shape.topic,
-            rows=len(needed) - len(places),
-        )
-    return places
-
-
 def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int]) -> pa.Array:
-    """Return the column with some values from the target's rows."""
+    """Return the column with some values from the existing rows."""
     taken = old.take(pa.array(list(holders.values()), pa.int64())).combine_chunks()
     both = pa.concat_arrays([column, taken])
     indices = list(range(len(column)))
@@ -192,20 +232,17 @@ def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int])
     return both.take(pa.array(indices, pa.int64()))
 
 
-def _specials(
-    rows: Iterable[_State], shape: TableShape, existing: pa.Table, places: Mapping[bytes, int]
-) -> pa.Array:
-    old: dict[bytes, dict[str, str]] = {}
-    if places:
-        maps = existing.column(SPECIAL).take(pa.array(list(places.values()), pa.int64())).to_pylist()
-        old = {key: dict(entries or ()) for key, entries in zip(places, maps, strict=True)}
+def _specials(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> pa.Array:
+    needed = sorted({place for row in rows for place in row.from_existing.values()})
+    maps = existing.column(SPECIAL).take(pa.array(needed, pa.int64())).to_pylist()
+    old = {place: dict(entries or ()) for place, entries in zip(needed, maps, strict=True)}
     names = {one.avro_name: one.name for one in shape.fields}
     result = []
     for row in rows:
         entries = {names[name]: text for name, text in row.special.items() if name in names}
-        for name, key in row.from_target.items():
-            if names.get(name, "") in old.get(key, {}):
-                entries[names[name]] = old[key][names[name]]
+        for name, place in row.from_existing.items():
+            if names.get(name, "") in old[place]:
+                entries[names[name]] = old[place][names[name]]
         result.append(list(entries.items()) or None)
     return pa.array(result, SPECIAL_TYPE)
 
@@ -253,9 +290,7 @@ _IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 def _rows_of(states: list[_State], shape: TableShape, existing: pa.Table) -> pa.Table:
-    numbered: dict[bytes, _State | None] = {
-        number.to_bytes(8, "big"): state for number, state in enumerate(states)
-    }
+    numbered = {number.to_bytes(8, "big"): state for number, state in enumerate(states)}
     return with_digests(_rows(numbered, shape, existing), shape)
 
 

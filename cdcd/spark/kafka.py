@@ -1,19 +1,20 @@
-"""Read Kafka for Spark: offsets, the progress topic, and ranges of records as Arrow batches.
+"""Ask Kafka for Spark: offsets, topics of one partition, and the settings and errors of consumers.
 
-In: bootstrap servers and offsets.  Out: committed records only (read_committed), in offset order per partition.
-Invariant: a range is read to its end or an error is raised; a range whose start was removed is an error, never
-a shorter range; log lines of the clients are records of Python's logging, never written by librdkafka itself.
+In: bootstrap servers and offsets.  Out: offsets, and committed records only (read_committed).
+Invariant: log lines of the clients are records of Python's logging, never written by librdkafka itself.
 Must not: commit consumer offsets; the positions are in Spark's checkpoint and the mirror's manifest.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TypeVar
 
-import pyarrow as pa
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -23,29 +24,20 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ListOffsetsResultInfo, OffsetSpec
 
 from cdcd.errors import HistoryMissing, SinkUnavailable
+from cdcd.spark.client_errors import TLS_HINT, cause_of, is_about_tls, making_client, refusal
 from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.cuts import Commit, Offsets, normal, parse_progress
 
 REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
+FIRST_PATIENCE_S = 2.0
+POLL_S = 1.0
 FETCH_RECORDS = 10_000
 
 _T = TypeVar("_T")
-
-RAW_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
-"""The rows of `format("cdcd")` as an Arrow schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +60,34 @@ def consumer_settings(brokers: str, properties: Mapping[str, str]) -> dict[str, 
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
-        "fetch.wait.max.ms": 50,
-        "queued.min.messages": 200_000,
-        "queued.max.messages.kbytes": 131_072,
-        "fetch.message.max.bytes": 8_388_608,
+        **_FETCH,
         **properties,
     }
+
+
+_FETCH: Mapping[str, object] = {
+    # An end of partition arrives with the first fetch that has no records, which the broker holds for this time.
+    "fetch.wait.max.ms": 10,
+    # A fetch is decompressed as a whole, and a record in librdkafka's queue needs some hundred bytes of its own.
+    "fetch.max.bytes": 1_048_576,
+    "fetch.message.max.bytes": 1_048_576,
+    "queued.min.messages": 50_000,
+    "queued.max.messages.kbytes": 16_384,
+    # A full queue is looked at again after this time; by default a second, in which a small one runs empty.
+    "fetch.queue.backoff.ms": 10,
+}
+"""A reader's memory does not depend on the backlog, and a small queue, which fits the cache, is faster. A record that
+is larger than a fetch is fetched alone."""
 
 
 class Cluster:
     """The driver's queries to Kafka: the topics, and the first and last offset of each partition."""
 
     def __init__(self, brokers: str, properties: Mapping[str, str]) -> None:
-        self._admin = AdminClient({"bootstrap.servers": brokers, **properties}, logger=CLIENT_LOG)
+        self._reported: deque[KafkaError] = deque(maxlen=8)
+        settings = {"bootstrap.servers": brokers, **properties, "error_cb": self._reported.append}
+        with making_client():
+            self._admin = AdminClient(settings, logger=CLIENT_LOG)
 
     def id(self) -> str:
         """Return the cluster's id."""
@@ -102,6 +109,7 @@ class Cluster:
     def _offsets(self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         if not partitions:
             return {}
+        self._admin.poll(0)
         asked = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -109,38 +117,111 @@ class Cluster:
         )
         return self._asked(
             "Kafka does not list offsets",
-            lambda: {(key.topic, key.partition): future.result().offset for key, future in asked.items()},
+            lambda: {
+                (key.topic, key.partition): self._result(future).offset for key, future in asked.items()
+            },
         )
 
+    def _result(self, future: Future[ListOffsetsResultInfo]) -> ListOffsetsResultInfo:
+        while True:
+            try:
+                return future.result(POLL_S)
+            except FutureTimeoutError:
+                self._admin.poll(0)  # librdkafka renews an OAuth token in there
+
     def _listed(self) -> ClusterMetadata:
-        return self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+        """Return the metadata. A refused login is raised soon: librdkafka itself would only repeat it in silence."""
+        deadline_s, patience_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_PATIENCE_S
+        self._reported.clear()
+        while True:
+            self._admin.poll(0)
+            left_s = deadline_s - time.monotonic()
+            try:
+                return self._admin.list_topics(timeout=min(patience_s, max(left_s, 0.1)))
+            except KafkaException as error:
+                self._admin.poll(0)
+                refused = refusal(self._reported, "Kafka refuses the connection")
+                if refused is not None:
+                    raise refused from error
+                if error.args[0].code() not in _SILENCE or left_s <= patience_s:
+                    raise
+            patience_s *= 2
 
     def _asked(self, refused: str, ask: Callable[[], _T]) -> _T:
         try:
             return ask()
         except KafkaException as error:
-            raise _unavailable(refused, reason=error.args[0].name()) from error
+            cause = cause_of(self._reported)
+            text = refused if cause is None else f"{refused}: {cause}"
+            hint = TLS_HINT if is_about_tls(cause) else _AWAY
+            raise unavailable(text, hint=hint, reason=error.args[0].name()) from error
         finally:
             self._admin.poll(0)  # delivers the client's log lines
 
 
-def _unavailable(message: str, **context: object) -> SinkUnavailable:
+_SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
+_AWAY = (
+    "start Kafka, or correct the reader's brokers (--brokers, the option `brokers`) or kafka.security.protocol; then "
+    "start it again"
+)
+
+
+def unavailable(message: str, *, hint: str = _AWAY, **context: object) -> SinkUnavailable:
     """Return the error of a reader; its hint names the option of the brokers and a restart."""
-    return SinkUnavailable(message, hint=_AWAY, **context)
+    return SinkUnavailable(message, hint=hint, **context)
 
 
-_AWAY = "start Kafka, or correct the reader's brokers (--brokers, the option `brokers`); then start it again"
+class Tail:
+    """A topic of one partition, read forward: committed records only. `exists`: whether the topic was found."""
+
+    def __init__(
+        self, brokers: str, properties: Mapping[str, str], topic: str, cluster: Cluster, position: int = 0
+    ) -> None:
+        self._topic = topic
+        self._cluster = cluster
+        self._settings = consumer_settings(brokers, properties)
+        self._consumer: Consumer | None = None
+        self.position = position
+        self.exists = False
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the records that were committed since the last call; none while the topic does not exist."""
+        if self._consumer is None and not self._open():
+            return
+        end = self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
+        deadline = time.monotonic() + STALL_TIMEOUT_S
+        while self.position < end:
+            for message in self._fetch():
+                deadline = time.monotonic() + STALL_TIMEOUT_S
+                self.position = max(self.position, next_offset(message))
+                if message.error() is None:
+                    yield message
+            if time.monotonic() > deadline:
+                raise unavailable("a read of a topic stalls", topic=self._topic, offset=self.position)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> bool:
+        self.exists = self._topic in self._cluster.partitions()
+        if self.exists:
+            self._consumer = Consumer(self._settings, logger=CLIENT_LOG)
+            self._consumer.assign([TopicPartition(self._topic, 0, self.position or OFFSET_BEGINNING)])
+        return self.exists
+
+    def _fetch(self) -> list[Message]:
+        assert self._consumer is not None
+        return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
 
 
 class ProgressReader:
     """A reader of `<prefix>.__progress`, one partition, from its start."""
 
     def __init__(self, brokers: str, properties: Mapping[str, str], topic: str, cluster: Cluster) -> None:
-        self._topic = topic
-        self._cluster = cluster
-        self._settings = consumer_settings(brokers, properties)
-        self._consumer: Consumer | None = None
-        self._next = 0
+        self._tail = Tail(brokers, properties, topic, cluster)
         self._counted = 0
         self._slots: set[bytes | None] = set()
         self._has_all_before: bool | None = None
@@ -156,48 +237,26 @@ class ProgressReader:
 
     def read(self) -> list[Commit]:
         """Return the records that were committed since the last call; none while the topic does not exist."""
-        if self._consumer is None and not self._open():
-            return []
-        end = self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
         commits: list[Commit] = []
-        deadline = time.monotonic() + STALL_TIMEOUT_S
-        while self._next < end:
-            for message in self._fetch():
-                deadline = time.monotonic() + STALL_TIMEOUT_S
-                self._next = max(self._next, next_offset(message))
-                if message.error() is not None:
-                    continue
-                is_progress = b"/" not in (
-                    message.key() or b""
-                )  # otherwise the record describes a slot, not its progress
-                if message.value() is not None and is_progress:
-                    if self._has_all_before is None:
-                        self._has_all_before = message.offset() == self._counted
-                    self._slots.add(message.key())
-                    commits.append(parse_progress(message.value()))
-                self._counted += 1
-            if time.monotonic() > deadline:
-                raise _unavailable(
-                    "a read of the progress topic stalls", topic=self._topic, offset=self._next
-                )
+        for message in self._tail.messages():
+            # With a / in its key the record describes a slot, not its progress.
+            if message.value() is not None and b"/" not in (message.key() or b""):
+                if self._has_all_before is None:
+                    self._has_all_before = message.offset() == self._counted
+                self._slots.add(message.key())
+                commits.append(parse_progress(message.value()))
+            self._counted += 1
         return commits
 
     def close(self) -> None:
         """Close the consumer."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        self._tail.close()
 
-    def _open(self) -> bool:
-        if self._topic not in self._cluster.partitions():
-            return False
-        self._consumer = Consumer(self._settings, logger=CLIENT_LOG)
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        return True
 
-    def _fetch(self) -> list[Message]:
-        assert self._consumer is not None
-        return checked(self._consumer.consume(FETCH_RECORDS, 0.5))
+def taken(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+    """Return what a consumer has, waiting only for the first message; `consume` waits until it has `most`."""
+    first = consumer.consume(1, wait_s)
+    return [*first, *consumer.consume(most - 1, 0)] if first else first
 
 
 def checked(messages: list[Message]) -> list[Message]:
@@ -207,15 +266,17 @@ def checked(messages: list[Message]) -> list[Message]:
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             kept.append(message)
-        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise HistoryMissing(
-                "Kafka removed records before they were read",
-                topic=message.topic(),
-                partition=message.partition(),
-            )
-        elif error.fatal() or not (error.retriable() or error.code() in _PASSING):
-            raise _unavailable("Kafka refuses the read", topic=message.topic(), reason=error.name())
+        else:
+            check_error(error, message.topic(), message.partition())
     return kept
+
+
+def check_error(error: KafkaError, topic: str | None, partition: int | None) -> None:
+    """Raise a consumer's error as an error of cdcd, unless librdkafka retries by itself."""
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise HistoryMissing("Kafka removed records before they were read", topic=topic, partition=partition)
+    if error.fatal() or not (error.retriable() or error.code() in _PASSING):
+        raise unavailable("Kafka refuses the read", topic=topic, reason=error.name())
 
 
 _PASSING = frozenset(
@@ -227,54 +288,6 @@ def next_offset(message: Message) -> int:
     """Return the next offset to read after this message; for an end of partition it is after the last marker."""
     offset: int = message.offset()
     return offset if message.error() is not None else offset + 1
-
-
-def read_ranges(
-    brokers: str, properties: Mapping[str, str], ranges: Sequence[Range]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of the ranges with one consumer, in offset order within a partition.
-
-    The marker that ends a transaction may reach a partition after the progress record is visible, so the reader waits
-    at an end of partition before the range's end. Raises HistoryMissing if the start was removed meanwhile.
-    """
-    left = {(part.topic, part.partition): part.end for part in ranges if part.start < part.end}
-    consumer = Consumer(consumer_settings(brokers, properties), logger=CLIENT_LOG)
-    try:
-        consumer.assign([TopicPartition(part.topic, part.partition, part.start) for part in ranges])
-        deadline = time.monotonic() + STALL_TIMEOUT_S
-        while left:
-            fetched = checked(consumer.consume(FETCH_RECORDS, 1.0))
-            if fetched:
-                deadline = time.monotonic() + STALL_TIMEOUT_S
-                yield from _batches(fetched, left, consumer)
-            elif time.monotonic() > deadline:
-                raise _unavailable("a read of a range of records stalls", waiting=sorted(left))
-    finally:
-        consumer.close()
-
-
-def _batches(
-    fetched: list[Message], left: dict[tuple[str, int], int], consumer: Consumer
-) -> Iterator[pa.RecordBatch]:
-    rows: list[tuple[str, int, int, int, bytes | None, bytes | None]] = []
-    finished: list[TopicPartition] = []
-    for message in fetched:
-        place = (message.topic(), message.partition())
-        end = left.get(place)
-        if end is None:
-            continue
-        offset = message.offset()
-        if message.error() is None and offset < end:
-            rows.append((*place, offset, message.timestamp()[1] * 1000, message.key(), message.value()))
-        if next_offset(message) >= end:
-            del left[place]
-            finished.append(TopicPartition(*place))
-    if finished and left:
-        consumer.pause(finished)
-    if rows:
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RAW_SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
 
 
 def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:

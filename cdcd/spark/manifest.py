@@ -26,10 +26,12 @@ import pyarrow.parquet as pq
 from cdcd.errors import SparkReadError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
-from cdcd.spark.shape import Field, TableShape, aligned, arrow_schema
+from cdcd.spark.shape import MISSING, MISSING_TYPE, Field, TableShape, aligned, arrow_schema, as_complete
 
 NAME = "manifest.json"
-FORMAT = 2
+FORMAT = 3
+BEFORE_INCOMPLETE = 2
+"""The format without loading tables and incomplete rows."""
 _BUCKET = re.compile(r"\d{4,}-[0-9a-f]{32}\.parquet")
 _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
 BEFORE_TIMELINES = 1
@@ -58,10 +60,12 @@ class TableEntry:
     next_number: int = 1
     applied: Sequence = BEGINNING
     files: tuple[BucketFile, ...] = ()
+    incomplete: tuple[BucketFile, ...] = ()
+    """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of complete rows."""
         return sum(one.rows for one in self.files)
 
     def shape(self) -> TableShape:
@@ -83,10 +87,12 @@ class Manifest:
     """The id of the mirrored Kafka cluster; "" if an older version has written the manifest."""
     replaced: tuple[str, ...] = ()
     """Files of the previous manifest that this one no longer has."""
+    loading: tuple[str, ...] = ()
+    """The topics of the tables that cdcd copies incrementally at this commit: rows are still missing."""
 
     def files(self) -> set[str]:
         """Return the paths of all files, below the target."""
-        return {one.path for table in self.tables.values() for one in table.files}
+        return {one.path for table in self.tables.values() for one in (*table.files, *table.incomplete)}
 
 
 def read_manifest(target: str | Path) -> Manifest | None:
@@ -97,22 +103,25 @@ def read_manifest(target: str | Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     written_as = fields.pop("format", None)
-    if written_as not in (FORMAT, BEFORE_TIMELINES):
+    if written_as not in (FORMAT, BEFORE_INCOMPLETE, BEFORE_TIMELINES):
         raise SparkReadError("the manifest has an unknown format", path=path)
     for entry in fields["tables"].values():
         if written_as == BEFORE_TIMELINES:
             entry["applied"] = [BEGINNING.timeline, *entry["applied"]]
     fields["tables"] = {topic: _table(entry) for topic, entry in fields["tables"].items()}
-    fields["replaced"] = tuple(fields["replaced"])
+    for name in ("replaced", "loading"):
+        fields[name] = tuple(fields.get(name, ()))
     return Manifest(**fields)
 
 
 def _table(entry: dict[str, Any]) -> TableEntry:
     entry["fields"] = tuple(Field(**one) for one in entry["fields"])
     entry["applied"] = Sequence(*entry["applied"])
-    entry["files"] = tuple(
-        BucketFile(one["bucket"], one["path"], one["rows"], tuple(one["columns"])) for one in entry["files"]
-    )
+    for name in ("files", "incomplete"):
+        entry[name] = tuple(
+            BucketFile(one["bucket"], one["path"], one["rows"], tuple(one["columns"]))
+            for one in entry.get(name, ())
+        )
     return TableEntry(**entry)
 
 
@@ -190,7 +199,19 @@ def read_bucket(target: str | Path, shape: TableShape, file: BucketFile | None) 
     """Return a bucket's rows with the current columns."""
     if file is None:
         return arrow_schema(shape.fields).empty_table()
+    return _current(pq.ParquetFile(Path(target) / file.path).read(), file, shape)
+
+
+def read_incomplete(target: str | Path, shape: TableShape, file: BucketFile | None) -> pa.Table:
+    """Return a bucket's incomplete rows with the current columns and `__missing`."""
+    if file is None:
+        return as_complete(read_bucket(target, shape, None))
     rows = pq.ParquetFile(Path(target) / file.path).read()
+    current = _current(rows.drop_columns([MISSING]), file, shape)
+    return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
+
+
+def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
     if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == tuple(
         one.number for one in shape.fields
     ):

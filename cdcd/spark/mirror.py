@@ -1,14 +1,15 @@
 """The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
 
-In: brokers, prefix, registry, a target folder.  Out: a streaming query; after each batch the target is equal to the
-source database as of one PostgreSQL commit, for all its tables.
+In: a connection, a target folder.  Out: a streaming query; after each batch the target is equal to the
+source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
 Invariant: a batch takes effect by one rename of the manifest, which has the last applied change of each table. A
 batch that Spark repeats therefore changes nothing, and a query starts at the manifest's offsets, whatever its
 checkpoint is.
 Must not: depend on Spark's batch ids.
 
 Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per changed bucket, reading only
-its files) -> manifest. A table is folded as a whole if a key change needs values of another bucket.
+its files) -> manifest. A table is folded as a whole if a key change needs values of another bucket. Incomplete rows
+of a loading table are in files of their own; a batch at whose end the table is not loading must leave none.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.lsn import format_lsn
-from cdcd.spark.cuts import Offsets, merge
-from cdcd.spark.events import BEGINNING
+from cdcd.spark.connection import Connection, SchemaAccess
+from cdcd.spark.connection_options import connection_from
+from cdcd.spark.cuts import LOADING, Offsets, merge, with_loading
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import (
-    BucketFile,
     Manifest,
     TableEntry,
     read_manifest,
@@ -45,8 +46,9 @@ from cdcd.spark.manifest import (
     sweep,
     write_manifest,
 )
+from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
 from cdcd.spark.plan import Look, TablePlan, plan_table
-from cdcd.spark.schemas import HEADER_BYTES, schema_by_id
+from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
 from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
 from cdcd.spark.target import CHECKPOINT, refuse_anothers, starting_manifest, take
@@ -60,32 +62,30 @@ log = logging.getLogger("cdcd.spark.mirror")
 def is_table(topic: str, prefix: str) -> bool:
     """Return whether a topic has the rows of a table."""
     return topic not in (f"{prefix}.message", f"{prefix}.transaction") and not topic.startswith(
-        prefix + ".__"
+        (prefix + ".__", LOADING)
     )
 
 
 def mirror(
     spark: SparkSession,
-    brokers: str,
-    prefix: str,
+    connection: Connection,
     target: str,
     *,
-    registry_url: str,
     format: str = "parquet",
     trigger: str | None = "available_now",
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
     topics: Sequence[str] = (),
     accept_gaps: bool = False,
-    kafka: dict[str, str] | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that updates `target` from the topics.
 
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
-    `buckets` applies only to a new target. `kafka` are librdkafka settings, without the prefix `kafka.`.
+    `buckets` applies only to a new target.
     """
+    schemas = access_of(connection)
     if format != "parquet":
         raise ConfigError(f"unknown mirror format {format!r}; use parquet")
     Path(target).mkdir(parents=True, exist_ok=True)
@@ -93,27 +93,26 @@ def mirror(
     held = take(target)
     # Spark's checkpoint is dropped, so that only the manifest has the start offsets, also if a target was restored
     # from a copy or a crash happened between the manifest and Spark's commit.
-    start = starting_manifest(target, prefix, buckets, Cluster(brokers, kafka or {}).id())
+    cluster = Cluster(connection.brokers, connection.read_properties()).id()
+    start = starting_manifest(target, connection.prefix, buckets, cluster)
     shutil.rmtree(Path(target) / CHECKPOINT, ignore_errors=True)
     sweep(target)
     register(spark)
     reader = (
         spark.readStream.format("cdcd")
-        .option("brokers", brokers)
-        .option("prefix", prefix)
-        .option("startingOffsets", json.dumps(start.offsets))
+        .options(**connection.options())
+        .option("startingOffsets", json.dumps(with_loading(start.offsets, frozenset(start.loading))))
+        .option("loading", "true")
         .option("maxRows", str(max_rows))
         .option("readers", str(spark.sparkContext.defaultParallelism))
     )
     if topics:
         reader = reader.option("topics", ",".join(topics))
-    for name, value in (kafka or {}).items():
-        reader = reader.option(f"kafka.{name}", value)
-    batch = MirrorBatch(target, start, registry_url, on_batch, accept_gaps)
+    batch = MirrorBatch(target, start, schemas, on_batch, accept_gaps)
     writer = (
         reader.load()
         .writeStream.foreachBatch(batch)
-        .queryName(f"mirror of {prefix}")
+        .queryName(f"mirror of {connection.prefix}")
         .option("checkpointLocation", str(Path(target) / CHECKPOINT))
     )
     if trigger == "available_now":
@@ -126,7 +125,10 @@ def mirror(
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The result of a batch: `rows` read, `tables` changed, the mirror's position."""
+    """The result of a batch: `rows` read, `tables` changed, the mirror's position.
+
+    `loading`: the topics of the tables that cdcd copies incrementally at this position, so rows are still missing.
+    """
 
     batch_id: int
     rows: int
@@ -135,6 +137,7 @@ class BatchReport:
     commit_lsn: int
     mirrored_rows: int
     seconds: float
+    loading: tuple[str, ...] = ()
 
 
 class MirrorBatch:
@@ -144,14 +147,14 @@ class MirrorBatch:
         self,
         target: str,
         start: Manifest,
-        registry_url: str,
+        schemas: SchemaAccess,
         on_batch: Callable[[BatchReport], None] | None,
         accept_gaps: bool = False,
     ) -> None:
         self._accept_gaps = accept_gaps
         self._target = target
         self._empty = Manifest(start.prefix, start.buckets, cluster=start.cluster)
-        self._registry_url = registry_url
+        self._schemas = schemas
         self._on_batch = on_batch
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -165,7 +168,8 @@ class MirrorBatch:
             folded = self._fold(frame, plans, sum(one.rows for one in looks)) if plans else []
         finally:
             frame.unpersist()
-        manifest = _next_manifest(manifest, offsets, entries, plans, folded)
+        manifest = next_manifest(manifest, offsets, entries, plans, folded)
+        refuse_incomplete(self._target, manifest)
         write_manifest(self._target, manifest)
         self._report(batch_id, manifest, looks, folded, time.monotonic() - started)
 
@@ -181,7 +185,7 @@ class MirrorBatch:
             plans[look.topic], entries[look.topic] = plan_table(
                 look,
                 entry,
-                lambda number: schema_by_id(self._registry_url, number),
+                lambda number: schema_by_id(self._schemas, number),
                 accepts_gaps=self._accept_gaps,
             )
         return plans, entries
@@ -191,7 +195,9 @@ class MirrorBatch:
         folded = fold_frame(changes, plans, self._target, self._empty.buckets, rows)
         moved = {one.topic for one in folded if one.moved}
         if moved:
-            remove_files(self._target, [one.path for one in folded if one.topic in moved and one.path])
+            undone = [one for one in folded if one.topic in moved]
+            written = [path for one in undone for path in (one.path, one.incomplete_path) if path]
+            remove_files(self._target, written)
             whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
             folded = [one for one in folded if one.topic not in moved]
             folded += fold_frame(whole, plans, self._target, self._empty.buckets, rows)
@@ -208,6 +214,7 @@ class MirrorBatch:
             manifest.commit_lsn,
             sum(table.rows for table in manifest.tables.values()),
             seconds,
+            manifest.loading,
         )
         log.info(
             "batch %d: %d events, %d tables, %d files, mirror has %d rows as of %s, %.1f s",
@@ -219,6 +226,8 @@ class MirrorBatch:
             format_lsn(report.commit_lsn),
             seconds,
         )
+        if report.loading:
+            log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
         if self._on_batch is not None:
             self._on_batch(report)
 
@@ -229,7 +238,7 @@ def _bucket_column(buckets: int) -> Any:
 
 
 def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
-    """Return the next offsets of every partition, and a summary of the batch for each table's topic."""
+    """Return the next offsets of every partition (and the loading tables), and a summary of each table's records."""
     found = (
         frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
         .agg(
@@ -270,42 +279,6 @@ def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets,
     return offsets, list(looks.values())
 
 
-def _next_manifest(
-    manifest: Manifest,
-    offsets: Offsets,
-    entries: dict[str, TableEntry],
-    plans: dict[str, TablePlan],
-    folded: list[Folded],
-) -> Manifest:
-    tables = dict(manifest.tables)
-    for topic, entry in entries.items():
-        mine = [one for one in folded if one.topic == topic]
-        shape = plans[topic].shape
-        applied = max([entry.applied, shape.emptied_at, *(one.applied for one in mine)])
-        kept = {} if shape.emptied_at > entry.applied else {one.bucket: one for one in entry.files}
-        numbers = tuple(one.number for one in entry.fields)
-        for one in mine:
-            if one.path is not None:
-                kept[one.bucket] = BucketFile(one.bucket, one.path, one.rows, numbers)
-        has_rows = any(one.path for one in mine)
-        keyed = entry.keyed if entry.keyed is not None or not has_rows else shape.keyed
-        tables[topic] = replace(
-            entry,
-            keyed=keyed,
-            applied=applied,
-            files=tuple(kept[bucket] for bucket in sorted(kept)),
-        )
-    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
-    last = max((one.applied for one in tables.values()), default=BEGINNING)
-    return replace(
-        manifest,
-        version=manifest.version + 1,
-        commit_lsn=max(last.commit_lsn, 0),
-        offsets=merge(manifest.offsets, offsets),
-        tables=tables,
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mirror until SIGTERM or SIGINT; with --available-now until it is up to date."""
     options = _parser().parse_args(arguments)
@@ -314,43 +287,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    spark = session("cdcd mirror", options.cores, memory=options.memory)
     failure: Exception | None
     try:
-        start = partial(
-            mirror,
-            spark,
-            options.brokers,
-            options.prefix,
-            options.target,
-            registry_url=options.registry,
-            trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
-            buckets=options.buckets,
-            max_rows=options.max_rows,
-            accept_gaps=options.accept_gaps,
-        )
-        failure = run_to_end(start, stopping)
+        connection = connection_from(_connection_options(options))
+        access_of(connection)  # a missing registry is reported before Spark starts
+        failure = _run(options, connection, stopping)
     except CdcdError as error:
         failure = error
-    finally:
-        spark.stop()
     if failure is not None:
         log.error("the mirror stopped: %s", failure)
         return EXIT_FAILURE
     return EXIT_OK
 
 
+def _run(options: argparse.Namespace, connection: Connection, stopping: threading.Event) -> Exception | None:
+    spark = session("cdcd mirror", options.cores, memory=options.memory)
+    try:
+        start = partial(
+            mirror,
+            spark,
+            connection,
+            options.target,
+            trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
+            buckets=options.buckets,
+            max_rows=options.max_rows,
+            accept_gaps=options.accept_gaps,
+        )
+        return run_to_end(start, stopping)
+    finally:
+        spark.stop()
+
+
+def _connection_options(options: argparse.Namespace) -> dict[str, str]:
+    named = {name: getattr(options, name) for name in ("config", "brokers", "prefix", "registry")}
+    pairs = dict(one.partition("=")[::2] for one in options.option)
+    return {name: value for name, value in named.items() if value is not None} | pairs
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cdcd.spark.mirror", description="Mirror a database.")
-    parser.add_argument("--brokers", required=True, help="Kafka's bootstrap servers")
-    parser.add_argument("--prefix", required=True, help="the topic prefix, `name` in cdcd's configuration")
-    schemas = parser.add_mutually_exclusive_group(required=True)
-    schemas.add_argument("--registry", metavar="URL", help="the schema registry's Confluent API")
+    parser.add_argument(
+        "--config", metavar="FILE", help="cdcd's own configuration, which the others override"
+    )
+    parser.add_argument("--brokers", help="Kafka's bootstrap servers")
+    parser.add_argument("--prefix", help="the topic prefix, `name` in cdcd's configuration")
+    schemas = parser.add_mutually_exclusive_group()
+    schemas.add_argument(
+        "--registry",
+        metavar="URL",
+        help="the schema registry's Confluent API, or several URLs with commas; none: read the schemas from Kafka",
+    )
     schemas.add_argument(
         "--schemas",
         metavar="URL",
         dest="registry",
         help="without a registry: cdcd's admin port, which serves the same API",
+    )
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the connection, as kafka.security.protocol=SASL_SSL; may be repeated",
     )
     parser.add_argument("--target", required=True, help="the mirror's folder")
     when = parser.add_mutually_exclusive_group()

@@ -17,7 +17,7 @@ from cdcd.spark.columns import AvroType, arrow_type, continues
 from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
 from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.schemas import Schema, expanded, parsed_physical, schema_id, value_record
-from cdcd.spark.shape import KEY, SPECIAL, Field, TableShape
+from cdcd.spark.shape import KEY, MISSING, SPECIAL, Field, TableShape
 
 SchemaSource = Callable[[int], Schema]
 
@@ -43,6 +43,7 @@ class TablePlan:
     schemas: dict[int, Schema]
     files: dict[int, BucketFile] = field(default_factory=dict)
     accepts_gaps: bool = False
+    incomplete: dict[int, BucketFile] = field(default_factory=dict)
 
 
 def plan_table(
@@ -61,7 +62,8 @@ def plan_table(
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began)
     files = {one.bucket: one for one in entry.files}
-    return TablePlan(shape, schemas, files, accepts_gaps), replace(
+    incomplete = {one.bucket: one for one in entry.incomplete}
+    return TablePlan(shape, schemas, files, accepts_gaps, incomplete), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
 
@@ -110,7 +112,7 @@ def _shown(one: Mapping[str, Any]) -> str:
 
 
 def _check_names(topic: str, fields: list[Field]) -> None:
-    names = [one.name for one in fields] + [KEY, SPECIAL]
+    names = [one.name for one in fields] + [KEY, SPECIAL, MISSING]
     if len(set(names)) < len(names):
         raise MirrorInconsistent("two columns have the same name, or one has a reserved name", topic=topic)
 

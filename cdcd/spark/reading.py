@@ -2,7 +2,7 @@
 
 In: the folder of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or DataFrames.
 Invariant: all tables of one `Mirror` are from one manifest; after two later manifests the caller has to open the
-mirror again.
+mirror again. A table in `loading` lacks rows that cdcd still copies; a row is either complete or not there.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ class Mirror:
     def commit_lsn(self) -> int:
         """The LSN of the PostgreSQL commit that all tables reflect."""
         return self.manifest.commit_lsn
+
+    @property
+    def loading(self) -> list[str]:
+        """The topics of the tables that cdcd copies incrementally at this commit: their tables lack rows."""
+        return sorted(self.manifest.loading)
 
     @property
     def topics(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""Schemas from a registry with the Confluent API, by id or by subject.
+"""Schemas by id and by subject, from a registry or from the schema topic; and the Avro that a reader needs of them.
 
-In: the registry's URL.  Out: Avro schemas as JSON values, as registered.
-Invariant: an id means one schema for ever, so ids are cached for the life of the process. The server may be
-unavailable briefly (without a registry it is cdcd, which may be restarted), so requests are retried for a while.
+In: a `SchemaAccess`, ids, topics.  Out: Avro schemas as JSON values, as registered; all versions of a topic's.
+Invariant: an id means one schema for ever, so schemas and clients are cached for the life of the process, on the
+driver and in each executor. The keys of the caches have references to secrets, never a secret.
 Must not: register anything; only the daemon registers.
 """
 
@@ -11,20 +11,22 @@ from __future__ import annotations
 import functools
 import json
 import struct
-import time
-import urllib.error
-import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro.schema
 
-from cdcd.errors import RegistryRefused, RegistryUnavailable, SparkReadError
+from cdcd.errors import ConfigError, SparkReadError
+from cdcd.registry.subjects import subject_of
+from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.registry_schemas import RegistrySchemas
+from cdcd.spark.schema_source import SchemaSource, Version
+from cdcd.spark.topic_schemas import TopicSchemas
 
 Schema = Any
 HEADER_BYTES = 5
-REQUEST_TIMEOUT_S = 30
-PATIENCE_S = 120.0
-PAUSE_S = 1.0
+MOST_SCHEMAS = 10_000
 
 
 def schema_id(framed: bytes) -> int:
@@ -35,51 +37,88 @@ def schema_id(framed: bytes) -> int:
     return number
 
 
-@functools.lru_cache(maxsize=10_000)
-def schema_by_id(registry_url: str, number: int) -> Schema:
+# --- from their source ---------------------------------------------------------------------------------------
+
+
+def access_of(connection: Connection) -> SchemaAccess:
+    """Return where the connection's schemas are. Raises ConfigError if it does not say."""
+    if connection.schemas is None:
+        raise ConfigError(
+            "the connection has no source of schemas",
+            hint="set the option schema.registry.url (none: cdcd has no registry), or config to cdcd's configuration",
+        )
+    return connection.schemas
+
+
+@functools.lru_cache(maxsize=64)
+def source_of(access: SchemaAccess) -> SchemaSource:
+    """Return this process's source; its client connects at the first request."""
+    return RegistrySchemas(access) if isinstance(access, RegistryAccess) else TopicSchemas(access)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEMAS)
+def schema_by_id(access: SchemaAccess, number: int) -> Schema:
     """Return the schema with this id."""
-    return json.loads(_get(registry_url, f"/schemas/ids/{number}")["schema"])
+    return json.loads(source_of(access).by_id(number))
 
 
-def newest_schema(registry_url: str, subject: str) -> Schema | None:
-    """Return the newest schema of a subject, None if the registry does not have the subject."""
-    try:
-        answer = _get(registry_url, f"/subjects/{subject}/versions/latest")
-    except RegistryRefused as error:
-        if error.context.get("status") == 404:
-            return None
-        raise
-    return json.loads(answer["schema"])
+def newest_schema(access: SchemaAccess, subject: str) -> Schema | None:
+    """Return the newest schema of a subject, None if there is no such subject."""
+    newest = source_of(access).newest(subject)
+    return None if newest is None else json.loads(newest.text)
 
 
-def _get(registry_url: str, path: str) -> dict[str, Any]:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return _get_once(registry_url, path)
-        except RegistryUnavailable:
-            if time.monotonic() > deadline_s:
-                raise
-        time.sleep(PAUSE_S)
+def value_subject(topic: str) -> str:
+    """Return the subject of a topic's values, by the daemon's default (`registry.subjects: topic_name`)."""
+    return subject_of("topic_name", topic, "value", "")
 
 
-def _get_once(registry_url: str, path: str) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - the operator's own URL
-        registry_url.rstrip("/") + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310
-            parsed: dict[str, Any] = json.load(answer)
-            return parsed
-    except urllib.error.HTTPError as error:
-        refused = 400 <= error.code < 500
-        raise (RegistryRefused if refused else RegistryUnavailable)(
-            "the registry does not return a schema", path=path, status=error.code
-        ) from error
-    except OSError as error:
-        raise RegistryUnavailable(
-            "the registry cannot be reached", path=path, reason=type(error).__name__
-        ) from error
+def key_subject(topic: str) -> str:
+    """Return the subject of a topic's keys."""
+    return subject_of("topic_name", topic, "key", "")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicVersions:
+    """All versions of the schemas of a topic's values and keys, each the oldest first."""
+
+    topic: str
+    values: tuple[Version, ...]
+    keys: tuple[Version, ...]
+
+
+def topic_versions(access: SchemaAccess, topic: str) -> TopicVersions:
+    """Return the versions with their ids; none of the keys of a table without a key."""
+    source = source_of(access)
+    values, keys = source.versions(value_subject(topic)), source.versions(key_subject(topic))
+    return TopicVersions(topic, tuple(values), tuple(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSet:
+    """Schemas by id, fetched on the driver and sent to executors, which fetch an id that is not in it themselves."""
+
+    access: SchemaAccess
+    texts: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, access: SchemaAccess, topics: Iterable[str]) -> SchemaSet:
+        """Return the set of all schemas of these topics."""
+        found = [topic_versions(access, topic) for topic in topics]
+        return cls(access, {one.schema_id: one.text for each in found for one in (*each.values, *each.keys)})
+
+    def __getitem__(self, number: int) -> Schema:
+        """Return the schema with this id."""
+        text = self.texts.get(number)
+        return schema_by_id(self.access, number) if text is None else _loaded(text)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEMAS)
+def _loaded(text: str) -> Schema:
+    return json.loads(text)
+
+
+# --- their form ----------------------------------------------------------------------------------------------
 
 
 def expanded(schema: Schema) -> Schema:
@@ -111,9 +150,9 @@ def parsed_physical(schema: Schema) -> Schema:
 
 def value_record(envelope: Schema) -> Schema:
     """Return the record of a row, from an expanded envelope's `after`."""
-    for field in envelope["fields"]:
-        if field["name"] == "after":
-            for branch in field["type"]:
+    for one in envelope["fields"]:
+        if one["name"] == "after":
+            for branch in one["type"]:
                 if isinstance(branch, dict) and branch.get("type") == "record":
                     return branch
     raise SparkReadError("a value schema is not an envelope", schema=envelope.get("name"))

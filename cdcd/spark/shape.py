@@ -1,6 +1,7 @@
 """The columns of a target's table, and the conversion of older files' rows to the current columns.
 
 In: Avro types, the columns of a file, the current ones.  Out: Arrow schemas, and tables with `__special` and `__key`.
+Incomplete rows, those with columns whose value the reader does not have, also have `__missing`.
 Invariant: a column is identified by its number, so a column that was dropped and added again, or renamed, starts
 empty, without values of the old column.  Must not: do I/O, log values.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcd.spark.columns import AvroType, arrow_type, plain_type
 from cdcd.spark.events import BEGINNING, Sequence
@@ -19,6 +21,10 @@ from cdcd.spark.events import BEGINNING, Sequence
 KEY = "__key"
 SPECIAL = "__special"
 SPECIAL_TYPE = pa.map_(pa.string(), pa.string())
+MISSING = "__missing"
+MISSING_TYPE = pa.map_(pa.int32(), pa.int64())
+"""Of an incomplete row: the numbers of its columns without a value, with the commit LSN of the first change that did
+not send the value. Null for a complete row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,19 @@ def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
     """Return the columns of the target's files."""
     columns = [pa.field(one.name, arrow_type(one.avro)) for one in fields]
     return pa.schema([*columns, pa.field(SPECIAL, SPECIAL_TYPE), pa.field(KEY, pa.binary())])
+
+
+def as_complete(rows: pa.Table) -> pa.Table:
+    """Return complete rows with the column `__missing`."""
+    return rows.append_column(MISSING, pa.nulls(rows.num_rows, MISSING_TYPE))
+
+
+def divided(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the complete rows, without `__missing`, and the incomplete ones."""
+    missing = rows.column(MISSING)
+    incomplete = rows.filter(pc.is_valid(missing))
+    complete = rows if not incomplete.num_rows else rows.filter(pc.is_null(missing))
+    return complete.drop_columns([MISSING]), incomplete
 
 
 def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:

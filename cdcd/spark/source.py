@@ -1,7 +1,9 @@
 """The Spark data source `format("cdcd")`: raw Kafka records whose batches end on a PostgreSQL commit.
 
-In: options brokers, prefix, topics, startingOffsets, maxRows, maxCommits, readers and `kafka.*` (librdkafka's).
-Out: rows topic, partition, offset, timestamp, key, value; Arrow batches, no JVM connector.
+In: a connection's options (`connection_options`), topics, startingOffsets, maxRows, maxCommits, readers, loading.
+Out: rows topic, partition, offset, timestamp, key, value; Arrow batches, no JVM connector. With `loading` "true" each
+batch of a stream has one more row for each table that cdcd copies incrementally at the batch's end: its topic is
+"loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records.
 Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
 topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).
 Must not: decode; one topic holds several schema ids, and a stream's schema is fixed when it starts.
@@ -13,7 +15,7 @@ import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,9 +28,23 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cdcd.errors import ConfigError
-from cdcd.spark.cuts import Commit, Offsets, cut, merge, normal, only
-from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history, read_ranges
+from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.spark.connection import Connection
+from cdcd.spark.connection_options import connection_from
+from cdcd.spark.cuts import (
+    LOADING,
+    Commit,
+    Offsets,
+    covers,
+    cut,
+    loading_of,
+    merge,
+    normal,
+    only,
+    without_loading,
+)
+from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history
+from cdcd.spark.ranges import read_ranges
 
 RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 UNLIMITED_ROWS = 2**62
@@ -39,42 +55,48 @@ PROGRESS_SUFFIX = ".__progress"
 class SourceOptions:
     """The options of the data source. `starting` None: the first record in Kafka."""
 
-    brokers: str
-    prefix: str
+    connection: Connection
     topics: frozenset[str] | None
     starting: Offsets | None
     max_rows: int | None
     max_commits: int | None
     readers: int
-    properties: Mapping[str, str] = field(default_factory=dict)
+    loading: bool = False
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return Spark's options (names in any case). Raises ConfigError for missing and unknown ones."""
+    """Return Spark's options (names in any case). Raises ConfigError with every problem."""
     given = {name.lower(): value for name, value in options.items()}
-    problems = [f"option {name}: required" for name in ("brokers", "prefix") if not given.get(name)]
-    problems += [
-        f"option {name}: unknown" for name in given if name not in _KNOWN and not name.startswith("kafka.")
-    ]
-    if problems:
-        raise ConfigError("format('cdcd') cannot read: " + "; ".join(problems), tuple(problems))
+    connection = connection_from(options, _OWN, found=_wrong_values(given))
     starting = given.get("startingoffsets", "earliest")
     topics = frozenset(name.strip() for name in given.get("topics", "").split(",") if name.strip())
     return SourceOptions(
-        brokers=given["brokers"],
-        prefix=given["prefix"],
+        connection=connection,
         topics=topics or None,
         starting=None if starting == "earliest" else normal(json.loads(starting)),
         max_rows=int(given["maxrows"]) if "maxrows" in given else None,
         max_commits=int(given["maxcommits"]) if "maxcommits" in given else None,
         readers=int(given.get("readers", "2")),
-        properties={
-            name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")
-        },
+        loading=given.get("loading", "").lower() == "true",
     )
 
 
-_KNOWN = frozenset({"brokers", "prefix", "topics", "startingoffsets", "maxrows", "maxcommits", "readers"})
+def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
+    for name in ("maxRows", "maxCommits", "readers"):
+        value = given.get(name.lower(), "1")
+        if not value.isdecimal() or int(value) < 1:
+            yield f"option {name} has to be a whole number from 1"
+    if given.get("loading", "true").lower() not in ("true", "false"):
+        yield "option loading has to be true or false"
+    starting = given.get("startingoffsets", "earliest")
+    try:
+        if starting != "earliest":
+            normal(json.loads(starting))
+    except (AttributeError, TypeError, ValueError):
+        yield 'option startingOffsets has to be earliest or offsets as {"TOPIC": {"0": OFFSET}}'
+
+
+_OWN = ("topics", "startingOffsets", "maxRows", "maxCommits", "readers", "loading")
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc]
@@ -94,9 +116,12 @@ class Commits:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options.brokers, options.properties)
+        connection = options.connection
+        self._prefix = connection.prefix
+        properties = connection.read_properties()
+        self._cluster = Cluster(connection.brokers, properties)
         self._reader = ProgressReader(
-            options.brokers, options.properties, options.prefix + PROGRESS_SUFFIX, self._cluster
+            connection.brokers, properties, self._prefix + PROGRESS_SUFFIX, self._cluster
         )
         self._pending: deque[Commit] = deque()
         self._unopened: list[Commit] = []
@@ -115,8 +140,16 @@ class Commits:
                 commits = [_completed(ends, commits)]
             self._opened = True
         self._pending += [
-            dataclasses.replace(one, offsets=only(one.offsets, self._options.topics)) for one in commits
+            dataclasses.replace(
+                one, offsets=only(one.offsets, self._options.topics), loading=self._loading(one)
+            )
+            for one in commits
         ]
+
+    def _loading(self, commit: Commit) -> frozenset[str]:
+        if not self._options.loading:
+            return frozenset()
+        return commit.loading if self._options.topics is None else commit.loading & self._options.topics
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
@@ -124,8 +157,9 @@ class Commits:
 
     def following(self, start: Offsets, max_rows: int | None) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
-        # Only commits up to `start` are removed, because Spark may ask again from the same start.
-        while self._pending and merge(start, self._pending[0].offsets) == start:
+        # Only commits up to `start` are removed, because Spark may ask again from the same start. The last of them
+        # remains, because it says which tables are loading now.
+        while len(self._pending) > 1 and all(covers(start, self._pending[place]) for place in (0, 1)):
             self._pending.popleft()
         return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
 
@@ -141,7 +175,7 @@ class Commits:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
-        return check_history(self._cluster, start, end)
+        return check_history(self._cluster, without_loading(start), without_loading(end))
 
     def close(self) -> None:
         """Leave the broker."""
@@ -151,11 +185,11 @@ class Commits:
         """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
         existing = self._cluster.partitions()
         prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
-        prefixes = [other for other in prefixes if other.startswith(self._options.prefix + ".")]
+        prefixes = [other for other in prefixes if other.startswith(self._prefix + ".")]
         return [
             (name, partition)
             for name, numbers in existing.items()
-            if belongs(name, self._options.prefix, prefixes)
+            if belongs(name, self._prefix, prefixes)
             and (self._options.topics is None or name in self._options.topics)
             for partition in numbers
         ]
@@ -182,7 +216,7 @@ def _completed(ends: Offsets, commits: Sequence[Commit]) -> Commit:
         topic: {number: end for number, end in partitions.items() if number not in named.get(topic, {})}
         for topic, partitions in ends.items()
     }
-    return Commit(commits[-1].commit_lsn, merge(named, unnamed))
+    return dataclasses.replace(commits[-1], offsets=merge(named, unnamed))
 
 
 def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
@@ -194,6 +228,13 @@ def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
         shares[smallest].append(part)
         sizes[smallest] += part.end - part.start
     return [RangesPartition(share) for share in shares if share]
+
+
+def _marked(marks: Sequence[Range]) -> pa.RecordBatch:
+    """Return the rows of the loading tables, which are no records of Kafka."""
+    return pa.RecordBatch.from_pylist(
+        [{"topic": one.topic, "partition": 0, "offset": 0} for one in marks], schema=RAW_SCHEMA
+    )
 
 
 class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -231,11 +272,16 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
-        return _shares(self._driver().ranges(start, end), self._options.readers)
+        shares = _shares(self._driver().ranges(start, end), self._options.readers)
+        marks = [Range(LOADING + topic, 0, 0, 1) for topic in sorted(loading_of(end))]
+        return [*shares, RangesPartition(marks)] if marks else shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""
-        return read_ranges(self._options.brokers, self._options.properties, partition.value)
+        if partition.value[0].topic.startswith(LOADING):
+            return iter([_marked(partition.value)])
+        connection = self._options.connection
+        return read_ranges(connection.brokers, connection.read_properties(), partition.value)
 
     def stop(self) -> None:
         """Leave the broker."""
@@ -269,7 +315,8 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         """Read one task's ranges; no task has none when there is nothing to read."""
         if partition is None or partition.value is None:
             return iter(())
-        return read_ranges(self._options.brokers, self._options.properties, partition.value)
+        connection = self._options.connection
+        return read_ranges(connection.brokers, connection.read_properties(), partition.value)
 
 
 class CdcdDataSource(DataSource):  # type: ignore[misc]
@@ -277,6 +324,7 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        self._known: SourceOptions | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -284,16 +332,25 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
         return "cdcd"
 
     def schema(self) -> str:
-        """Return the raw schema, which does not depend on the topics."""
+        """Return the raw schema, which does not depend on the topics. Raises ConfigError for the options.
+
+        Spark calls it at `load()`, so wrong options are reported before any plan has them.
+        """
+        self._parsed()
         return RAW_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        return CdcdReader(parse_options(self.options))
+        return CdcdReader(self._parsed())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader."""
-        return CdcdStreamReader(parse_options(self.options))
+        return CdcdStreamReader(self._parsed())
+
+    def _parsed(self) -> SourceOptions:
+        if self._known is None:
+            self._known = parse_options(self.options)
+        return self._known
 
 
 def register(spark: SparkSession) -> None:

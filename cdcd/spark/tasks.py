@@ -1,7 +1,7 @@
 """Fold a batch's records into new bucket files, in Spark's tasks or on the driver.
 
-In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, or the result that
-the table has to be folded as a whole.
+In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, and one with its
+incomplete rows if it has any, or the result that the table has to be folded as a whole.
 Invariant: a fold reads the files that the plan names and writes only new files; the new files are not visible before
 the manifest names them.  Must not: query the registry, read or write the manifest.
 """
@@ -9,8 +9,9 @@ the manifest names them.  Must not: query the registry, read or write the manife
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,9 @@ from pyspark.sql import DataFrame
 
 from cdcd.spark import events as ev
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
-from cdcd.spark.manifest import BucketFile, read_bucket, write_bucket
+from cdcd.spark.manifest import BucketFile, read_bucket, read_incomplete, write_bucket
 from cdcd.spark.plan import TablePlan
-from cdcd.spark.shape import KEY, TableShape
+from cdcd.spark.shape import KEY, TableShape, as_complete, divided
 
 SMALL_BATCH_ROWS = 20_000
 """Up to this size the driver folds by itself, because a Spark job would take longer to start."""
@@ -30,13 +31,14 @@ WHOLE = -1
 
 _RESULT = (
     "topic string, bucket int, path string, rows long, "
-    "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean"
+    "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
+    "incomplete_path string, incomplete_rows long"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The result of one bucket's fold. `path` None: the bucket has no new rows."""
+    """The result of one bucket's fold. `path` None: nothing has changed. `incomplete_path` None: no such rows."""
 
     topic: str
     bucket: int
@@ -44,6 +46,8 @@ class Folded:
     rows: int
     applied: ev.Sequence
     moved: bool
+    incomplete_path: str | None = None
+    incomplete_rows: int = 0
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
@@ -85,6 +89,8 @@ def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
             one["rows"],
             ev.Sequence(one["timeline"], one["commit_lsn"], one["phase"], one["tx_seq"]),
             one["moved"],
+            one["incomplete_path"],
+            one["incomplete_rows"],
         )
         for one in rows
     ]
@@ -101,6 +107,8 @@ _RESULT_ARROW = pa.schema(
         ("phase", pa.int32()),
         ("tx_seq", pa.int64()),
         ("moved", pa.bool_()),
+        ("incomplete_path", pa.string()),
+        ("incomplete_rows", pa.int64()),
     ]
 )
 
@@ -119,18 +127,27 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, bucket
     applied = max(event.sequence for event in found)
     events = ordered(found, shape)
     emptied_now = shape.emptied_at > shape.watermark
-    written: list[BucketFile] = []
+    written: list[_Written] = []
     moved = False
     if events or (emptied_now and not shape.keyed):
         try:
             written = _fold_buckets(events, plan, shape, bucket, emptied_now, target, buckets)
         except MovedRow:
             moved = True
-    rows = [{"path": one.path, "rows": one.rows, "bucket": one.bucket} for one in written] or [
-        {"path": None, "rows": 0, "bucket": bucket}
-    ]
+    rows = [_described(*one) for one in written] or [_NOTHING | {"bucket": bucket}]
     common = {"topic": topic, "moved": moved, **applied._asdict()}
     return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
+
+
+_Written = tuple[BucketFile, BucketFile | None]
+_NOTHING: dict[str, Any] = {"path": None, "rows": 0, "incomplete_path": None, "incomplete_rows": 0}
+
+
+def _described(file: BucketFile, incomplete: BucketFile | None) -> dict[str, Any]:
+    described = _NOTHING | {"path": file.path, "rows": file.rows, "bucket": file.bucket}
+    if incomplete is not None:
+        described |= {"incomplete_path": incomplete.path, "incomplete_rows": incomplete.rows}
+    return described
 
 
 def _fold_buckets(
@@ -141,16 +158,34 @@ def _fold_buckets(
     emptied_now: bool,
     target: str,
     buckets: int,
-) -> list[BucketFile]:
-    held: list[BucketFile | None] = [None]
-    if not emptied_now:
-        held = [plan.files.get(bucket)] if bucket != WHOLE else [*plan.files.values()] or [None]
-    existing = pa.concat_tables([read_bucket(target, shape, file) for file in held])
+) -> list[_Written]:
+    existing = _existing(plan.files, shape, bucket, emptied_now, partial(read_bucket, target))
     if not shape.keyed:
-        return [write_bucket(target, shape, 0, fold_bag(events, shape, existing))]
+        return [(write_bucket(target, shape, 0, fold_bag(events, shape, existing)), None)]
+    incomplete = _existing(plan.incomplete, shape, bucket, emptied_now, partial(read_incomplete, target))
+    existing = pa.concat_tables([as_complete(existing), incomplete])
     rows, keys = fold_keyed(events, shape, existing, whole=bucket == WHOLE)
     result = pa.concat_tables([without_keys(existing, keys), rows])
     if bucket != WHOLE:
-        return [write_bucket(target, shape, bucket, result)]
+        return [_written(target, shape, bucket, result)]
     places = pa.array([bucket_of(key, buckets) for key in result.column(KEY).to_pylist()], pa.int32())
-    return [write_bucket(target, shape, one, result.filter(pc.equal(places, one))) for one in range(buckets)]
+    return [_written(target, shape, one, result.filter(pc.equal(places, one))) for one in range(buckets)]
+
+
+def _existing(
+    files: Mapping[int, BucketFile],
+    shape: TableShape,
+    bucket: int,
+    emptied_now: bool,
+    read: Callable[[TableShape, BucketFile | None], pa.Table],
+) -> pa.Table:
+    held: list[BucketFile | None] = [None]
+    if not emptied_now:
+        held = [files.get(bucket)] if bucket != WHOLE else [*files.values()] or [None]
+    return pa.concat_tables([read(shape, file) for file in held])
+
+
+def _written(target: str, shape: TableShape, bucket: int, rows: pa.Table) -> _Written:
+    complete, incomplete = divided(rows)
+    file = write_bucket(target, shape, bucket, complete)
+    return file, write_bucket(target, shape, bucket, incomplete) if incomplete.num_rows else None

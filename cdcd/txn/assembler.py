@@ -343,9 +343,14 @@ class Assembler:
         return iter(())
 
     def _stream_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        """Raise UnsafeStreaming: the message has the top-level xid, so a rollback of its subxid is not visible."""
+        """Raise UnsafeStreaming: the message has the top-level xid, so a rollback of its subxid is not visible.
+
+        A message of cdcd's own, which is no data, is left out.
+        """
         gathering = expect(self._gathering, OpenTransaction)
-        self._event_of(item, message, gathering.relations, self._state)
+        event = self._event_of(item, message, gathering.relations, self._state)
+        if expect(event, LogicalMessage).is_wal_flush:
+            return iter(())
         raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
 
     def _stream_stop(self, item: Control, message: AnyMessage) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdcd.lsn import Lsn
-from cdcd.model import Relation, RowBatch, TransactionInfo
+from cdcd.model import FLUSH_PREFIX, Relation, RowBatch, TransactionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class LogicalMessage:
     lsn: Lsn
     prefix: str
     content: bytes
+
+    @property
+    def is_wal_flush(self) -> bool:
+        """Whether cdcd wrote the message to have the server write its WAL to disk: the message is no data."""
+        return self.transactional and self.prefix == FLUSH_PREFIX and not self.content
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ the same rows, of Debezium.
 In: servers, a case (one table).  Out: `Copied`s, in rounds: each way has its turn in each round.
 The rate: it starts when a fifth of the rows is durable, so that start and warm-up count nowhere, and ends when all
 are. CPU is that of the same interval, over the same rows. COPY, which writes to a null device, counts whole.
+With many tables the time counts from the process's start, with the creation of all topics and schemas.
 Invariant: a run with another number of records than the table has rows is an error.
 """
 
@@ -14,7 +15,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cdcd.demo.stack.artefacts import Cache
@@ -27,6 +28,7 @@ from tests.bench.peer import Debezium, debezium_artefact
 from tests.bench.runners import Cdcd
 from tests.bench.servers import Servers
 from tests.bench.usage import Cpu
+from tests.support.daemon import Daemon
 
 ROWS = 2_000_000
 WARM_SHARE = 0.2
@@ -39,19 +41,29 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class CopyCase:
-    """One table of `rows` rows."""
+    """`rows` rows, spread over the tables."""
 
     name: str
     about: str
     rows: int
+    tables: int = 1
     is_long: bool = False
 
     def scaled(self, share: float) -> CopyCase:
         """Return the case with a share of the rows."""
-        return CopyCase(self.name, self.about, max(round(self.rows * share), 1_000), self.is_long)
+        if self.tables > 1:
+            tables = max(round(self.tables * share), 2)
+            return replace(self, tables=tables, rows=tables * self.rows // self.tables)
+        return replace(self, rows=max(round(self.rows * share), 1_000))
 
 
-COPIES = {"snapshot": CopyCase("snapshot", "a snapshot of one table of 10 columns, 4 partitions", ROWS)}
+COPIES = {
+    case.name: case
+    for case in (
+        CopyCase("snapshot", "a snapshot of one table of 10 columns, 4 partitions", ROWS),
+        CopyCase("snapshot-2000", "the first start with 2,000 tables of 10 rows, 1 partition", 20_000, 2_000),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,9 @@ def measure_copies(
     servers: Servers, case: CopyCase, rounds: int, *, with_peer: bool, say: Callable[[str], None]
 ) -> Iterator[Copied]:
     """Let each way have its turn, `rounds` times. Raises StackError when a run fails."""
+    if case.tables > 1:
+        yield from _measured_whole(servers, case, rounds, say)
+        return
     table = Case(case.name, case.about, TEN, case.rows, 1_000)
     ways = [COPY, *(f"workers={count}" for count in WORKERS), STREAM, *([PEER] if with_peer else [])]
     if with_peer:
@@ -85,6 +100,51 @@ def measure_copies(
         for number, way in itertools.product(range(rounds), ways):
             say(f"{case.name} {way} ...")
             yield _measured(servers, backlog, case, way, number)
+
+
+def _measured_whole(
+    servers: Servers, case: CopyCase, rounds: int, say: Callable[[str], None]
+) -> Iterator[Copied]:
+    """Measure the snapshot of many tables from the start of the process on."""
+    table = Case(
+        case.name,
+        case.about,
+        TEN,
+        case.rows,
+        case.rows,
+        tables=case.tables,
+        of_one_table=False,
+        partitions=1,
+    )
+    way = f"workers={WORKERS[1]}"
+    with Backlog(servers.postgres, table) as backlog:
+        for number in range(rounds):
+            with _copying(servers, backlog, way) as daemon:
+                assert daemon.process is not None
+                meter = Meter(servers, daemon.process.pid)
+                begin = meter.sample()
+                while not daemon.events("snapshot_completed"):
+                    meter.touch()
+                    daemon.assert_alive()
+                    time.sleep(LOOK_S)
+                end = meter.sample()
+                topics = [f"{daemon.name}.{suffix}" for suffix in backlog.topic_suffixes()]
+                found = count_committed(servers.kafka.bootstrap, topics, case.rows)
+            if found != case.rows:
+                raise StackError(f"{way} wrote {found} records for {case.rows} rows", case=case.name)
+            one = _result(case, way, number, found, begin, end, meter.peak_memory_bytes)
+            say(f"{case.name} {way}: {case.tables} tables in {one.seconds:.1f} s")
+            yield one
+
+
+@contextlib.contextmanager
+def _copying(servers: Servers, backlog: Backlog, way: str) -> Iterator[Daemon]:
+    """Yield a started daemon that copies the tables first."""
+    slot = f"bench_copy_{next(_numbers)}"
+    snapshot = {"mode": "initial", "workers": int(way.partition("=")[2])}
+    over = {"snapshot": snapshot, "source": {"slot": {"create": True}}}
+    with backlog.dropped_afterwards(slot), Cdcd(way, way, over).daemon(servers, backlog, slot) as daemon:
+        yield daemon.start()
 
 
 def _measured(servers: Servers, backlog: Backlog, case: CopyCase, way: str, number: int) -> Copied:
@@ -110,18 +170,17 @@ def _started(servers: Servers, backlog: Backlog, way: str) -> Iterator[Started]:
             assert daemon.process is not None
             yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
         return
-    slot = f"bench_copy_{next(_numbers)}"
-    with backlog.dropped_afterwards(slot):
-        if way == PEER:
-            with Debezium(way, way, {"snapshot.mode": "initial_only"}).run(servers, backlog, slot) as running:
-                yield running.pid, running.topics[0], lambda: running.look(0)
-            return
-        snapshot = {"mode": "initial", "workers": int(way.partition("=")[2])}
-        over = {"snapshot": snapshot, "source": {"slot": {"create": True}}}
-        with Cdcd(way, way, over).daemon(servers, backlog, slot) as daemon:
-            daemon.start()
-            assert daemon.process is not None
-            yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
+    if way == PEER:
+        slot = f"bench_copy_{next(_numbers)}"
+        with (
+            backlog.dropped_afterwards(slot),
+            Debezium(way, way, {"snapshot.mode": "initial_only"}).run(servers, backlog, slot) as running,
+        ):
+            yield running.pid, running.topics[0], lambda: running.look(0)
+        return
+    with _copying(servers, backlog, way) as daemon:
+        assert daemon.process is not None
+        yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
 
 
 def _watched(

@@ -14,12 +14,14 @@ import threading
 import time
 from pathlib import Path
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from cdcd.errors import StackError
 from tests.bench.kafka import consumer
 from tests.bench.latency import id_of_key
 
 POLL_S = 0.1
+CREATED_WITHIN_S = 60.0
 
 
 def main() -> None:
@@ -27,8 +29,7 @@ def main() -> None:
     bootstrap, topic, before, output = sys.argv[1:]
     ending = _Ending()
     reader = consumer(bootstrap, **{"enable.partition.eof": False})  # no consumer needs it, and it takes time
-    partitions = reader.list_topics(topic, 30).topics[topic].partitions
-    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+    reader.assign([TopicPartition(topic, number, 0) for number in _partitions(reader, topic)])
     seen, left = array.array("q"), int(before)
     while not ending.is_reached(len(seen) // 2):
         message = reader.poll(POLL_S)
@@ -48,6 +49,16 @@ def main() -> None:
             raise KafkaException(error)
     reader.close()
     Path(output).write_bytes(seen.tobytes())
+
+
+def _partitions(reader: Consumer, topic: str) -> list[int]:
+    """Return the topic's partitions. The daemon creates the topic at the first row, late on a cold broker."""
+    end_s = time.monotonic() + CREATED_WITHIN_S
+    while not (partitions := reader.list_topics(topic, 30).topics[topic].partitions):
+        if time.monotonic() > end_s:
+            raise StackError("the topic does not exist", topic=topic, seconds=CREATED_WITHIN_S)
+        time.sleep(POLL_S)
+    return list(partitions)
 
 
 class _Ending:

@@ -239,7 +239,7 @@ class Cdcd:
 
 class _RunningCdcd:
     def __init__(self, daemon: Daemon, reader: ProgressReader, servers: Servers, backlog: Backlog) -> None:
-        self._daemon = daemon
+        self.daemon = daemon
         self._reader = reader
         self._servers = servers
         self._backlog = backlog
@@ -248,8 +248,8 @@ class _RunningCdcd:
 
     @property
     def pid(self) -> int:
-        assert self._daemon.process is not None
-        return self._daemon.process.pid
+        assert self.daemon.process is not None
+        return self.daemon.process.pid
 
     def look(self, timeout_s: float) -> Seen:
         end_lsn = self._reader.look(timeout_s)
@@ -262,13 +262,13 @@ class _RunningCdcd:
 
     def _check_alive(self) -> None:
         """Raise StackError when the daemon has ended; a halted daemon reports the halt only in its log."""
-        assert self._daemon.process is not None
-        has_failed = self._daemon.process.poll() is not None
+        assert self.daemon.process is not None
+        has_failed = self.daemon.process.poll() is not None
         if time.monotonic() >= self._look_at_log_s:
             self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
-            has_failed = has_failed or bool(self._daemon.events("halted"))
+            has_failed = has_failed or bool(self.daemon.events("halted"))
         if has_failed:
-            raise StackError(f"cdcd has ended or halted:\n{self._daemon.log()[-4000:]}")
+            raise StackError(f"cdcd has ended or halted:\n{self.daemon.log()[-4000:]}")
 
     def records(self) -> int | None:
         return count_committed(self._servers.kafka.bootstrap, self.topics, self._backlog.records)

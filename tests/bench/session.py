@@ -37,12 +37,14 @@ from tests.bench.table import (
     restart_table,
     text_table,
 )
+from tests.bench.while_copying import Copying
 
 FORMAT = 1
 WARM_UP_SHARE = 0.5
 WARM_UP_DRAINS = 8
 """A million rows each: until then the JVM's compiler takes a third of the broker's CPU, afterwards a twentieth."""
-RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, *PEERS)}
+COPYING = Copying("copying", "cdcd, exactly once, while it copies a large table all the time")
+RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (*OWN, COPYING, *PEERS)}
 LINGERS_MS = (0, 1, 5, 20, 100, 500)
 WAITS_MS = (0, 2, 5, 20, 100)
 

@@ -40,6 +40,8 @@ from cdcd.errors import (
     SourceStandby,
     SourceUnavailable,
     SpillError,
+    StandbyUnavailable,
+    StandbyUnusable,
     TopicMismatch,
     TopicMissing,
     TopicReplaced,
@@ -118,6 +120,13 @@ ORDER: tuple[Step, ...] = (
         "the published tables: differing column lists, and, if they are to be copied, whether the role may read "
         "all of their rows",
         (SourceSetup,),
+    ),
+    Step(
+        "standby",
+        "reads",
+        "with `snapshot.from`, if tables are to be copied: whether the server is a standby of this primary, and the "
+        "role may read the tables there",
+        (StandbyUnavailable, StandbyUnusable, SourceSetup),
     ),
     Step(
         "owners",

@@ -1,6 +1,7 @@
 """`make faults`: random faults under load, judged block by block. `python -m tests.faults --rounds 1000 --seed 7`.
 
-Without --rounds, a fixed selection runs: simulations, every failpoint, the oracle's planted bugs, some random rounds.
+Without --rounds, a fixed selection runs: simulations, every failpoint, the oracle's planted bugs, kills during
+snapshots on three versions, some random rounds.
 `--few` is the part of it that `.ci/run` adds to the suite: the files of `ALONE`, failpoints under two loads.
 The suite has simulations of the first seeds, and other tests of several brokers.
 """
@@ -28,7 +29,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.facts import Finding
 from tests.faults.rounds import begin, one_block, summary
 from tests.faults.strikes import Scene
-from tests.faults.test_fault_01_failpoints import FEW_LOADS, LOADS, test_every_crash_point
+from tests.faults.test_fault_01_failpoints import ALL_LOADS, FEW_LOADS, test_every_crash_point
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.forked import Forks
@@ -36,7 +37,12 @@ from tests.support.proxy import Proxy
 
 FIXED_ROUNDS = 40
 FIXED_SEED = 1
-SIMULATIONS = 2000
+SIMULATIONS = {
+    "tests.simulator": 2000,
+    "tests.simulator.initial": 1000,
+    "tests.simulator.incremental": 10_000,
+}
+"""How many seeds of each model are run."""
 WAL_SENDER_TIMEOUT_S = 10
 ALONE = [
     "tests/faults/test_fault_01_failpoints.py",
@@ -45,6 +51,8 @@ ALONE = [
     "tests/faults/test_oracle.py",
 ]
 """The fault tests that use the oracle. `.ci/run` takes the list from here; `make test` runs these files, too."""
+SNAPSHOT_KILLS = ["tests/faults/test_fault_02_snapshot_kills.py", "tests/spark/test_snapshot_kills.py"]
+"""Completely only here: `make test` runs one of their cases."""
 
 
 def main() -> int:
@@ -59,35 +67,38 @@ def main() -> int:
     parser.add_argument("--few", action="store_true", help="the short selection of .ci/run")
     options = parser.parse_args()
     if options.few:
-        return fault_tests(options.reports, FEW_LOADS)
+        return fault_tests(options.reports, FEW_LOADS, few=True)
     if options.rounds:
         return rounds(options.rounds, options.seed, options.block, options.major, options.delivery)
-    if code := simulations() or fault_tests(options.reports):
+    if code := simulations() or fault_tests(options.reports) or snapshot_kills(options.reports):
         return code
     return rounds(FIXED_ROUNDS, options.seed, options.block, options.major)
 
 
 def simulations() -> int:
-    """Run the simulations of the core, on a virtual clock. Return their exit status."""
+    """Run the simulations of the core, on a virtual clock. Return their highest exit status."""
     begun_s = time.monotonic()
-    code = subprocess.call([sys.executable, "-m", "tests.simulator", "--count", str(SIMULATIONS)])
+    code = max(
+        subprocess.call([sys.executable, "-m", module, "--count", str(count)])
+        for module, count in SIMULATIONS.items()
+    )
     print(f"simulations: {time.monotonic() - begun_s:.0f} s", flush=True)
     return code
 
 
-def fault_tests(reports: Path | None = None, loads: Sequence[str] = tuple(LOADS)) -> int:
+def fault_tests(reports: Path | None = None, loads: Sequence[str] = ALL_LOADS, *, few: bool = False) -> int:
     """Run the files of `ALONE` in parallel; return the highest exit status.
 
     Their output is printed when all have ended, that of failed files last. `reports`: a folder for JUnit reports.
+    `few`: without the cases that are marked `nightly`.
     """
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         running = []
         for number, test in enumerate(selected(loads)):
             output = stack.enter_context(tempfile.TemporaryFile("w+"))
-            command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", test]
-            if reports is not None:
-                command.append(f"--junitxml={reports / f'faults-{number}.xml'}")
+            command = pytest_command([test], reports, f"faults-{number}")
+            command += [] if few else ["-m", "not long"]
             running.append((subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT), output))
         ended = [(abs(process.wait()), output) for process, output in running]
         for _, output in sorted(ended, key=lambda one: one[0]):
@@ -96,6 +107,21 @@ def fault_tests(reports: Path | None = None, loads: Sequence[str] = tuple(LOADS)
         code = max(code for code, _ in ended)
     print(f"fault tests: {time.monotonic() - begun_s:.0f} s", flush=True)
     return code
+
+
+def snapshot_kills(reports: Path | None = None) -> int:
+    """Run all kills of snapshots, on each version; return the exit status. Their moments need a quiet machine."""
+    begun_s = time.monotonic()
+    command = pytest_command(SNAPSHOT_KILLS, reports, "snapshot-kills")
+    code = subprocess.call([*command, "-m", "long or not long"])
+    print(f"kills of snapshots: {time.monotonic() - begun_s:.0f} s", flush=True)
+    return code
+
+
+def pytest_command(tests: Sequence[str], reports: Path | None, name: str) -> list[str]:
+    """Return the command that runs tests, with a JUnit report of this name if there is a folder for it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *tests]
+    return command if reports is None else [*command, f"--junitxml={reports / f'{name}.xml'}"]
 
 
 def selected(loads: Sequence[str]) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.access import TABLE, Access, Authorities, ByPassword, sink_by_certificate, sink_by_password
@@ -22,13 +21,6 @@ __all__ = ["new_daemon", "reader"]
 def new_linked(new_daemon: NewDaemon) -> NewLinked:
     """`new_linked(server, database, **configuration)`: a daemon and its link to PostgreSQL."""
     return linked_by(new_daemon)
-
-
-@pytest.fixture(scope="session")
-def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka]:
-    """A broker that requires authentication."""
-    with SecuredKafka(stack_folder / "secured-kafka", artefacts) as secured:
-        yield secured
 
 
 @pytest.fixture

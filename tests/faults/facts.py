@@ -98,7 +98,8 @@ class Progress:
     """One committed progress record. `part`: the last written change of a transaction that is not complete.
 
     `commit_s`: all transactions committed before this time are durable, by the record; None if the record lacks it.
-    `floors`: by relid, the point of a later snapshot in which a table was copied.
+    `floors`: by relid, the point of a later snapshot in which a table was copied. `pending`: the relids of the tables
+    that an incomplete snapshot has left, None if it has not planned any; `copy_lsn`: the point of its latest attempt.
     """
 
     offset: int
@@ -109,6 +110,8 @@ class Progress:
     part: tuple[int, int] | None = None
     commit_s: float | None = None
     floors: Mapping[int, int] = field(default_factory=dict)
+    pending: frozenset[int] | None = None
+    copy_lsn: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,11 @@ class Point:
 
     lsn: int
     floors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def last_lsn(self) -> int:
+        """The point of the latest snapshot: changes behind it are only in the stream."""
+        return max((self.lsn, *self.floors.values()))
 
     def of(self, table: str) -> int:
         """Return the point of a table's rows: its changes before it are in the copied rows."""

@@ -20,7 +20,7 @@ from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folde
 from tests.faults.assertions.lags import truthful
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
 from tests.faults.assertions.repeats import covered, first_ones, replayed
-from tests.faults.assertions.snapshots import joined, snapshot_point
+from tests.faults.assertions.snapshots import copied_once, joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
 from tests.faults.facts import Block, Finding, Key, Order, Place, Point, Progress, Table
 
@@ -74,11 +74,14 @@ class Oracle:
             *as_committed(block, streamed, tables, memory.last_end_lsn, point),
             *tombstones(block.events, tables),
             *joined(block, tables, memory.truth, point, memory.point),
+            *copied_once(block),
             *self._visible(block),
             *safe(block.samples, block.progress, memory.committed),
             *stable(block, memory.seen_live),
             *live(block),
-            *truthful(block.lags, block.transactions, memory.committed, None if point is None else point.lsn),
+            *truthful(
+                block.lags, block.transactions, memory.committed, None if point is None else point.last_lsn
+            ),
         ]
         self._remember(block, point)
         return [

@@ -23,18 +23,22 @@ from tests.faults.truth import TABLES
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors, registry_through, through
 from tests.support.forked import Forks
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.own_broker
 
-ROUNDS = {"exactly_once": 12, "at_least_once": 2}
 SMALL_WORK_MEM = "?options=-c%20logical_decoding_work_mem%3D64kB"
 
 
-@pytest.mark.parametrize(("seed", "delivery"), [(2, "exactly_once"), (3, "at_least_once")])
+@pytest.mark.parametrize(
+    ("seed", "delivery", "rounds"),
+    [(2, "exactly_once", 6), nightly(2, "exactly_once", 12), nightly(3, "at_least_once", 2)],
+)
 def test_random_faults_lose_repeat_tear_and_reorder_nothing(
     seed: int,
     delivery: str,
+    rounds: int,
     tmp_path: Path,
     postgres: PostgresServer,
     database: str,
@@ -50,7 +54,7 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
         Proxy(registry.port) as to_registry,
         World(
             tmp_path,
-            f"random{os.getpid()}x{seed}",
+            f"random{os.getpid()}x{seed}x{rounds}",
             postgres,
             database,
             bootstrap=kafka.bootstrap,
@@ -67,10 +71,10 @@ def test_random_faults_lose_repeat_tear_and_reorder_nothing(
         scene = Scene(world, brokers, registry, doors, to_postgres, to_registry, random.Random(seed))
         begun_s = time.monotonic()
         begin(scene, seed)
-        findings = one_block(scene, struck, ROUNDS[delivery])
+        findings = one_block(scene, struck, rounds)
         print(summary(world, struck, findings, time.monotonic() - begun_s, seed))
     assert [str(one) for one in findings] == []
-    assert struck.total() == ROUNDS[delivery]
+    assert struck.total() == rounds
     assert world.last_block is not None
     less_one = Oracle(TABLES, delivery).judge(row_dropped(world.last_block))
     assert "a" in {one.assertion for one in less_one}, "the oracle finds a dropped row in this run"

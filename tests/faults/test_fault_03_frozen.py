@@ -13,6 +13,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.test_fault_25_two_daemons import Ends, both
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.waiting import eventually
 
@@ -42,7 +43,7 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
         assert [line["code"] for line in daemon.events("retrying")] == ["CDCD-SINK-TRANSACTION-EXPIRED"]
 
 
-@pytest.mark.parametrize("is_renamed", [False, True])
+@pytest.mark.parametrize("is_renamed", [nightly(False), True])
 def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, is_renamed: bool
 ) -> None:

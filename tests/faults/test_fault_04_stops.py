@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.proxy import Proxy
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -23,6 +20,7 @@ def is_free(server: PostgresServer, slot: str) -> bool:
     return server.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot) != [(True,)]
 
 
+@pytest.mark.nightly
 def test_while_no_broker_has_ever_answered(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
@@ -64,36 +62,34 @@ def test_in_the_snapshot(
         assert len(fold(events, lambda row: row["id"])) == 15000
 
 
-@pytest.mark.own_broker
 def test_while_kafka_does_not_answer_under_load(
-    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    kafka_door: Proxy, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F15: reading has stopped by back-pressure; rows that Kafka does not have are not confirmed and sent again."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
     over = {"buffer": {"memory": "1MiB"}, "shutdown_timeout_ms": 8000}
+    over["sink"] = {"bootstrap_servers": f"127.0.0.1:{kafka_door.port}"}
     with new_daemon(postgres, database, **over) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         postgres.execute(ROWS, 1, 10, dbname=database)
         reader.wait([topic], lambda events: len(events) == 10)
-        os.kill(kafka.pid or 0, signal.SIGSTOP)
-        try:
-            for start in range(1000, 21000, 1000):
-                postgres.execute(ROWS, start, start + 999, dbname=database)
-            daemon.wait_state("backpressure")
-            assert daemon.stop(deadline_s=15) == 0
-            assert is_free(postgres, daemon.slot)
-        finally:
-            os.kill(kafka.pid or 0, signal.SIGCONT)
+        kafka_door.hold()
+        for start in range(1000, 21000, 1000):
+            postgres.execute(ROWS, start, start + 999, dbname=database)
+        daemon.wait_state("backpressure")
+        assert daemon.stop(deadline_s=15) == 0
+        assert is_free(postgres, daemon.slot)
+        kafka_door.heal()
         daemon.start()
         events = reader.wait([topic], lambda events: len(events) >= 20010, 120)
         assert len(events) == 20010
         assert_each_once(events)
 
 
-@pytest.mark.own_broker
+@pytest.mark.nightly
 def test_while_kafka_does_not_answer_and_the_source_has_died(
-    pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon
+    pg_server: PostgresServers, kafka_door: Proxy, new_daemon: NewDaemon
 ) -> None:
     """Kafka does not answer a commit, and the session that waits for the commit has already ended."""
     server = pg_server.fresh(17)
@@ -101,17 +97,14 @@ def test_while_kafka_does_not_answer_and_the_source_has_died(
     try:
         server.create_database("died")
         server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname="died")
-        with new_daemon(server, "died") as daemon:
+        with new_daemon(server, "died", sink={"bootstrap_servers": f"127.0.0.1:{kafka_door.port}"}) as daemon:
             daemon.start().wait_state("streaming")
-            os.kill(kafka.pid or 0, signal.SIGSTOP)
-            try:
-                before = daemon.status()["received_lsn"]
-                server.execute("INSERT INTO t VALUES (1)", dbname="died")
-                eventually(lambda: daemon.status()["received_lsn"] != before, "the row is received")
-                server.stop("immediate")
-                daemon.wait_state("backoff")
-                assert daemon.stop(deadline_s=25) == 0
-            finally:
-                os.kill(kafka.pid or 0, signal.SIGCONT)
+            kafka_door.hold()
+            before = daemon.status()["received_lsn"]
+            server.execute("INSERT INTO t VALUES (1)", dbname="died")
+            eventually(lambda: daemon.status()["received_lsn"] != before, "the row is received")
+            server.stop("immediate")
+            daemon.wait_state("backoff")
+            assert daemon.stop(deadline_s=25) == 0
     finally:
         server.stop("immediate")

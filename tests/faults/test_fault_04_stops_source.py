@@ -85,6 +85,7 @@ def test_in_an_open_transaction_that_is_streamed(
         assert_each_key_once(kafka.bootstrap, f"{daemon.name}.public.t", rows)
 
 
+@pytest.mark.nightly
 def test_while_the_server_says_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -106,6 +107,7 @@ def test_while_the_server_says_nothing(
         assert_rows(reader, daemon, 200)
 
 
+@pytest.mark.nightly
 def test_while_a_snapshot_waits_for_a_server_that_says_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -144,6 +146,7 @@ def test_while_a_connection_is_not_answered(
         assert slots(postgres, daemon) == []
 
 
+@pytest.mark.nightly
 def test_while_the_start_of_the_stream_is_not_answered(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -171,6 +174,7 @@ def test_while_the_start_of_the_stream_is_not_answered(
         assert_rows(reader, daemon, 10)
 
 
+@pytest.mark.nightly
 def test_while_the_slots_creation_waits_for_open_transactions(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import EXIT_FORCED
 from tests.faults.inserting import Inserting, assert_all_there
 from tests.faults.test_fault_04_stops import is_free
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
+from tests.support.proxy import Proxy
 from tests.support.reader import Reader
 from tests.support.waiting import eventually
 
@@ -51,32 +51,32 @@ def test_an_interrupt_is_an_orderly_stop(
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
 
 
-@pytest.mark.own_broker
+@pytest.mark.parametrize("first", [nightly(signal.SIGTERM), signal.SIGINT])
 def test_a_second_signal_ends_at_once(
-    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    kafka_door: Proxy,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    first: signal.Signals,
 ) -> None:
     """The second signal ends the daemon although the first stop still waits; no row is lost or repeated."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)):
-        with new_daemon(postgres, database) as daemon:
-            daemon.start().wait_state("streaming")
-            os.kill(kafka.pid or 0, signal.SIGSTOP)
-            try:
-                start = 1 if first is second else 11
-                postgres.execute(ROWS, start, start + 9, dbname=database)
-                await_received(postgres, daemon)
-                sent(daemon, first)
-                eventually(
-                    lambda daemon=daemon: daemon.events("stopping"), "the first signal has been handled"
-                )
-                sent(daemon, second)
-                assert daemon.wait_exit() == EXIT_FORCED
-            finally:
-                os.kill(kafka.pid or 0, signal.SIGCONT)
-            daemon.start().wait_state("streaming")
-            await_confirmed(postgres, daemon)
-            events = reader.read(f"{daemon.name}.public.t")
-            assert sorted(event.value["after"]["id"] for event in events) == list(range(1, start + 10))
+    sink = {"bootstrap_servers": f"127.0.0.1:{kafka_door.port}"}
+    with new_daemon(postgres, database, sink=sink) as daemon:
+        daemon.start().wait_state("streaming")
+        kafka_door.hold()
+        postgres.execute(ROWS, 1, 10, dbname=database)
+        eventually(lambda: daemon.waits_for("kafka"), "the rows wait for Kafka")
+        sent(daemon, first)
+        eventually(lambda: daemon.events("stopping"), "the first signal has been handled")
+        sent(daemon, signal.SIGTERM)
+        assert daemon.wait_exit() == EXIT_FORCED
+        kafka_door.heal()
+        daemon.start().wait_state("streaming")
+        await_confirmed(postgres, daemon)
+        events = reader.read(f"{daemon.name}.public.t")
+        assert sorted(event.value["after"]["id"] for event in events) == list(range(1, 11))
 
 
 def test_sighup_does_not_disturb_a_streaming_daemon(

@@ -10,6 +10,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.struck_once import Fault, assert_it_goes_on
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly_except
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -46,7 +47,7 @@ def away_for_long(server: PostgresServer, daemon: Daemon) -> None:
 FAULTS = (restarted_fast, crashed, away_for_long)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", nightly_except(FAULTS, crashed))
 def test_the_stream_goes_on_where_it_was(
     server: PostgresServer,
     new_daemon: NewDaemon,

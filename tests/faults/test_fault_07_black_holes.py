@@ -18,6 +18,7 @@ from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.deadline import within
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
 from tests.support.reader import Reader, assert_each_once
 from tests.support.source import source_database
@@ -107,7 +108,7 @@ def refuse(proxy: Proxy) -> None:
     proxy.refuse()
 
 
-@pytest.mark.parametrize("fault", [hold, lose_up, lose_down, cut, refuse])
+@pytest.mark.parametrize("fault", [hold, nightly(lose_up), nightly(lose_down), nightly(cut), nightly(refuse)])
 def test_a_daemon_behind_a_broken_link_goes_on_where_it_was(
     postgres: PostgresServer,
     database: str,
@@ -134,6 +135,7 @@ def test_a_daemon_behind_a_broken_link_goes_on_where_it_was(
         assert len(events) == 1500
 
 
+@pytest.mark.nightly
 def test_a_slow_and_a_flapping_link_only_take_longer(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -11,6 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.struck_once import BATCH, ROWS, Fault, assert_it_goes_on
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import SLOT_OWNER
 from tests.support.waiting import eventually
@@ -36,7 +37,7 @@ def timed_out(server: PostgresServer, daemon: Daemon) -> None:
         os.kill(daemon.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("fault", [terminated, timed_out])
+@pytest.mark.parametrize("fault", [terminated, nightly(timed_out)])
 def test_the_stream_goes_on_where_it_was(
     fault: Fault,
     postgres: PostgresServer,

@@ -17,6 +17,7 @@ from cdcd.source.slot import drop_own_slot
 from cdcd.waits import KINDS
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.resolutions import equals_table
@@ -77,7 +78,7 @@ def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:
     assert {(timeline, lsn < switch_lsn) for timeline, lsn in committed} == {(1, True), (2, False)}
 
 
-@pytest.mark.parametrize(("major", "is_listed"), [(17, False), (18, True)])
+@pytest.mark.parametrize(("major", "is_listed"), [nightly(17, False), (18, True)])
 def test_a_promoted_standby_is_followed_without_a_change_lost_repeated_or_invented(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int, is_listed: bool
 ) -> None:

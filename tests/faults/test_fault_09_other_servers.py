@@ -46,6 +46,7 @@ def followed(new_daemon: NewDaemon, primary: PostgresServer, standby: PostgresSe
     return daemon
 
 
+@pytest.mark.nightly  # tests/hints has the missing slot
 def test_a_server_promoted_without_the_slot_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_server_promoted_without_the_slot_halts(
         equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
 
 
+@pytest.mark.nightly
 def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -250,6 +252,7 @@ def _wal_lsn(server: PostgresServer) -> str:
     return str(lsn)
 
 
+@pytest.mark.nightly
 def test_a_server_that_has_replaced_the_other_is_copied_where_its_wal_is_further(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -291,6 +294,7 @@ def cut_off(standby: PostgresServer) -> None:
     )
 
 
+@pytest.mark.nightly  # test_check_beginning has another server
 def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
     postgres: PostgresServer,
     pg_server: PostgresServers,
@@ -320,6 +324,7 @@ def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
         drop_database(other, database)
 
 
+@pytest.mark.nightly
 def test_a_name_that_moves_while_cdcd_begins_is_not_judged_by_the_other_servers_slot(
     postgres: PostgresServer,
     pg_server: PostgresServers,
@@ -403,6 +408,7 @@ def test_a_slot_is_neither_dropped_nor_made_on_another_server(
             drop_database(other, settings.slot)
 
 
+@pytest.mark.nightly
 def test_a_name_that_moves_to_a_standby_while_cdcd_starts_is_waited_for(
     postgres: PostgresServer,
     pg_server: PostgresServers,

@@ -11,6 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.faults.link import NewLinked
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.proxy import Way
 from tests.support.reader import BEGINNING, Reader
 from tests.support.resolutions import (
@@ -74,8 +75,8 @@ def halted(server: PostgresServer, database: str, daemon: Daemon, breaks: Break,
 WAYS = pytest.mark.parametrize(
     ("breaks", "code"),
     [
-        (dropped, "CDCD-SLOT-MISSING"),
-        (made_again, "CDCD-SLOT-AHEAD"),
+        nightly(dropped, "CDCD-SLOT-MISSING"),  # tests/hints has both ways
+        nightly(made_again, "CDCD-SLOT-AHEAD"),
         (advanced, "CDCD-SLOT-AHEAD"),
     ],
 )
@@ -92,6 +93,7 @@ def test_a_gap_is_accepted_and_marked(
     goes_on_with_a_marked_gap(postgres, database, daemon, reader, code)
 
 
+@pytest.mark.nightly  # test_new_snapshots and tests/hints have it
 @WAYS
 def test_the_tables_are_copied_anew(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, breaks: Break, code: str
@@ -154,6 +156,7 @@ def is_copied_anew(server: PostgresServer, database: str, daemon: Daemon, reader
     )
 
 
+@pytest.mark.nightly  # the two tests above have the same command
 def test_a_new_snapshot_may_be_had_without_any_trouble(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_new_snapshot_may_be_had_without_any_trouble(
     assert [event.op for event in events].count("g") == 2
 
 
+@pytest.mark.nightly
 def test_a_flat_topic_has_the_marker_too(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

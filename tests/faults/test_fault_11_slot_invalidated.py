@@ -21,6 +21,7 @@ from tests.faults.test_fault_10_slot_moved import (
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.hints import commands_in, hint_of
+from tests.support.nightly import nightly
 from tests.support.reader import Reader
 from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT
 from tests.support.stack import PostgresServers, run_script
@@ -39,7 +40,7 @@ def outgrown(server: PostgresServer, database: str, daemon: Daemon) -> None:
     run_script(server.dsn(), "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
 
 
-@pytest.mark.parametrize("way", [ACCEPT_GAP, RESNAPSHOT])
+@pytest.mark.parametrize("way", [nightly(ACCEPT_GAP), RESNAPSHOT])
 def test_a_slot_that_the_server_gave_up_is_made_anew(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, way: tuple[str, ...]
 ) -> None:

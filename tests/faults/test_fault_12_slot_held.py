@@ -15,6 +15,7 @@ from psycopg2.extras import LogicalReplicationConnection
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import SLOT_OWNER
 from tests.support.waiting import eventually
@@ -87,13 +88,13 @@ def left_alone(_server: PostgresServer, _holder: Holder) -> None:
     """The client sends nothing more, and the server ends its walsender after wal_sender_timeout (F74)."""
 
 
-@pytest.mark.parametrize("let_go", [ended, killed, left_alone])
+@pytest.mark.parametrize("release", [nightly(ended), killed, nightly(left_alone)])
 def test_it_is_waited_for(
     postgres: PostgresServer,
     database: str,
     new_daemon: NewDaemon,
     reader: Reader,
-    let_go: Callable[[PostgresServer, Holder], None],
+    release: Callable[[PostgresServer, Holder], None],
 ) -> None:
     """F18: cdcd waits for a slot that another client holds, and starts when the slot is free."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
@@ -101,14 +102,14 @@ def test_it_is_waited_for(
     daemon.start().wait_state("streaming")
     assert daemon.stop() == 0
     postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
-    options = "?options=-c%20wal_sender_timeout%3D" + ("4s" if let_go is left_alone else "60s")
+    options = "?options=-c%20wal_sender_timeout%3D" + ("4s" if release is left_alone else "60s")
     with held(postgres, database, daemon, options) as holder:
         page = daemon.start().wait_state("waiting_slot")
         assert f"pid={holder.pid}" in page["reason"]
         assert "CDCD-SLOT-ACTIVE" in page["reason"]
         eventually(lambda: len(daemon.events("retrying")) >= 2, "the daemon retries")
         holder.stop_feedback()
-        let_go(postgres, holder)
+        release(postgres, holder)
         daemon.wait_state("streaming")
         assert postgres.execute(SLOT_OWNER, daemon.slot) != [(holder.pid,)]
     postgres.execute("INSERT INTO t VALUES (2)", dbname=database)

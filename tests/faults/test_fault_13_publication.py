@@ -18,6 +18,7 @@ from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.connection import connect_sql, fetch
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader
 from tests.support.resolutions import halts_with
 from tests.support.source import source_database
@@ -64,7 +65,7 @@ class Watched:
         return [f"{change.kind} {change.table}".strip() for change in comparison.found]
 
 
-@pytest.mark.parametrize("major", [14, 15, 18])
+@pytest.mark.parametrize("major", [nightly(14), nightly(15), 18])
 def test_each_change_is_seen_once(pg_server: PostgresServers, major: int) -> None:
     with (
         source_database(pg_server(major), *TABLES) as settings,
@@ -150,7 +151,7 @@ def test_what_was_changed_while_nobody_looked_is_judged_as_if_somebody_had(
             assert [type(error) for error in stopped.errors] == kinds == [expected] * (expected is not None)
 
 
-@pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.parametrize("major", [nightly(15), 18])
 def test_a_schema_that_was_out_between_two_looks_is_seen(pg_server: PostgresServers, major: int) -> None:
     """F42: even if the schema was out between two checks; changes of its tables in between are in no stream."""
     left_out = "ALTER PUBLICATION pub DROP TABLES IN SCHEMA public"
@@ -172,7 +173,7 @@ def test_a_schema_that_was_out_between_two_looks_is_seen(pg_server: PostgresServ
             assert watched.look() == []
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_a_partition_whose_parent_was_out_between_two_looks_is_seen(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -244,7 +245,7 @@ def test_a_table_that_somebody_alters_holds_up_no_look(pg_server: PostgresServer
         assert watched.look() == ["table_added public.v"]
 
 
-@pytest.mark.parametrize("major", [17, 18])
+@pytest.mark.parametrize("major", [nightly(17), 18])
 def test_a_publication_that_was_away_between_two_looks_halts_and_nothing_is_confirmed_past_it(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
 ) -> None:

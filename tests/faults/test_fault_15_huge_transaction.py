@@ -17,6 +17,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, memory_high_water_bytes
 from tests.support.keys import assert_each_key_once
+from tests.support.nightly import nightly
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -26,7 +27,7 @@ PARTS = 10
 
 
 @pytest.mark.parametrize("streaming", ["parallel", pytest.param("off", marks=pytest.mark.long)])
-@pytest.mark.parametrize("rows", [250_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows", [100_000, nightly(250_000), pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(420)
 def test_a_transaction_of_very_many_rows(
     rows: int,

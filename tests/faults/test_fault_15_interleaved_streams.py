@@ -1,4 +1,4 @@
-"""Fault 15: two hundred streamed transactions open at once, with savepoints rolled back, against test_decoding.
+"""Fault 15: up to two hundred streamed transactions open at once, with savepoints rolled back, against test_decoding.
 
 Each writer takes random steps from a printed seed: up to five nested savepoints, released or rolled back, with rows
 between them; some alter and truncate a table that only they use. The reference is PostgreSQL's test_decoding on a
@@ -19,14 +19,15 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed, await_received
+from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 
-WRITERS = 200
 ALTERING_WRITERS = 8
-ROLLED_BACK_WRITERS = 20
 STEPS = 24
+MOST_WRITERS = 200
+ROLLED_BACK_SHARE = 10
 DEEPEST = 5
 STRIDE = 10_000
 """The number of ids reserved for each writer, so that no writer waits for another's lock."""
@@ -153,7 +154,7 @@ class Writer:
 @pytest.fixture
 def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """A server with enough connections for all writers."""
-    server = pg_server.fresh(request.param, settings={"max_connections": str(WRITERS + 30)})
+    server = pg_server.fresh(request.param, settings={"max_connections": str(MOST_WRITERS + 30)})
     server.start()
     yield server
     server.stop("immediate")
@@ -168,8 +169,14 @@ def server(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterat
     ],
     indirect=["server"],
 )
-def test_two_hundred_interleaved_streams_equal_the_witness(
-    server: PostgresServer, streaming: str, setting: str, new_daemon: NewDaemon, reader: Reader
+@pytest.mark.parametrize("count", [25, nightly(60), nightly(MOST_WRITERS)])
+def test_interleaved_streams_equal_the_witness(
+    count: int,
+    server: PostgresServer,
+    streaming: str,
+    setting: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
 ) -> None:
     """F26, F28, F29: changes are in commit order and there once, rolled back changes are missing."""
     seed = 4
@@ -185,7 +192,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
     with new_daemon(server, "crowd", source={"protocol": {"streaming": streaming}}) as daemon:
         daemon.start().wait_state("streaming")
         make_witness(dsn)
-        writers = [Writer(number, dsn, chance) for number in range(WRITERS)]
+        writers = [Writer(number, dsn, chance) for number in range(count)]
         for _ in range(STEPS):
             steps = [(writer, writer.next_step()) for writer in writers]
             for writer, step in steps:
@@ -197,8 +204,8 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
                 if step == writer.roll_back:
                     step()
         eventually(
-            lambda: f"cdcd_open_transactions {float(WRITERS)}\n" in daemon.get("/metrics")[1],
-            f"{WRITERS} streams are open at once",
+            lambda: f"cdcd_open_transactions {float(count)}\n" in daemon.get("/metrics")[1],
+            f"{count} streams are open at once",
         )
         assert reader.read(*topics_of(daemon.name)) == [], "rows are visible before they are committed"
         end_all(writers, chance)
@@ -214,7 +221,7 @@ def test_two_hundred_interleaved_streams_equal_the_witness(
 
 def end_all(writers: list[Writer], chance: random.Random) -> None:
     """End the transactions in random order, while the open ones continue."""
-    fates = [True] * (WRITERS - ROLLED_BACK_WRITERS) + [False] * ROLLED_BACK_WRITERS
+    fates = [number % ROLLED_BACK_SHARE != 0 for number in range(len(writers))]
     chance.shuffle(writers)
     chance.shuffle(fates)
     while writers:

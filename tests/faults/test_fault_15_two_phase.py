@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,10 +10,11 @@ from dataclasses import dataclass
 import psycopg2
 import pytest
 
-from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, StopMode
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly, nightly_except
+from tests.support.proxy import Proxy
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name, prepare
 from tests.support.waiting import eventually
@@ -27,11 +26,11 @@ ROWS = 2000
 
 @dataclass(frozen=True)
 class Scene:
-    """A daemon that streams, its server and broker, and the open transaction that will be prepared."""
+    """A daemon that streams, its server, a proxy to the broker, and the open transaction that will be prepared."""
 
     server: PostgresServer
     dbname: str
-    kafka: KafkaBroker
+    kafka_door: Proxy
     daemon: Daemon
     reader: Reader
 
@@ -97,14 +96,12 @@ def received_and_not_written(scene: Scene) -> None:
     prepare(scene.server.dsn(scene.dbname), "g", INSERT.format(1, ROWS))
     scene.run("INSERT INTO t VALUES (0, 'beside')")
     scene.arrived(1)
-    os.kill(scene.kafka.pid or 0, signal.SIGSTOP)
-    try:
-        scene.run("COMMIT PREPARED 'g'")
-        end_lsn = scene.server.execute("SELECT pg_current_wal_lsn()")[0][0]
-        eventually(lambda: _received(scene, end_lsn), "COMMIT PREPARED has been received")
-        scene.daemon.kill()
-    finally:
-        os.kill(scene.kafka.pid or 0, signal.SIGCONT)
+    scene.kafka_door.hold()
+    scene.run("COMMIT PREPARED 'g'")
+    end_lsn = scene.server.execute("SELECT pg_current_wal_lsn()")[0][0]
+    eventually(lambda: _received(scene, end_lsn), "COMMIT PREPARED has been received")
+    scene.daemon.kill()
+    scene.kafka_door.heal()
     scene.daemon.start()
 
 
@@ -136,7 +133,6 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
 MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not_written, written]
 
 
-@pytest.mark.own_broker
 @pytest.mark.parametrize(
     ("place", "two_phase", "streaming"),
     [
@@ -147,21 +143,24 @@ MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not
     ],
     indirect=["place"],
 )
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", nightly_except(MOMENTS, twice, received_and_not_written))
 def test_a_kill_at_each_point_loses_and_repeats_nothing(
     moment: Callable[[Scene], None],
     place: tuple[PostgresServer, str],
     two_phase: bool,
     streaming: str,
-    kafka: KafkaBroker,
+    kafka_door: Proxy,
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
     """F4, F27, F33: a kill at each point, with and without two_phase."""
     server, dbname = place
-    options = {"two_phase": two_phase, "streaming": streaming}
-    with new_daemon(server, dbname, source={"protocol": options}) as daemon:
-        scene = Scene(server, dbname, kafka, daemon, reader)
+    over = {
+        "source": {"protocol": {"two_phase": two_phase, "streaming": streaming}},
+        "sink": {"bootstrap_servers": f"127.0.0.1:{kafka_door.port}"},
+    }
+    with new_daemon(server, dbname, **over) as daemon:
+        scene = Scene(server, dbname, kafka_door, daemon, reader)
         daemon.start().wait_state("streaming")
         witness = Witness(server.dsn(dbname))
         moment(scene)
@@ -176,17 +175,17 @@ def test_a_kill_at_each_point_loses_and_repeats_nothing(
     assert sorted((row["id"], row["v"]) for row in rows.values()) == sorted(expected)
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [nightly("fast"), "immediate"])
 def test_a_restart_of_the_server_between_prepare_and_commit(
-    mode: StopMode, pg_server: PostgresServers, kafka: KafkaBroker, new_daemon: NewDaemon, reader: Reader
+    mode: StopMode, pg_server: PostgresServers, kafka_door: Proxy, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F13: a fast shutdown does not wait for the confirmation that an undecided PREPARE delays."""
-    server = pg_server.fresh(17 if mode == "fast" else 16)
+    server = pg_server.fresh(17 if mode == "fast" else 18)
     server.start()
     try:
         server.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         with new_daemon(server, "postgres", source={"protocol": {"two_phase": True}}) as daemon:
-            scene = Scene(server, "postgres", kafka, daemon, reader)
+            scene = Scene(server, "postgres", kafka_door, daemon, reader)
             daemon.start().wait_state("streaming")
             prepare(server.dsn(), "g", "INSERT INTO t VALUES (1, 'prepared')")
             scene.run("INSERT INTO t VALUES (2, 'beside')")

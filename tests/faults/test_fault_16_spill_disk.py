@@ -85,6 +85,7 @@ class Session:
             self._cursor.execute(INSERT, (self._number, first, first + 99))
 
 
+@pytest.mark.nightly  # fault 15 has more of them
 def test_interleaved_open_transactions_with_savepoints_equal_the_witness(
     source: PostgresServer,
     database: str,
@@ -216,6 +217,7 @@ def assert_all_there(reader: Reader, daemon: Daemon) -> None:
     assert_each_once(events)
 
 
+@pytest.mark.nightly
 def test_a_disk_that_gets_room_again_in_time_costs_nothing_but_time(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
@@ -279,6 +281,7 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly  # a folder that is removed has this code
 def test_a_segment_that_cannot_be_read_back_halts_and_nothing_of_its_transaction_is_seen(
     source: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import signal
 from contextlib import closing
 
 import psycopg2
+import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import EXIT_MEMORY, OutOfMemory
@@ -71,6 +72,7 @@ def test_a_transaction_for_which_there_is_no_memory(
         assert len(events) == ROWS
 
 
+@pytest.mark.nightly
 def test_memory_that_is_refused_in_a_thread_that_is_never_joined(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

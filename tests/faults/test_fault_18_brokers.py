@@ -17,7 +17,9 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.inserting import Inserting, assert_all_there, await_more_rows
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader
+from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
 TOPICS = {"partitions": 3, "replication_factor": 3}
@@ -102,9 +104,9 @@ def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
     [
         pytest.param(one_after_another, marks=pytest.mark.long),
         the_leader,
-        the_coordinator,
-        the_controller,
-        all_of_them,
+        nightly(the_coordinator),
+        nightly(the_controller),
+        nightly(all_of_them),
     ],
 )
 def test_rows_flow_again(
@@ -137,3 +139,31 @@ def test_rows_flow_again(
         assert daemon.process.pid == pid
         assert not daemon.events("halted")
         assert_all_there(Reader(cluster.bootstrap, registry.url).read(f"{daemon.name}.public.t"), rows)
+
+
+@pytest.mark.nightly
+@pytest.mark.own_broker
+def test_rows_flow_again_after_the_only_broker_was_killed(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The process continues without any action, and each row is there once."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.entry = ("-m", "tests.faults.impatient")
+        daemon.start().wait_state("streaming")
+        process = daemon.process
+        with Inserting(postgres.dsn(database)) as rows:
+            await_more_rows(daemon)
+            kafka.kill()
+            eventually(lambda: daemon.events("retrying"), "the daemon notices", 120)
+            known_lsn = confirmed_position(postgres, daemon.slot)
+            at = rows.last
+            eventually(lambda: rows.last > at + 50, "rows are inserted", pause_s=0.01)
+            assert confirmed_position(postgres, daemon.slot) == known_lsn
+            kafka.start()
+            daemon.wait_state("streaming")
+            await_more_rows(daemon)
+        await_confirmed(postgres, daemon)
+        assert daemon.process is process
+        assert not daemon.events("halted")
+        assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)

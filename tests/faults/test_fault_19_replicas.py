@@ -34,7 +34,10 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
     database: str,
     new_daemon: NewDaemon,
 ) -> None:
-    """F63: min.insync.replicas is 3, and one of three brokers is down."""
+    """F63: min.insync.replicas is 3, and one of three brokers, which leads a partition in three, was killed.
+
+    A single broker does not do: Kafka wants no more replicas than a topic has.
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     sink = {
         "bootstrap_servers": cluster.bootstrap,
@@ -47,7 +50,7 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
         reader.wait([topic], lambda events: len(events) == 1)
-        cluster.brokers[2].stop()
+        cluster.brokers[2].kill()
         began_s = clock_s(postgres)
         postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
         ended_s = clock_s(postgres)
@@ -59,8 +62,8 @@ def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
             "the lag is the age of the waiting row"
         )
         before = confirmed_position(postgres, daemon.slot)
-        events = reader.wait([topic], lambda events: events != [])  # a new leader may not answer at once
-        assert [event.value["after"]["id"] for event in events] == [1]
+        # A new leader may not know yet that the first row has all replicas, and cannot learn it meanwhile.
+        assert {event.value["after"]["id"] for event in reader.read(topic)} <= {1}
         assert confirmed_position(postgres, daemon.slot) == before
         cluster.brokers[2].start()
         await_confirmed(postgres, daemon, 120)

@@ -17,6 +17,7 @@ from cdcd.lsn import Lsn, format_lsn
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import hint_of
+from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, assert_metadata_counts
 from tests.support.stack import commit_behind, confirmed_position
 from tests.support.topics import committed_records, set_topic_config
@@ -37,7 +38,7 @@ def let_in(kafka: KafkaBroker, topic: str) -> None:
     set_topic_config(kafka.bootstrap, topic, "max.message.bytes", "2000000")
 
 
-@pytest.mark.parametrize("whose", LIMITS)
+@pytest.mark.parametrize("whose", nightly_except(LIMITS, "the topic's"))
 def test_a_halt_that_says_where_until_somebody_raises_the_limit(
     whose: str,
     kafka: KafkaBroker,
@@ -73,6 +74,7 @@ def test_a_halt_that_says_where_until_somebody_raises_the_limit(
         assert sorted(len(event.value["after"]["note"]) for event in events) == [5, 5, 600_000]
 
 
+@pytest.mark.nightly
 def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
     kafka: KafkaBroker,
     postgres: PostgresServer,
@@ -103,6 +105,7 @@ def test_a_row_of_the_snapshot_halts_behind_what_is_durable_of_it(
         assert len(copied[2000]) == 160_000
 
 
+@pytest.mark.nightly
 def test_what_has_to_wait_for_what_was_sent_does_not_wait_for_it_to_linger(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -200,7 +203,7 @@ MIXED = """INSERT INTO t SELECT g, CASE
 """Rows of 2 kB that fit alone and together exceed the limit, two of 640 kB, and one that compresses well."""
 
 
-@pytest.mark.parametrize(("compression", "large"), [("none", [40, 60, 80]), ("zstd", [40, 80])])
+@pytest.mark.parametrize(("compression", "large"), [("none", [40, 60, 80]), nightly("zstd", [40, 80])])
 def test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on(
     compression: str,
     large: list[int],

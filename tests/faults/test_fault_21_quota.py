@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
 from confluent_kafka import Producer
 
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -62,6 +63,7 @@ class Load:
         self.rows += count
 
 
+@pytest.mark.nightly
 def test_a_quota_slows_it_down_and_loses_and_repeats_nothing(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

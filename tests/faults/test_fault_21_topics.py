@@ -18,6 +18,7 @@ from tests.faults.inserting import Inserting, await_more_rows
 from tests.faults.test_fault_10_slot_moved import advanced
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly_except
 from tests.support.reader import Reader, assert_each_once
 from tests.support.resolutions import ACCEPT_GAP, command, halts_with
 from tests.support.sinks import sink_settings
@@ -62,14 +63,20 @@ def accept(daemon: Daemon, topic: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-CASES = pytest.mark.parametrize(
-    ("change", "cls", "held"),
-    [(delete, TopicMissing, 0), (replace, TopicReplaced, 0), (widen, TopicMismatch, 1)],
-    ids=["deleted", "replaced", "widened"],
-)
+CHANGES = {
+    "deleted": (delete, TopicMissing, 0),
+    "replaced": (replace, TopicReplaced, 0),
+    "widened": (widen, TopicMismatch, 1),
+}
 
 
-@CASES
+def cases(*kept: str) -> pytest.MarkDecorator:
+    """Return a parametrisation by the changes of a topic."""
+    found = [pytest.param(*values, id=name) for name, values in CHANGES.items()]
+    return pytest.mark.parametrize(("change", "cls", "held"), nightly_except(found, *kept))
+
+
+@cases("replaced", "widened")
 def test_a_running_daemon_finds_the_change_when_it_checks(
     kafka: KafkaBroker, change: Callable[[str, str], None], cls: type[Exception], held: int
 ) -> None:
@@ -89,7 +96,7 @@ def test_a_running_daemon_finds_the_change_when_it_checks(
     topics.ensure([name])
 
 
-@CASES
+@cases("replaced")
 def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_skipped(
     postgres: PostgresServer,
     database: str,
@@ -125,7 +132,7 @@ def test_a_change_while_it_runs_is_found_under_load_and_nothing_behind_it_is_ski
         assert ids >= set(range(1 if held else behind, rows.last + 1))
 
 
-@CASES
+@cases("widened")
 def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
     postgres: PostgresServer,
     database: str,
@@ -160,6 +167,7 @@ def test_a_change_while_it_was_stopped_is_found_and_accepted_by_name(
         eventually(lambda: _events(reader, topic, held + 2), "rows are written to the accepted topic", 60)
 
 
+@pytest.mark.nightly
 def test_a_topic_and_a_gap_are_accepted_at_once(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, kafka: KafkaBroker
 ) -> None:

@@ -16,6 +16,7 @@ from cdcd.model import Record
 from cdcd.sink.producer import KafkaSink
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import Reader, assert_each_once
 from tests.support.sinks import make_topics, opened, progress, sink_settings
@@ -23,7 +24,9 @@ from tests.support.topics import committed_values
 from tests.support.waiting import eventually
 
 API_END_TXN = 26
-CASES = pytest.mark.parametrize("is_committed", [False, True], ids=["request_lost", "answer_lost"])
+NAMES = ["request_lost", "answer_lost"]
+CASES = pytest.mark.parametrize("is_committed", [False, True], ids=NAMES)
+LATE_CASES = pytest.mark.parametrize("is_committed", [nightly(False), True], ids=NAMES)
 
 
 class LostEndTxn:
@@ -59,7 +62,8 @@ def correlation_ids(piece: bytes) -> list[bytes]:
     return found
 
 
-@CASES
+@pytest.mark.nightly  # a daemon reads it back below
+@LATE_CASES
 def test_the_progress_topic_decides_what_is_durable(
     kafka_door: Proxy, kafka: object, is_committed: bool
 ) -> None:
@@ -119,7 +123,7 @@ def test_a_daemon_that_is_killed_before_it_knows_loses_and_repeats_nothing(
         assert_each_once(events)
 
 
-@CASES
+@LATE_CASES
 def test_a_daemon_that_waits_in_vain_reads_back_what_became_of_it(
     postgres: PostgresServer,
     database: str,

@@ -22,6 +22,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.registry_door import Door
 from tests.support.stack import commit_behind, confirmed_position, run
@@ -71,7 +72,7 @@ def hint(door: Door) -> None:
         door.open()
 
 
-@pytest.mark.parametrize("fault", [shut, answer_500], ids=["stopped", "500"])
+@pytest.mark.parametrize("fault", [shut, nightly(answer_500)], ids=["stopped", "500"])
 def test_what_is_known_flows_and_what_is_new_waits(
     fault: Any,
     door: Door,
@@ -124,13 +125,14 @@ def test_a_daemon_that_starts_without_the_registry_waits_for_it(
         wait_rows(reader, daemon, "t", 1, 2)
 
 
+@pytest.mark.nightly
 def test_a_slow_registry_only_delays(
     door: Door, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """With two seconds a call, known schemas are not requested again, and the daemon answers on its admin port."""
+    """With a second a call, known schemas are not requested again, and the daemon answers on its admin port."""
     with behind(door, new_daemon, postgres, database) as daemon:
         daemon.start().wait_state("streaming")
-        door.delay_s = 2.0
+        door.delay_s = 1.0
         asked = len(door.asked)
         run(postgres, database, U, "INSERT INTO t VALUES (2, 'b')")
         wait_rows(reader, daemon, "t", 1, 2)
@@ -165,6 +167,7 @@ def test_401_halts_until_the_credentials_are_corrected(
         wait_rows(reader, daemon, "t", 1, 2, 3)
 
 
+@pytest.mark.nightly  # tests/hints has this halt
 def test_409_halts_and_an_operator_decides(
     door: Door,
     registry: SchemaRegistry,
@@ -198,6 +201,7 @@ def test_409_halts_and_an_operator_decides(
         assert [event.value["after"]["v"] for event in events if event.key == {"id": 2}] == [8]
 
 
+@pytest.mark.nightly  # tests/hints has this halt
 def test_a_schema_that_is_not_registered_halts_and_is_printed(
     door: Door,
     registry: SchemaRegistry,

@@ -103,6 +103,7 @@ def assert_nobody_decides_meanwhile(server: PostgresServer, database: str, daemo
         assert f"pid={pid}" in one.stderr, one.stderr
 
 
+@pytest.mark.nightly
 def test_two_daemons_that_are_started_together_after_a_kill_do_not_fight(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:
@@ -130,6 +131,7 @@ def states(pair: Pair) -> list[str]:
     return [daemon.status().get("state", "") for daemon in pair]
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_frozen_while_it_copies_loses_the_lock(
     postgres: PostgresServer, database: str, pair: Pair, reader: Reader, kafka_door: Proxy
 ) -> None:

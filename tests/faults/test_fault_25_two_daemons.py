@@ -137,6 +137,7 @@ def test_an_expired_transaction_is_a_takeover_if_another_producer_has_written_si
     assert expired.judged(failure) is failure
 
 
+@pytest.mark.nightly
 def test_an_expired_transaction_is_a_takeover_if_another_client_holds_the_slot(
     expired: Expired, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

@@ -103,6 +103,7 @@ def waits_for(daemon: Daemon, server: Named) -> None:
     daemon.wait_state("backoff")
 
 
+@pytest.mark.nightly
 def test_the_name_of_kafka(
     postgres: PostgresServer,
     database: str,
@@ -115,6 +116,7 @@ def test_the_name_of_kafka(
     broker, port, advertised_port = named_broker
     kafka = named(port, advertised_port)
     daemon.config["sink"]["bootstrap_servers"] = kafka.address
+    daemon.entry = ("-m", "tests.faults.impatient")
     kafka.vanish()
     waits_for(daemon, kafka)
     kafka.appear()
@@ -138,6 +140,7 @@ def test_the_name_of_kafka(
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
 
 
+@pytest.mark.nightly
 def test_the_name_of_the_registry(
     postgres: PostgresServer,
     database: str,

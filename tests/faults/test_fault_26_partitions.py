@@ -18,6 +18,7 @@ from tests.faults.inserting import Inserting, assert_all_there
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.doors import registry_through
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy, Way
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import confirmed_position
@@ -68,13 +69,19 @@ def is_the_same(daemon: Daemon) -> None:
     assert daemon.events("halted") == []
 
 
+@pytest.mark.parametrize("names", [("held", "answers lost"), nightly(tuple(SILENT))], ids=["two", "all"])
 def test_a_link_to_kafka_that_says_nothing(
-    postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, kafka_door: Proxy
+    postgres: PostgresServer,
+    database: str,
+    daemon: Daemon,
+    reader: Reader,
+    kafka_door: Proxy,
+    names: tuple[str, ...],
 ) -> None:
     """F64: nothing is confirmed before a response of Kafka shows that it is durable."""
     to_kafka(daemon, kafka_door)
     with Inserting(postgres.dsn(database)) as rows:
-        for name in SILENT:
+        for name in names:
             with silent(kafka_door, name):
                 known_lsn = settled_position(postgres, daemon)
                 at = rows.last
@@ -138,6 +145,7 @@ def narrow(link: Proxy) -> None:
     link.slow(bytes_per_s=64_000)
 
 
+@pytest.mark.nightly  # fault 24 has a registry that is away
 def test_a_link_to_the_registry_that_breaks(
     postgres: PostgresServer, database: str, daemon: Daemon, reader: Reader, registry_link: Proxy
 ) -> None:

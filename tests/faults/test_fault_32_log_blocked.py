@@ -13,6 +13,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run, slot_is_active
 
@@ -37,7 +38,7 @@ def full_pipe() -> tuple[int, int]:
     return reading, writing
 
 
-@pytest.mark.parametrize("where", ["a full pipe", "a full disk", "a pipe without a reader"])
+@pytest.mark.parametrize("where", ["a full pipe", nightly("a full disk"), nightly("a pipe without a reader")])
 def test_a_log_that_cannot_be_written_stops_nothing(
     where: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(
             os.close(end)
 
 
+@pytest.mark.nightly
 def test_the_number_of_lost_log_lines_is_logged_once_the_log_is_read_again(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 
 import psycopg2
+import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.source.heartbeat import may_write_heartbeat
@@ -73,6 +74,7 @@ def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
                 assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 def test_a_role_without_permission_for_heartbeats_is_reported_and_a_read_only_role_has_it(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

@@ -13,9 +13,10 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.faults.facts import Block
 from tests.faults.oracle import Oracle
-from tests.faults.planted import BUGS
+from tests.faults.planted import BUGS, SNAPSHOT_BUGS
 from tests.faults.plants import (
     FOUND_BY_COMPACTION,
     HIDDEN_BY_REPETITIONS,
@@ -23,10 +24,12 @@ from tests.faults.plants import (
     REPEATING,
     killed_in_between,
 )
+from tests.faults.snapshot_kills import CONFIGURATION, PAUSE_S, WRITES_BETWEEN, fill
 from tests.faults.truth import TABLES
 from tests.faults.workload import EVERYTHING
 from tests.faults.world import World
 from tests.support.doors import KafkaDoors
+from tests.support.nightly import nightly_except
 from tests.support.stack import drop_database, new_database_name
 
 pytestmark = pytest.mark.own_broker
@@ -135,7 +138,7 @@ def test_a_bug_in_the_account_is_named_beside_repetitions(
     print(f"planted {plant.__name__:27} at least once: caught by ({')('.join(sorted(letters))})")
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", nightly_except(BUGS, "confirmed_early", "row_lost"))
 def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
     waits_ms = {"confirmed_early": 700, "lag_never_reported": 4000}
     over: dict[str, Any] = {"sink": {"commit": {"max_wait_ms": waits_ms[bug]}}} if bug in waits_ms else {}
@@ -149,4 +152,31 @@ def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
     findings = world.judge()
     letters = {one.assertion for one in findings}
     assert BUGS[bug][1] in letters, [str(one) for one in findings]
+    print(f"planted in cdcd {bug:22} caught by ({')('.join(sorted(letters))})")
+
+
+@pytest.mark.parametrize(
+    "bug", [None, *nightly_except(SNAPSHOT_BUGS, "unit_skipped", "floor_too_high", "complete_copied_again")]
+)
+def test_a_bug_in_the_snapshot_is_named(bug: str | None, new_world: NewWorld) -> None:
+    """Without a bug the same run is good."""
+    world = new_world(**CONFIGURATION)
+    if bug is not None:
+        world.daemon.entry = ("-m", "tests.faults.planted", bug)
+    fill(world.dsn, 1500)
+    world.write(f"snapshot {bug}", 2, kinds={"small": 4, "savepoints": 1}, pause_s=PAUSE_S)
+    world.wait_for_writes(WRITES_BETWEEN)
+    world.daemon.environment = {VARIABLE: "committed:4"}
+    assert world.daemon.start().wait_exit() == EXIT_STATUS
+    world.wait_for_writes(WRITES_BETWEEN)
+    world.daemon.environment = {}
+    world.daemon.start().wait_state("streaming")
+    world.wait_for_writes(WRITES_BETWEEN)
+    findings = world.judge()
+    world.daemon.stop()
+    letters = {one.assertion for one in findings}
+    if bug is None:
+        assert [str(one) for one in findings] == []
+        return
+    assert SNAPSHOT_BUGS[bug][1] in letters, [str(one) for one in findings]
     print(f"planted in cdcd {bug:22} caught by ({')('.join(sorted(letters))})")

@@ -133,6 +133,7 @@ def test_postgresql_through_a_proxy(postgres: PostgresServer) -> None:
             cursor.execute("SELECT 1")
 
 
+@pytest.mark.nightly
 def test_a_client_of_a_brokers_proxy_stays_on_the_proxy(artefacts: Cache, stack_folder: Path) -> None:
     broker = KafkaBroker(stack_folder / "kafka-proxied", cache=artefacts)
     with KafkaDoors(broker) as doors, broker:

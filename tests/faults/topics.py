@@ -138,7 +138,7 @@ def lsn_of(text: str) -> int:
 def progress_of(message: Message) -> Progress:
     """Decode a progress record from its JSON."""
     document = json.loads(message.value())
-    part = document.get("part")
+    part, copy = document.get("part"), document.get("copy", {})
     return Progress(
         offset=message.offset(),
         phase=document["phase"],
@@ -151,7 +151,9 @@ def progress_of(message: Message) -> Progress:
         },
         part=part and (lsn_of(part["commit_lsn"]), part["tx_seq"]),
         commit_s=document["commit_us"] / 1e6 if document["commit_us"] > 0 else None,
-        floors={int(relid): lsn_of(lsn) for relid, lsn in document.get("copy", {}).get("floors", {}).items()},
+        floors={int(relid): lsn_of(lsn) for relid, lsn in copy.get("floors", {}).items()},
+        pending=frozenset(copy["pending"]) if "pending" in copy else None,
+        copy_lsn=lsn_of(copy.get("point_lsn", "0/0")),
     )
 
 

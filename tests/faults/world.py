@@ -124,6 +124,10 @@ class World:
         """Pause the writers, and decide all prepared transactions."""
         for writer in self.writers:
             writer.rest()
+        self.decide()
+
+    def decide(self) -> None:
+        """Decide all prepared transactions; that of a running writer counts as refused."""
         undecided = self.server.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", self.dbname)
         for number, (gid,) in enumerate(undecided):
             how = "COMMIT" if number % 2 else "ROLLBACK"

@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument(
         "--target",
-        choices=("decoder", "frames", "assembler", "reading", "rows", "transactions"),
+        choices=("decoder", "frames", "assembler", "reading", "rows", "transactions", "columns", "messages"),
         default="decoder",
     )
     parser.add_argument("--runs", type=int, default=1_000_000, help="inputs")

@@ -15,7 +15,13 @@ import sysconfig
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-EXTENSIONS = {"reading": "cdcd.source.reading", "rows": "cdcd.avro.rows", "transactions": "cdcd.avro.rows"}
+EXTENSIONS = {
+    "reading": "cdcd.source.reading",
+    "rows": "cdcd.avro.rows",
+    "transactions": "cdcd.avro.rows",
+    "columns": "cdcd.columnar._arrow",
+    "messages": "cdcd.columnar._arrow",
+}
 """The extension that each target compares with its Python fallback."""
 
 _SANITIZED = (

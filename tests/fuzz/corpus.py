@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from random import Random
 
 from cdcd.source.settings import StreamOptions
+from tests.fuzz.messages import some_messages
 from tests.fuzz.targets import MAX_INPUT_BYTES, TABLES, joined, session_byte
 from tests.simulator.judge import WAYS
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Generator
 from tests.support.copydata import session
+from tests.support.some_avro import SomeAvro
 from tests.support.some_rows import Table, row_batch_of, transactions_of
 from tests.unit.pgoutput.golden import GOLDEN
 from tests.unit.source.test_copyboth import GOLDEN as GOLDEN_FRAMES
@@ -26,11 +28,24 @@ def corpus(target: str) -> list[bytes]:
     if target == "reading":
         made = (joined(seed % 8, list(session(Random(seed), 5))) for seed in range(120))
         return [data for data in made if len(data) <= MAX_INPUT_BYTES]
+    if target == "messages":
+        return [some_messages(Random(seed)) for seed in range(120)]
     if target == "rows":
         return list(_runs())
     if target == "transactions":
         return list(_whole())
+    if target == "columns":
+        return list(_records())
     return list(_sessions())
+
+
+def _records() -> Iterator[bytes]:
+    for seed in range(TABLES):
+        some = SomeAvro(Random(seed))
+        for records in (1, 2, 8):
+            data = joined(seed, [some.framed() for _ in range(records)])
+            if len(data) <= MAX_INPUT_BYTES:
+                yield data
 
 
 def _runs() -> Iterator[bytes]:

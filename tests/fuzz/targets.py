@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterator
 from random import Random
 from types import ModuleType
 
+import pyarrow as pa
+
 from cdcd.avro.encode import Encoded, encode_batch, encode_batch_in_python, encode_transaction_batch
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.columnar import decoder as decoder_of_columns
+from cdcd.columnar.decoder import RecordDecoder
+from cdcd.columnar.fallback import ColumnsInPython
 from cdcd.errors import FeatureUnsupported, MessageTrailing, ProtocolError
 from cdcd.model import RowBatch, TransactionBatch, TransactionInfo
 from cdcd.pgoutput.decode import decode
@@ -23,15 +28,18 @@ from cdcd.source.copyboth import cut_items, read_frame, write_frame
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import Rows
 from cdcd.txn.frames import count_operations
+from tests.fuzz.messages import messages
+from tests.support.arrow_values import shown
 from tests.support.implementations import READING, is_wanted, loaded
 from tests.support.pgoutput_encode import encode
 from tests.support.played import Played
+from tests.support.some_avro import SomeAvro
 from tests.support.some_rows import LSN, Table, context, outcome
 from tests.support.transaction_batch import gathered_back, one_by_one, without_needless
 
 MAX_INPUT_BYTES = 4096
 TABLES = 32
-"""The number of seeds of the tables in the targets `rows` and `transactions`."""
+"""The number of seeds of the tables in the targets `rows` and `transactions`, and of the schemas in `columns`."""
 
 
 def session_byte(
@@ -199,6 +207,21 @@ def transactions(data: bytes) -> None:
         raise AssertionError("a transaction batch is encoded differently from its single transactions")
 
 
+def columns(data: bytes) -> None:
+    """A byte that selects the schema, then records, each with a length of two bytes before it."""
+    if not data:
+        return
+    some = SomeAvro(Random(data[0] % TABLES))
+    records = pa.array(list(_split(data[1:])), pa.binary())
+    expected, found = (
+        RecordDecoder(some.wanted, lambda number: some.schema, implementation).decode(records)
+        for implementation in (ColumnsInPython, decoder_of_columns.Columns)
+    )
+    found.rows.validate(full=True)
+    if found.bad != expected.bad or shown(found.rows) != shown(expected.rows):
+        raise AssertionError("the compiled decoder of columns differs from its Python fallback")
+
+
 @functools.cache
 def _tables(seed: int) -> tuple[dict[int, RelationPlan], TransactionContext]:
     chance = Random(seed)
@@ -221,8 +244,10 @@ def joined(first: int, payloads: list[bytes]) -> bytes:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "decoder": decoder,
     "frames": frames,
+    "messages": messages,
     "assembler": assembler,
     "reading": reading,
     "rows": rows,
     "transactions": transactions,
+    "columns": columns,
 }

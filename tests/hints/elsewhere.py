@@ -14,6 +14,10 @@ ELSEWHERE: dict[str, str] = {
     "test_a_transaction_for_which_there_is_no_memory",
     "CDCD-SPILL-LOST": "tests/faults/test_fault_16_spill_disk.py::"
     "test_a_folder_that_is_removed_costs_a_new_session_and_no_row",
+    "CDCD-SNAPSHOT-REFUSED": "tests/unit/cli/test_snapshot.py::"
+    "test_a_command_without_a_daemon_asks_to_start_it_and_then_succeeds",
+    "CDCD-NOT-STREAMING": "tests/unit/cli/test_snapshot.py::"
+    "test_a_command_between_two_sessions_is_repeated_later",
     "CDCD-STACK": "raised by the local servers of the demo, never by a daemon",
     # PostgreSQL
     "CDCD-SOURCE-STREAMING": "tests/integration/test_streaming_fails.py::"
@@ -21,12 +25,16 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-SLOT-LOST": "tests/faults/test_fault_11_slot_invalidated.py::"
     "test_a_slot_that_the_server_gave_up_is_made_anew",
     "CDCD-SLOT-DROPPED-BY-WAL-GUARD": "tests/integration/test_wal_guard.py::"
-    "test_a_slot_that_streams_is_let_go_before_it_is_given_up",
+    "test_a_slot_that_streams_is_released_before_it_is_given_up",
     "CDCD-SLOT-UNSYNCHRONISED": "promotion drops such a copy of a slot, so the daemon reports it as "
     "CDCD-SLOT-MISSING: tests/faults/test_fault_09_other_servers.py::"
     "test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts",
     "CDCD-SNAPSHOT-STALE": "tests/integration/test_snapshot_stale.py::"
     "test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is",
+    "CDCD-STANDBY-UNAVAILABLE": "tests/faults/test_fault_37_snapshot_standby.py::"
+    "test_a_standby_that_is_lost_in_the_copy_is_waited_for_and_never_replaced_by_the_primary",
+    "CDCD-STANDBY-UNUSABLE": "tests/integration/test_snapshot_standby.py::"
+    "test_a_server_that_is_no_standby_is_refused_at_the_start",
     "CDCD-SOURCE-TIMELINE": "tests/faults/test_fault_09_other_servers.py::"
     "test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way",
     "CDCD-SOURCE-BEHIND": "tests/faults/test_fault_09_other_servers.py::"

@@ -456,6 +456,21 @@ def table_taken_out(w: World) -> Iterator[None]:
     w.daemon.reload()
 
 
+@situation("CDCD-PUBLICATION-CHANGED", "a table is added to it", "cdcd resume")
+def table_added(w: World) -> Iterator[None]:
+    w.sql(
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        f"DROP PUBLICATION {w.slot}",
+        f"CREATE PUBLICATION {w.slot} FOR TABLE t",
+    )
+    w.stream(snapshot={"new_tables": "halt"})
+    w.daemon.stop()
+    w.sql(f"ALTER PUBLICATION {w.slot} ADD TABLE u")
+    w.start()
+    yield
+    w.resume("resume")
+
+
 @situation("CDCD-SOURCE-IDENTITY", "source.dsn names another database", "the one that was read before")
 def another_database(w: World) -> Iterator[None]:
     right = w.daemon.config["source"]["dsn"]

@@ -13,6 +13,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from tests.bench.__main__ import main
 from tests.bench.report import document
 from tests.bench.servers import Servers
+from tests.support.nightly import nightly
 
 pytestmark = pytest.mark.own_broker
 """These tests measure the CPU of the servers' processes."""
@@ -25,11 +26,12 @@ def servers(
     return Servers(postgres, kafka, own_registry, tmp_path)
 
 
+@pytest.mark.parametrize("scale", ["0.002", nightly("tiny")])
 def test_a_backlog_is_drained_by_each_and_every_row_is_counted(
-    servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: str
 ) -> None:
     file = tmp_path / "bench.json"
-    options = ["--scale", "tiny", "--pairs", "1", "--repeats", "0", "--no-warm-up", "--json", str(file)]
+    options = ["--scale", scale, "--pairs", "1", "--repeats", "0", "--no-warm-up", "--json", str(file)]
     assert main(["--cases", "insert-1000", "--runners", "unix,cdcd", *options], servers) == 0
     result = json.loads(file.read_text())
     unix, cdcd = result["runs"]
@@ -51,6 +53,7 @@ def test_a_backlog_is_drained_by_each_and_every_row_is_counted(
     assert left == [(0,)]
 
 
+@pytest.mark.nightly
 def test_every_row_at_a_rate_is_committed_and_read_once(servers: Servers, tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     options = ["--seconds", "2", "--no-warm-up", "--json", str(file)]
@@ -60,6 +63,7 @@ def test_every_row_at_a_rate_is_committed_and_read_once(servers: Servers, tmp_pa
     assert one["p50_ms"] <= one["p95_ms"] <= one["p99_ms"] <= one["max_ms"]
 
 
+@pytest.mark.nightly
 def test_the_latency_floor_counts_every_row(servers: Servers, tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     options = ["--seconds", "1", "--no-warm-up", "--json", str(file)]

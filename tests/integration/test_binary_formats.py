@@ -22,9 +22,18 @@ from cdcd.schema.codec import Encoder, Special
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import settings_for
 from tests.support.stack import PostgresServers, drop_database, new_database_name
-from tests.support.values import AS_TEXT, EXTENSIONS, VECTORS, WITHOUT_LITERALS, literals, random_literals
+from tests.support.values import (
+    AS_TEXT,
+    EXTENSIONS,
+    RANDOM_LITERALS,
+    VECTORS,
+    WITHOUT_LITERALS,
+    literals,
+    random_literals,
+)
 
 MAJORS = (14, 18)
 
@@ -91,7 +100,7 @@ def cut_copy(data: bytes) -> Iterator[bytes]:
         position += 6 + size
 
 
-@pytest.fixture(params=MAJORS)
+@pytest.fixture(params=nightly_except(MAJORS, 18))
 def judge(request: pytest.FixtureRequest, pg_server: PostgresServers) -> Iterator[Judge]:
     server = pg_server(request.param)
     name = new_database_name()
@@ -164,9 +173,11 @@ def assert_in_others(judge: Judge, type_name: str) -> int:
     return seen
 
 
-def test_what_was_sent_reads_as_what_was_written(judge: Judge) -> None:
+@pytest.mark.parametrize("random_ones", [20, nightly(RANDOM_LITERALS)])
+def test_what_was_sent_reads_as_what_was_written(judge: Judge, random_ones: int) -> None:
+    """`random_ones`: values of each type besides those chosen by hand."""
     seen = {}
-    for type_name, values in literals(judge.major):
+    for type_name, values in literals(judge.major, random_ones):
         seen[type_name] = assert_every_shape(judge, type_name, values)
     print(f"PostgreSQL {judge.major}: " + ", ".join(f"{name} {count}" for name, count in seen.items()))
     assert all(seen.values())
@@ -189,7 +200,7 @@ def test_types_of_extensions_too(judge: Judge) -> None:
     assert seen == {known for known in OF_EXTENSIONS if known[0] in EXTENSIONS}
 
 
-@pytest.mark.parametrize("major", [16, 18])
+@pytest.mark.parametrize("major", [nightly(16), 18])
 def test_pgvector_too(major: int, stack_folder: Path) -> None:
     """pgvector's programs are in the wheel that provides the demo's servers."""
     with PostgresServer(major, programs_from_wheel(major), stack_folder / f"vectors-{major}") as server:

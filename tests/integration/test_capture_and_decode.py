@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.support.nightly import nightly
 from tests.support.stack import PostgresServers, drop_database, new_database_name, run_script, wal_position
 from tests.support.waiting import eventually
 
@@ -106,7 +107,7 @@ def changes(lines: list[dict[str, Any]]) -> list[tuple[str, dict[str, str | None
     return reported
 
 
-@pytest.mark.parametrize(("major", "version"), [(14, 1), (18, "auto")])
+@pytest.mark.parametrize(("major", "version"), [nightly(14, 1), (18, "auto")])
 def test_what_was_captured_is_what_test_decoding_saw(
     pg_server: PostgresServers, tmp_path: Path, major: int, version: object
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_streamed_transaction_is_read_with_its_xids_and_nothing_is_confirmed(
     assert {row["xid"] for row in rows} <= {top, abort["subxid"]}
 
 
+@pytest.mark.nightly  # tests/hints has the existing file
 def test_a_capture_ends_after_its_seconds_and_touches_no_existing_file(
     database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_capture_that_cannot_begin_leaves_no_file(
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
 
 
+@pytest.mark.nightly
 def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
     database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_capture_that_waits_for_an_open_transaction_says_so_and_can_be_ended(
     assert os.listdir(tmp_path) == ["cdcd.yaml"]
 
 
+@pytest.mark.nightly
 def test_a_capture_whose_file_cannot_grow_says_so_in_one_line(
     database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -232,6 +232,7 @@ def test_check_names_all_that_is_wrong_on_every_side(
     assert all(hint for hint in failed.values())
 
 
+@pytest.mark.nightly
 def test_check_with_a_wrong_password_still_asks_kafka_and_the_registry(
     command: Command, pg_server: PostgresServers, tmp_path: Path
 ) -> None:

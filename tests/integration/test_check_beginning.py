@@ -21,6 +21,7 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.stack import PostgresServers, prepare, run_script, slot_is_active
 from tests.support.topics import committed_values, create_topic, transactional_producer
 from tests.support.waiting import eventually
@@ -122,13 +123,13 @@ def schema_closed(server: PostgresServer, database: str, daemon: Daemon) -> None
 @pytest.mark.parametrize(
     ("situation", "subject", "code"),
     [
-        (slot_dropped, "slot", "CDCD-SLOT-MISSING"),
-        (slot_recreated, "slot", "CDCD-SLOT-AHEAD"),
-        (slot_without_position, "slot", "CDCD-SLOT-UNUSABLE"),
+        nightly(slot_dropped, "slot", "CDCD-SLOT-MISSING"),
+        nightly(slot_recreated, "slot", "CDCD-SLOT-AHEAD"),
+        nightly(slot_without_position, "slot", "CDCD-SLOT-UNUSABLE"),
         (slot_with_two_phase, "slot", "CDCD-SLOT-UNUSABLE"),
-        (slot_not_to_be_made, "slot", "CDCD-SLOT-MISSING"),
-        (publication_dropped, "publication", "CDCD-PUBLICATION-MISSING"),
-        (schema_closed, "schema closed", "CDCD-SOURCE-SETUP"),
+        nightly(slot_not_to_be_made, "slot", "CDCD-SLOT-MISSING"),
+        nightly(publication_dropped, "publication", "CDCD-PUBLICATION-MISSING"),
+        nightly(schema_closed, "schema closed", "CDCD-SOURCE-SETUP"),
     ],
 )
 def test_check_fails_where_the_daemon_halts(
@@ -163,6 +164,7 @@ def test_check_fails_where_the_daemon_halts(
         postgres.execute(f"DROP ROLE {daemon.slot}")
 
 
+@pytest.mark.nightly  # tests/hints has it
 def test_check_fails_on_a_standby_and_the_daemon_waits_until_it_is_promoted(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
@@ -181,6 +183,7 @@ def test_check_fails_on_a_standby_and_the_daemon_waits_until_it_is_promoted(
         daemon.stop()
 
 
+@pytest.mark.nightly  # the broken set-ups have it
 def test_check_fails_on_another_server_than_the_position_is_of(
     postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
@@ -229,14 +232,15 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
     assert daemon.stop() == 0
 
 
+@pytest.mark.parametrize("times", [2, nightly(5)])
 def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, times: int
 ) -> None:
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     daemon = new_daemon(postgres, database)
     assert "takes the snapshot" in check(daemon)[1]["start"][0][1]
     daemon.start().wait_state("streaming")
-    for number in range(5):
+    for number in range(times):
         postgres.execute("INSERT INTO t VALUES (%s)", number, dbname=database)
         status, found = check(daemon)
         assert (status, failed(found)) == (0, [])
@@ -246,7 +250,7 @@ def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
         assert "the daemon of this configuration answers" in found["admin.port"][0][1]
         assert found["start"][0][1].startswith("continues from ")
     topic = f"{daemon.name}.public.t"
-    eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == 5, "all rows are there")
+    eventually(lambda: len(committed_values(kafka.bootstrap, topic)) == times, "all rows are there")
     assert daemon.status()["state"] == "streaming"
     assert daemon.events("retrying") == []
     assert daemon.stop() == 0
@@ -318,7 +322,9 @@ def waits(connection: Any, pid: int) -> bool:
         return bool(cursor.rowcount)
 
 
-@pytest.mark.parametrize("locked", [locked_by_a_session, locked_by_a_prepared_transaction, locked_by_a_queue])
+@pytest.mark.parametrize(
+    "locked", [nightly(locked_by_a_session), nightly(locked_by_a_prepared_transaction), locked_by_a_queue]
+)
 def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_is_missing(
     locked: Callable[[str], contextlib.AbstractContextManager[str]],
     postgres: PostgresServer,
@@ -338,7 +344,7 @@ def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_i
         assert holder in message
         assert hint
         assert found.keys() >= {one for one in before if not one.startswith("topic")}
-        for words in (("init",), ("init", "--dry-run")):
+        for words in (("init",), ("init", "--dry-run"))[: 1 if locked is locked_by_a_queue else 2]:
             ended = cdcd(daemon, *words)
             assert ended.returncode == 1
             assert holder in ended.stdout + ended.stderr, words
@@ -348,19 +354,19 @@ def test_a_table_that_somebody_has_locked_is_named_with_the_holder_and_no_line_i
 # --- init ---
 
 
+@pytest.mark.parametrize("mode", ["initial", nightly("never")])
 def test_what_init_leaves_is_what_the_daemon_starts_from(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+    mode: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
-    for mode in ("initial", "never"):
-        daemon = new_daemon(postgres, database, snapshot={"mode": mode})
-        assert cdcd(daemon, "init").returncode == 0
-        status, found = check(daemon)
-        assert (status, failed(found)) == (0, []), mode
-        run_once(daemon)
+    daemon = new_daemon(postgres, database, snapshot={"mode": mode})
+    assert cdcd(daemon, "init").returncode == 0
+    status, found = check(daemon)
+    assert (status, failed(found)) == (0, [])
+    run_once(daemon)
 
 
-@pytest.mark.parametrize("mode", ["initial", "never"])
+@pytest.mark.parametrize("mode", ["initial", nightly("never")])
 def test_init_makes_no_slot_in_the_place_of_one_that_was_read_from(
     mode: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
@@ -377,6 +383,7 @@ def test_init_makes_no_slot_in_the_place_of_one_that_was_read_from(
     assert postgres.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", daemon.slot) == []
 
 
+@pytest.mark.nightly
 def test_init_promises_no_slot_that_the_daemon_may_not_make(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
@@ -433,6 +440,7 @@ def stopped_broker(kafka: KafkaBroker) -> Iterator[str]:
 
 
 @pytest.mark.own_broker
+@pytest.mark.nightly  # test_check_and_init has them, too
 def test_independent_failures_are_all_named_at_once(
     pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
 ) -> None:
@@ -462,6 +470,7 @@ def test_independent_failures_are_all_named_at_once(
 
 
 @pytest.mark.own_broker
+@pytest.mark.nightly  # test_check_and_init has both
 def test_a_wrong_password_does_not_hide_a_stopped_broker(
     pg_server: PostgresServers, new_daemon: NewDaemon, stopped_broker: str
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.config.sample import sample_yaml
+from tests.support.nightly import nightly, nightly_except
 from tests.unit.config.cases import CASES, Wrong
 
 
@@ -29,16 +30,25 @@ def cdcd(
     )
 
 
+COMMANDS = ([], ["check"], ["init", "--dry-run"], ["config", "show"])
+WRONG = ("several", "tab", "password file missing", "word in a variable")
+
+
 @pytest.mark.parametrize(
-    "case",
-    [
-        case
-        for case in CASES
-        if case.name in ("several", "tab", "password file missing", "word in a variable")
-    ],
-    ids=lambda case: case.name,
+    ("words", "case"),
+    nightly_except(
+        [
+            pytest.param(words, case, id=f"{' '.join(words) or 'daemon'}: {case.name}")
+            for words in COMMANDS
+            for case in CASES
+            if case.name in WRONG
+        ],
+        "daemon: several",
+        "check: password file missing",
+        "init --dry-run: tab",
+        "config show: word in a variable",
+    ),
 )
-@pytest.mark.parametrize("words", [[], ["check"], ["init", "--dry-run"], ["config", "show"]], ids=" ".join)
 def test_a_wrong_configuration_ends_with_78_and_only_its_lines(
     words: list[str], case: Wrong, tmp_path: Path
 ) -> None:
@@ -92,7 +102,7 @@ main()
 
 @pytest.mark.parametrize(
     ("sent", "status"),
-    [((signal.SIGTERM,), 0), ((signal.SIGINT,), 0), ((signal.SIGHUP, signal.SIGTERM), 0)],
+    [nightly((signal.SIGTERM,), 0), ((signal.SIGINT,), 0), ((signal.SIGHUP, signal.SIGTERM), 0)],
 )
 def test_a_signal_during_the_imports_ends_the_process_normally(
     tmp_path: Path, sent: tuple[signal.Signals, ...], status: int

@@ -10,6 +10,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import STREAMED, NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly_except
 from tests.support.reader import Reader, assert_each_once
 from tests.support.registry_door import Asked, Door
 from tests.support.stack import in_one_transaction
@@ -74,8 +76,16 @@ class Cut:
         return is_at
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("how", "number"),
+    nightly_except(
+        (
+            pytest.param(how, number, id=f"{how}-{number.name}")
+            for how, number in product(HOW, (signal.SIGTERM, signal.SIGKILL))
+        ),
+        "streamed-SIGKILL",
+    ),
+)
 def test_the_next_start_has_nothing_to_say(
     how: str,
     number: signal.Signals,
@@ -122,6 +132,7 @@ def is_true(line: dict[str, Any]) -> bool:
     return is_of_tables or line["event"] in ("kafka_client", "waiting")
 
 
+@pytest.mark.nightly
 def test_the_record_of_a_complete_copy_has_the_time_of_its_own_attempt(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:

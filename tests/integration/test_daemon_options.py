@@ -12,6 +12,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, as_process
+from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.resolutions import equals_table
 from tests.support.stack import (
@@ -33,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", nightly_except(WAYS, "version 1", "parallel", "tiny buffer"))
 def test_the_same_rows_arrive_in_every_way(
     way: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -119,7 +120,8 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
 
 
 @pytest.mark.parametrize(
-    ("major", "streaming"), [(14, "on"), (16, "parallel"), (17, "on"), (18, "on"), (18, "parallel")]
+    ("major", "streaming"),
+    [nightly(14, "on"), nightly(16, "parallel"), nightly(17, "on"), nightly(18, "on"), (18, "parallel")],
 )
 def test_a_rollback_before_the_first_segment_is_sent(
     streaming: str, major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
@@ -203,6 +205,7 @@ def test_column_lists_that_contradict_each_other_are_told_at_start(
         assert confirmed_position(postgres, daemon.slot) is None, "a slot was created"
 
 
+@pytest.mark.nightly
 def test_a_start_does_not_wait_for_a_table_that_is_locked(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

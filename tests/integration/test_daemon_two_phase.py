@@ -11,6 +11,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
 from tests.support.hints import apply, commands_in, hint_of, sql_in
+from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
 from tests.support.resolutions import audited, command, halts_with
 from tests.support.stack import (
@@ -26,10 +27,10 @@ from tests.support.witness import Witness, assert_same_changes, changes_of
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 WAYS = [
-    (15, True, "off"),
-    (17, True, "on"),
+    nightly(15, True, "off"),
+    nightly(17, True, "on"),
     (18, True, "parallel"),
-    (18, False, "parallel"),
+    nightly(18, False, "parallel"),
     *(
         pytest.param(*way, marks=pytest.mark.long)
         for way in [
@@ -143,38 +144,40 @@ def test_what_is_prepared_arrives_once_when_it_is_committed(
     assert large_lsn <= lsns["lllll"] < first_lsn <= lsns["first"] < lsns["again"]
 
 
+@pytest.mark.parametrize("ends", ["ks", nightly("ksks")])
 def test_others_flow_and_are_not_repeated_while_one_stays_prepared(
-    place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+    ends: str, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """F4, F33: over restarts of each kind; the confirmed position stays below the PREPARE, and advances at the
-    decision.
+    decision. `ends`: k for a kill, s for a stop.
     """
     server, dbname = place
+    others = [1, *range(10, 10 + len(ends)), 20]
     with new_daemon(server, dbname, source={"protocol": {"two_phase": True}}) as daemon:
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         insert(server, dbname, 1)
         before_lsn = wal_lsn(server, dbname)
         prepare(server.dsn(dbname), "held", "INSERT INTO t VALUES (1000, 'held')")
-        for number, end in enumerate((daemon.kill, daemon.stop, daemon.kill, daemon.stop)):
+        for number, end in enumerate(ends):
             insert(server, dbname, 10 + number)
             reader.wait([topic], lambda events, number=number: len(events) >= 2 + number)
             page = wait_held(daemon, 1)
             assert page["oldest_age_s"] >= 0
             assert (confirmed_position(server, daemon.slot) or 0) <= before_lsn + 8192
             assert _metric(daemon, "cdcd_prepared_transactions") == 1
-            end()
+            daemon.kill() if end == "k" else daemon.stop()
             daemon.start().wait_state("streaming")
         insert(server, dbname, 20)
-        events = reader.wait([topic], lambda events: len(events) >= 6)
-        assert ids(events) == [1, 10, 11, 12, 13, 20]
+        events = reader.wait([topic], lambda events: len(events) >= len(others))
+        assert ids(events) == others
         prepared_lsn = int(server.execute("SELECT %s::pg_lsn - '0/0'", page["oldest_lsn"])[0][0])
         assert before_lsn <= prepared_lsn < wal_lsn(server, dbname)
         assert (confirmed_position(server, daemon.slot) or 0) <= prepared_lsn
         assert _metric(daemon, "cdcd_replication_lag_seconds") == 0, "everything committed is durable"
         decide(server, dbname, "held")
         decided_lsn = wal_lsn(server, dbname)
-        events = reader.wait([topic], lambda events: len(events) >= 7)
+        events = reader.wait([topic], lambda events: len(events) > len(others))
         assert ids(events)[-1] == 1000
         wait_held(daemon, 0)
         eventually(
@@ -183,7 +186,7 @@ def test_others_flow_and_are_not_repeated_while_one_stays_prepared(
         assert daemon.stop() == 0
         daemon.start().wait_state("streaming")
         insert(server, dbname, 21)
-        events = reader.wait([topic], lambda events: len(events) >= 8)
+        events = reader.wait([topic], lambda events: len(events) > len(others) + 1)
     assert_same_rows(server, dbname, events)
 
 
@@ -192,7 +195,7 @@ def _metric(daemon: Daemon, name: str) -> float:
     return next(float(line[1]) for line in lines if line and line[0] == name)
 
 
-@pytest.mark.parametrize("place", [15, 18], indirect=True)
+@pytest.mark.parametrize("place", [nightly(15), 18], indirect=True)
 def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -230,7 +233,9 @@ def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     assert_same_rows(server, dbname, events)
 
 
-@pytest.mark.parametrize("sessions", ["one", "stopped", "killed twice", "decided while it is stopped"])
+@pytest.mark.parametrize(
+    "sessions", [nightly("one"), "stopped", nightly("killed twice"), nightly("decided while it is stopped")]
+)
 def test_a_commit_of_rows_that_this_slot_has_lost_halts(
     place: tuple[PostgresServer, str], sessions: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -284,7 +289,7 @@ def test_a_commit_of_rows_that_this_slot_has_lost_halts(
         )
 
 
-@pytest.mark.parametrize("place", [15, 18], indirect=True)
+@pytest.mark.parametrize("place", [nightly(15), 18], indirect=True)
 def test_a_slot_created_by_others_without_two_phase_has_lost_nothing(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -322,6 +327,7 @@ def _wait_may_be_lost(daemon: Daemon, count: int) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", [16, 18], indirect=True)
 def test_a_prepared_transaction_with_only_row_locks_is_no_loss(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
@@ -347,6 +353,7 @@ def test_a_prepared_transaction_with_only_row_locks_is_no_loss(
         assert daemon.events("halted") == []
 
 
+@pytest.mark.nightly  # test_source_options has what a server cannot do
 def test_a_server_without_two_phase_is_refused_before_a_slot_is_created(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
@@ -362,7 +369,9 @@ def test_a_server_without_two_phase_is_refused_before_a_slot_is_created(
         drop_database(server, name)
 
 
-@pytest.mark.parametrize("place", [15, pytest.param(16, marks=pytest.mark.long), 17, 18], indirect=True)
+@pytest.mark.parametrize(
+    "place", [nightly(15), pytest.param(16, marks=pytest.mark.long), nightly(17), 18], indirect=True
+)
 def test_what_was_rolled_back_before_it_is_decoded_halts_and_the_hint_goes_past_it(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:

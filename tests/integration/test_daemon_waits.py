@@ -19,6 +19,7 @@ from cdcd.waits import KINDS
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.proxy import Proxy
+from tests.support.quick import QUICK
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers
 from tests.support.waiting import eventually
@@ -137,6 +138,7 @@ def long_table(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.nightly  # test_snapshot_bad_input names who locks a table
 @pytest.mark.parametrize(("major", "workers"), [(14, 1), (14, 2), (18, 1), (18, 2)])
 def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
     pg_server: PostgresServers, major: int, workers: int, new_daemon: NewDaemon, kafka_door: Proxy
@@ -167,6 +169,7 @@ def test_a_table_locked_before_its_copy_is_waited_for_with_the_same_slot(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 def test_while_a_published_table_is_locked_the_publications_are_not_compared_and_it_says_so(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
@@ -174,6 +177,7 @@ def test_while_a_published_table_is_locked_the_publications_are_not_compared_and
     for table in TABLES:
         postgres.execute(table, dbname=database)
     daemon = new_daemon(postgres, database)
+    daemon.entry = QUICK
     daemon.start().wait_state("streaming")
     with session(postgres, database, "LOCK TABLE b") as locking:
         named(daemon, "lock", own_pid(locking))
@@ -272,6 +276,7 @@ def test_a_standby_that_has_to_be_first_is_named_by_its_slot(
         server.create_database("shop")
         server.execute("CREATE TABLE a (id int PRIMARY KEY)", dbname="shop")
         daemon = new_daemon(server, "shop", source={"slot": {"failover": True}})
+        daemon.entry = QUICK
         daemon.start().wait_state("streaming")
         server.execute("SELECT pg_create_physical_replication_slot('standby_1', true)")
         server.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby_1'")
@@ -292,6 +297,7 @@ def test_a_standby_that_has_to_be_first_is_named_by_its_slot(
         server.stop("immediate")
 
 
+@pytest.mark.nightly
 def test_a_source_that_is_away_is_one_wait_however_often_it_is_tried(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

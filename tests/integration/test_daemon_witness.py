@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.demo import load
+from cdcd.demo import load, plan
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.workload import Workload
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import (
     Reader,
     assert_each_once,
@@ -24,10 +25,18 @@ SEED, ROWS, SECONDS = 5, 1500, 8.0
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("in_flight", [20_000, nightly(100_000)])
 def test_every_change_of_every_transaction_is_read_once_across_a_kill(
-    pg_server: PostgresServers, kafka: KafkaBroker, registry: SchemaRegistry, new_daemon: NewDaemon
+    in_flight: int,
+    pg_server: PostgresServers,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    new_daemon: NewDaemon,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F4, F63, F64: one kill among small transactions, one while 100,000 rows are in flight."""
+    """F4, F63, F64: one kill among small transactions, one while many rows of one transaction are in flight."""
+    monkeypatch.setattr(plan, "BULK_CHANGES", in_flight)
+    monkeypatch.setattr(plan, "_BULK_CHUNK", in_flight // 20)
     server = pg_server.fresh(17)
     server.start()
     try:

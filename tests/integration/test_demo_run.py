@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from cdcd.demo.plan import BULK_CHANGES
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once, assert_tombstones_follow_deletes
+from tests.support.small_demo import BULK_CHANGES as SMALL_CHANGES
 from tests.support.waiting import eventually
 
 DEMO = [sys.executable, "-m", "cdcd", "demo"]
+SMALL = [sys.executable, "-m", "tests.support.small_demo"]
 DEADLINE_S = 240
 
 
@@ -33,11 +37,24 @@ def processes_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-@pytest.mark.parametrize("way", ["--seconds=10", pytest.param("--no-registry", marks=pytest.mark.long)])
-def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way: str) -> None:
-    """cdcd is killed once; the demo is kept with --keep, read with Confluent's own deserializer, and stopped."""
+@pytest.mark.parametrize(
+    ("way", "demo", "changes"),
+    [
+        ("--seconds=5", SMALL, SMALL_CHANGES),
+        nightly("--seconds=10", DEMO, BULK_CHANGES),
+        pytest.param("--no-registry", DEMO, BULK_CHANGES, marks=pytest.mark.long),
+    ],
+    ids=["small", "large", "no registry"],
+)
+def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
+    way: str, demo: list[str], changes: int
+) -> None:
+    """cdcd is killed once; the demo is kept with --keep, read with Confluent's own deserializer, and stopped.
+
+    `changes`: of the large transaction, nine in ten of which are inserts.
+    """
     words = ["--rows", "1500", "--seconds", "10", "--kill-at", "bulk", "--seed", "11", "--keep", way]
-    done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run([*demo, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     identities = re.search(r"stop it with  cdcd demo --stop (\S+)", done.stdout)
     assert identities is not None, done.stdout + done.stderr
     try:
@@ -47,7 +64,7 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(way:
         assert done.stdout.count("mirror == source") == 1
         assert "cdcd was killed" in done.stdout
         assert ("starting the schema registry" in done.stdout) is (way != "--no-registry")
-        read_by_a_stranger(done.stdout)
+        read_by_a_stranger(done.stdout, changes * 9 // 10)
     finally:
         stopped = subprocess.run(
             [*DEMO, "--stop", identities[1]], capture_output=True, text=True, timeout=90, check=False
@@ -68,7 +85,7 @@ def test_the_mirror_equals_the_source_under_chaos() -> None:
     assert re.fullmatch(r"mirror == source: 9 tables, \d+ rows", done.stdout.splitlines()[-1])
 
 
-def read_by_a_stranger(output: str) -> None:
+def read_by_a_stranger(output: str, inserts: int) -> None:
     """Check that each (timeline, commit_lsn, tx_seq) is there once and in order, across all kills."""
     broker, registry = (re.search(rf"{name} +(\S+)", output)[1] for name in ("Kafka  ", "registry  "))  # type: ignore[index]
     reader = Reader(broker, registry, beyond_python=["shop.public.type_zoo"])
@@ -78,7 +95,7 @@ def read_by_a_stranger(output: str) -> None:
     assert_each_once(events)
     assert_tombstones_follow_deletes(events)
     ops = Counter((event.topic.removeprefix("shop.public."), event.op) for event in events)
-    assert ops["events", "c"] >= 90_000
+    assert ops["events", "c"] >= inserts
     assert ops["products", "u"] > 0
     assert ops["shop.message", "m"] > 0
     assert all(ops[table, "r"] > 0 for table in ("customers", "audit_log", "type_zoo"))
@@ -86,7 +103,7 @@ def read_by_a_stranger(output: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "number"),
-    [("starting the schema registry", signal.SIGINT), ("rows change", signal.SIGTERM)],
+    [("starting the schema registry", signal.SIGINT), nightly("rows change", signal.SIGTERM)],
 )
 def test_an_interrupt_stops_everything_that_was_started(
     line: str, number: signal.Signals, stack_folder: Path

@@ -16,6 +16,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
 from tests.support.changes import Topics
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.stack import in_one_transaction, run, run_script
 
 NEW_TOPIC = {"incompatible": "new_topic"}
@@ -26,7 +27,7 @@ def execute(server: PostgresServer, database: str, statements: tuple[str, ...], 
     (in_one_transaction if together else run_script)(server.dsn(database), *statements)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("together", [nightly(False), True], ids=["apart", "together"])
 def test_changes_of_a_table_as_a_whole(
     together: bool,
     postgres: PostgresServer,
@@ -122,7 +123,7 @@ OTHER_KEYS = {
 }
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("together", [nightly(False), True], ids=["apart", "together"])
 @pytest.mark.parametrize(("create", "change"), OTHER_KEYS.values(), ids=OTHER_KEYS.keys())
 def test_another_key_halts_or_goes_to_a_new_topic(
     create: str,
@@ -214,6 +215,7 @@ def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
     return Topics(kafka.bootstrap, client, daemon.name)
 
 
+@pytest.mark.nightly  # test_evolution has the new topic, test_registry_none its schemas
 def test_a_new_topic_without_a_registry(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_new_topic_without_a_registry(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["halt", "new_topic", "register_with_none"])
 def test_a_type_that_is_dropped_before_its_rows_are_read(
     policy: str,
@@ -300,6 +303,7 @@ def test_a_type_that_is_dropped_before_its_rows_are_read(
         assert {table: [change.row["v"] for change in topics.changes(table)] for table in rows} == rows
 
 
+@pytest.mark.nightly
 def test_a_composite_type_is_moved_and_then_renamed(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:

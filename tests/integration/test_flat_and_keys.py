@@ -11,7 +11,7 @@ import psycopg2
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
-from tests.support.reader import BEGINNING, Event, Reader
+from tests.support.reader import BEGINNING, Event, Reader, of_transactions
 from tests.support.stack import run
 
 FLAT = {"format": {"overrides": [{"table": r"public\.flat", "value": "flat"}]}}
@@ -186,7 +186,7 @@ def test_flat_rows_and_enveloped_ones_are_counted_in_one_transaction(
             ("d", 1, None),
         ]
         (enveloped,) = reader.read(f"{daemon.name}.public.enveloped")
-        begin, end = (event.value for event in reader.read(f"{daemon.name}.transaction"))
+        begin, end = (event.value for event in of_transactions(reader.read(f"{daemon.name}.transaction")))
         assert (begin["status"], end["status"], end["event_count"]) == ("BEGIN", "END", 6)
         assert {one["data_collection"]: one["event_count"] for one in end["data_collections"]} == {
             "public.flat": 5,

@@ -12,22 +12,30 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
 from tests.integration.conftest import STREAMED, NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
-from tests.support.reader import Reader, assert_each_once
+from tests.support.reader import Reader, assert_each_once, of_transactions
 from tests.support.stack import confirmed_position, wal_position
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
 ROWS = 12_000
-LARGE = f"""
-    BEGIN;
-    INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(1, {ROWS}) g;
-    UPDATE t SET id = id + 100000 WHERE id % 100 = 0;
-    DELETE FROM t WHERE id <= 50;
-    COMMIT
-"""
-CHANGES = ROWS + 2 * (ROWS // 100) + 50
-"""A change of the key is a delete and an insert (F47)."""
+
+
+def large(rows: int = ROWS) -> str:
+    """Return a transaction."""
+    return f"""
+        BEGIN;
+        INSERT INTO t SELECT g, repeat('p', 200) FROM generate_series(1, {rows}) g;
+        UPDATE t SET id = id + 100000 WHERE id % 100 = 0;
+        DELETE FROM t WHERE id <= 50;
+        COMMIT
+    """
+
+
+def changes_of(rows: int = ROWS) -> int:
+    """Return the number of its changes: a change of the key is a delete and an insert (F47)."""
+    return rows + 2 * (rows // 100) + 50
 
 
 def changes(reader: Reader, topic: str) -> int:
@@ -45,7 +53,9 @@ def parts_of(kafka: KafkaBroker, daemon: Daemon) -> int:
     return sum("part" in record for record in progress(kafka, daemon))
 
 
-@pytest.mark.parametrize("streaming", ["plain", "streamed"])
+@pytest.mark.parametrize(
+    ("streaming", "rows"), [("streamed", ROWS // 2), nightly("plain", ROWS), nightly("streamed", ROWS)]
+)
 def test_each_change_is_there_once_after_kills_between_parts(
     postgres: PostgresServer,
     database: str,
@@ -54,6 +64,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
     kafka: KafkaBroker,
     kafka_door: Proxy,
     streaming: str,
+    rows: int,
 ) -> None:
     """F4, F5, F64: readers drop the parts of a transaction that comes again; nothing of it is confirmed before its
     end.
@@ -71,7 +82,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
         daemon.start().wait_state("streaming")
         before = wal_position(postgres)
         kafka_door.slow(bytes_per_s=500_000)  # so that the kill comes between its parts
-        postgres.execute(LARGE, dbname=database)
+        postgres.execute(large(rows), dbname=database)
         for kill in range(2):
             known = parts_of(kafka, daemon)
             eventually(lambda known=known: parts_of(kafka, daemon) > known, f"parts before kill {kill}", 120)
@@ -82,21 +93,22 @@ def test_each_change_is_there_once_after_kills_between_parts(
                 assert before <= (confirmed_position(postgres, daemon.slot) or 0) <= written
             daemon.start()
         kafka_door.heal()
-        eventually(lambda: changes(reader, topic) >= CHANGES, "all changes", 150, 0.5)
+        eventually(lambda: changes(reader, topic) >= changes_of(rows), "all changes", 150, 0.5)
         eventually(
             lambda: "part" not in progress(kafka, daemon)[-1], "the record that completes the transaction"
         )
         events = [event for event in reader.read(topic) if event.value is not None]
-        assert len(events) == CHANGES
+        assert len(events) == changes_of(rows)
         assert_each_once(events)
-        assert {event.value["source"]["tx_seq"] for event in events} == set(range(1, CHANGES + 1))
-        marks = [event.value for event in reader.read(f"{daemon.name}.transaction")]
+        assert {event.value["source"]["tx_seq"] for event in events} == set(range(1, changes_of(rows) + 1))
+        marks = [event.value for event in of_transactions(reader.read(f"{daemon.name}.transaction"))]
         assert [(mark["status"], mark["event_count"]) for mark in marks] == [
             ("BEGIN", None),
-            ("END", CHANGES),
+            ("END", changes_of(rows)),
         ]
 
 
+@pytest.mark.nightly  # tests/hints has this halt
 def test_by_default_a_large_transaction_halts_with_its_resolutions(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -106,7 +118,7 @@ def test_by_default_a_large_transaction_halts_with_its_resolutions(
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (-1, 'before')", dbname=database)
-        postgres.execute(LARGE, dbname=database)
+        postgres.execute(large(), dbname=database)
         daemon.wait_state("halted")
         (halt,) = daemon.events("halted")
         assert halt["code"] == "CDCD-TRANSACTION-TOO-LARGE"
@@ -117,5 +129,5 @@ def test_by_default_a_large_transaction_halts_with_its_resolutions(
         assert daemon.stop() == 0
         daemon.config["sink"]["large_transactions"]["policy"] = "parts"
         daemon.start()
-        eventually(lambda: changes(reader, topic) >= CHANGES + 1, "all changes", 60, 0.5)
+        eventually(lambda: changes(reader, topic) >= changes_of() + 1, "all changes", 60, 0.5)
         assert_each_once([event for event in reader.read(topic) if event.value is not None])

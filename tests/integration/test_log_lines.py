@@ -10,6 +10,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader
 from tests.support.resolutions import command
 from tests.support.stack import PostgresServers, drop_database, new_database_name
@@ -30,7 +31,7 @@ LOGIN = (
 STORED_UNDER_GERMAN = "INSERT INTO public.t VALUES (1, '2024-02-01')"
 
 
-@pytest.mark.parametrize("major", [17, 18])
+@pytest.mark.parametrize("major", [nightly(17), 18])
 def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader, major: int
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_login_event_trigger_runs_as_for_everybody_and_what_it_says_is_logged(
         drop_database(server, dbname)
 
 
+@pytest.mark.nightly
 @pytest.mark.own_broker
 def test_a_broker_that_restarts_is_one_warning(
     pg_server: PostgresServers, database: str, new_daemon: NewDaemon, kafka: KafkaBroker

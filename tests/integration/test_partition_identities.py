@@ -21,6 +21,7 @@ from cdcd.schema.policy import Policies, Policy
 from tests.matrix import account
 from tests.matrix.account import UNCHANGED, Change
 from tests.support.decoding import Decoded, decode
+from tests.support.nightly import nightly_except
 from tests.support.source import make_slot, settings_for
 from tests.support.stack import (
     SUPPORTED_POSTGRES_MAJORS,
@@ -180,7 +181,21 @@ def dbname(server: PostgresServer) -> Iterator[str]:
     drop_database(server, name)
 
 
-@pytest.mark.parametrize("case", list(cases()))
+@pytest.mark.parametrize(
+    "case",
+    nightly_except(
+        cases(),
+        "default-default",
+        "default-same_index",
+        "index-own_index",
+        "full-default",
+        "full-nothing",
+        "nothing-full",
+        "keyless-own_key",
+        "keyless-default",
+        "keyless_full-full",
+    ),
+)
 async def test_a_change_is_what_the_server_did_or_halts(
     case: Case, server: PostgresServer, dbname: str
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
+from tests.support.quick import QUICK
 from tests.support.reader import Reader
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
@@ -38,6 +40,7 @@ def via_root(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> 
     postgres.execute(
         f"ALTER PUBLICATION cdcd_{daemon.name} SET (publish_via_partition_root = true)", dbname=database
     )
+    daemon.entry = QUICK
     with daemon:
         yield daemon.start()
 
@@ -108,7 +111,7 @@ def test_a_partition_that_comes_later_is_seen_and_so_is_the_end(
     )
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_check_says_what_partitions_leave_out(
     pg_server: PostgresServers, major: int, new_daemon: NewDaemon
 ) -> None:

@@ -21,6 +21,7 @@ from cdcd.pgoutput.decode import decode
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage, RelationSeen, Rows, TransactionCommitted, Truncated
 from cdcd.txn.states import ROW_TYPES
+from tests.support.nightly import nightly
 from tests.support.pgoutput_encode import encode
 from tests.support.stack import PostgresServers
 
@@ -55,7 +56,14 @@ _BULK = [*range(1000, 2500), *range(7000, 8500), *range(9000, 10000)]
 
 @pytest.mark.parametrize(
     ("major", "version", "streaming"),
-    [(14, 1, "off"), (14, 2, "on"), (16, 2, "on"), (16, 4, "parallel"), (18, 1, "off"), (18, 4, "parallel")],
+    [
+        nightly(14, 1, "off"),
+        (14, 2, "on"),
+        nightly(16, 2, "on"),
+        nightly(16, 4, "parallel"),
+        (18, 1, "off"),
+        (18, 4, "parallel"),
+    ],
 )
 def test_what_a_server_sends_becomes_what_was_committed(
     pg_server: PostgresServers, major: int, version: int, streaming: str

@@ -229,6 +229,8 @@ def test_both_clients_get_the_same_answers(
         lambda client: client.version(name, 1),
         lambda client: client.version(name, 99),
         lambda client: client.version(missing, None),
+        lambda client: client.by_id(client.look_up(name, second, normalize=False)),
+        lambda client: client.by_id(2**31 - 1),
         lambda client: client.level(missing),
         lambda client: client.set_level(name, "SOMETIMES"),
     ]

@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry import RegisteredSchema
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import ConfigError, RegistryRefused, RegistryUnavailable, SchemaIncompatible
+from cdcd.registry import confluent
 from cdcd.registry.confluent import Registry
 from cdcd.registry.confluent_client import ConfluentClient
 from cdcd.registry.settings import RegistrySettings
@@ -158,6 +159,22 @@ def test_a_registry_that_has_lost_a_subject_is_found_out(registry: SchemaRegistr
     with pytest.raises(RegistryRefused) as caught:
         client.verify_next()
     assert caught.value.context == {"subject": subject}
+
+
+@pytest.mark.parametrize(("counts_for_s", "checks"), [(1000.0, 1), (0.0, 3)])
+def test_the_first_schemas_of_many_tables_need_one_check_in_a_while(
+    registry: SchemaRegistry, subject: str, counts_for_s: float, checks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F55: without a check that counts, each schema needs another one."""
+    monkeypatch.setattr(confluent, "_VERIFIED_FOR_S", counts_for_s)
+    asked: list[str] = []
+    client = Registry(RegistrySettings(registry.url), lambda operation, _code: asked.append(operation))
+    for number in range(4):
+        client.schema_id(f"{subject}.{number}", V1)
+    assert asked.count("versions") == checks
+    client.close()
+    client.schema_id(f"{subject}.4", V1)
+    assert asked.count("versions") == checks + 1, "after another connection the registry may be another one"
 
 
 def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: str) -> None:

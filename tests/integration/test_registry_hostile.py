@@ -24,6 +24,7 @@ from cdcd.registry.rest import Client, RestClient
 from cdcd.registry.settings import RegistrySettings
 from tests.support.bombs import gzip_bomb, zlib_bomb
 from tests.support.hostile_http import HostileServer, whole
+from tests.support.nightly import nightly_except
 
 CANARY = "canary-5f3a91"
 TIME_S = 1.0
@@ -166,13 +167,13 @@ CLIENTS: dict[str, tuple[type[Client], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", nightly_except(CLIENTS, "ours, a password"))
 def test_any_answer_of_a_registry_is_one_clean_error_in_time(
     client: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, expected = KINDS[kind]
     made, options = CLIENTS[client]
-    monkeypatch.setattr(confluent, "_client", lambda properties: made(properties))  # type: ignore[call-arg]
+    monkeypatch.setattr(confluent, "new_client", lambda properties: made(properties))  # type: ignore[call-arg]
     ended: list[BaseException | object] = []
     with HostileServer(lambda request: answer(server, request)) as server:
         registry = Registry(

@@ -33,9 +33,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.packages import java
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.spark.connection import RegistryAccess
 from cdcd.spark.schemas import schema_by_id
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once
 from tests.support.stack import run
 from tests.support.topics import committed_records
@@ -78,7 +80,7 @@ def decoded_by_topic(kafka: KafkaBroker, daemon: Daemon, topic: str) -> list[Any
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", ["exactly_once", nightly("at_least_once")])
 def test_unmodified_clients_read_what_the_daemon_serves(
     delivery: str, postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
@@ -227,6 +229,7 @@ def test_two_daemons_of_one_prefix_share_the_topic(
             assert len(events) == 2
 
 
+@pytest.mark.nightly  # test_evolution has the halt
 def test_an_incompatible_change_halts_with_the_difference(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:
@@ -322,6 +325,7 @@ def test_before_the_topic_was_read_nothing_is_denied(
         assert caught.value.code == 503
 
 
+@pytest.mark.nightly
 def test_a_reader_that_asks_during_a_restart_waits_for_it(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
@@ -332,7 +336,9 @@ def test_a_reader_that_asks_during_a_restart_waits_for_it(
         number = schemas_in_topic(kafka, daemon)[0]["id"]
         daemon.kill()
         found: list[Any] = []
-        asking = threading.Thread(target=lambda: found.append(schema_by_id(url_of(daemon), number)))
+        asking = threading.Thread(
+            target=lambda: found.append(schema_by_id(RegistryAccess(url_of(daemon)), number))
+        )
         asking.start()
         daemon.start()
         asking.join(60)
@@ -340,6 +346,7 @@ def test_a_reader_that_asks_during_a_restart_waits_for_it(
         assert found[0]["type"] == "record"
 
 
+@pytest.mark.nightly  # two other clients read it at each change
 def test_avros_java_library_reads_what_the_daemon_serves(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
@@ -365,6 +372,7 @@ def test_avros_java_library_reads_what_the_daemon_serves(
         assert rows[1] == {**rows[0], "n": 4611686018427387904}
 
 
+@pytest.mark.nightly  # tests/unit/registry has the names
 @pytest.mark.parametrize(
     ("subjects", "judge"),
     [

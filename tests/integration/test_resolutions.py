@@ -10,6 +10,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, audited, command
 from tests.support.topics import committed_records
 
@@ -26,7 +27,7 @@ def stopped(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> D
     return daemon
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+@pytest.mark.parametrize("more", [(), nightly(("--dry-run",))])
 def test_a_topic_is_not_accepted_if_the_gap_is_refused(
     kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
 ) -> None:
@@ -50,7 +51,7 @@ def test_a_dry_run_refuses_what_would_be_refused(stopped: Daemon) -> None:
     assert "a daemon streams from the slot now" in ran.stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+@pytest.mark.parametrize("more", [(), nightly(("--dry-run",))])
 def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_refused(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]
 ) -> None:

@@ -17,6 +17,7 @@ from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
+from tests.support.nightly import nightly
 from tests.support.topics import committed_records, new_name
 from tests.support.waiting import eventually
 
@@ -148,7 +149,7 @@ def test_two_writers_of_one_schema_choose_the_same_id(one: Writer, two: Writer) 
     assert {version for _, version, _ in one.stored()} == {1}
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", ["exactly_once", nightly("at_least_once")])
 def test_of_two_schemas_with_one_id_the_first_in_the_log_has_it(
     delivery: str, kafka: KafkaBroker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_row_that_crashes_the_server_each_time_halts(
     assert crashes_of(server) == 3
 
 
+@pytest.mark.nightly
 def test_a_row_that_crashes_the_server_in_binary_is_read_as_text(
     server: PostgresServer, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_row_that_crashes_the_server_in_binary_is_read_as_text(
     assert crashes_of(server) == 2
 
 
+@pytest.mark.nightly  # fault 6 has a crash
 def test_crashes_that_have_nothing_to_do_with_the_stream_are_only_waited_for(
     server: PostgresServer, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -18,6 +18,7 @@ from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Relation as RelationMessage
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.txn.relations import relation_of
+from tests.support.nightly import nightly
 
 LONG = "string_agg(md5(n::text), '')"  # not compressed, so it is stored outside the row
 WORKLOAD = f"""
@@ -127,7 +128,7 @@ def test_what_the_server_sends_becomes_what_happened(postgres: Any, database: st
     assert story(changes(postgres.dsn(database), binary=True))[0] == records
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17])
+@pytest.mark.parametrize("major", [14, nightly(15), nightly(16), nightly(17)])
 def test_older_servers_tell_the_same_story(pg_server: Any, postgres: Any, database: str, major: int) -> None:
     for statement in WORKLOAD.split(";"):
         postgres.execute(statement, dbname=database)

@@ -20,6 +20,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, merge
+from tests.support.nightly import nightly_except
 from tests.support.reader import Reader, assert_each_once
 from tests.support.resolutions import command, halts_with
 from tests.support.stack import drop_database, new_database_name
@@ -130,7 +131,15 @@ def other_database(postgres: PostgresServer, database: str) -> Any:
     drop_database(postgres, name)
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(
+    "case",
+    nightly_except(
+        (pytest.param(case, id=name) for name, case in REFUSED.items()),
+        "one name, two databases",
+        "one transactional id",
+        "one slot, two names",
+    ),
+)
 def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(
     case: Case,
     postgres: PostgresServer,
@@ -179,6 +188,7 @@ def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(
     assert not first.events("halted")
 
 
+@pytest.mark.nightly
 def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, tmp_path: Path
 ) -> None:
@@ -209,6 +219,7 @@ def test_slots_of_one_name_that_publish_different_tables_go_on_side_by_side(
     assert_each_once(reader.wait([f"{first.name}.public.orders"], lambda events: len(events) == 2001))
 
 
+@pytest.mark.nightly
 def test_a_topic_shared_by_configuration_is_written_by_both_daemons(
     postgres: PostgresServer, database: str, other_database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -448,6 +448,7 @@ def test_the_probe_of_the_transactional_id_fences_nobody(place: Place) -> None:
 
 
 @pytest.mark.own_broker
+@pytest.mark.nightly  # a broken set-up and fault 4 have this broker
 def test_a_stopped_broker_is_unavailable_within_the_timeout(place: Place, kafka: KafkaBroker) -> None:
     """Open, commit and close are all bounded; after the broker's return nothing of the group is visible (F76)."""
     sink = place.opened(operation_timeout_s=3.0)
@@ -471,6 +472,7 @@ def test_a_stopped_broker_is_unavailable_within_the_timeout(place: Place, kafka:
     assert place.committed() == []
 
 
+@pytest.mark.nightly  # fault 23 has it
 @pytest.mark.own_broker
 def test_a_commit_with_an_unknown_result_tears_the_sink(place: Place, kafka: KafkaBroker) -> None:
     """F76: the broker dies between the last delivery and the response to the commit."""

@@ -27,6 +27,7 @@ def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
         broker.launch()
 
 
+@pytest.mark.nightly
 def test_partitions_without_a_leader_or_a_replica_are_named(cluster: KafkaCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     alone, three = new_name(), new_name()

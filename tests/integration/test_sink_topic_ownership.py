@@ -135,6 +135,7 @@ def test_another_names_progress_topic_that_holds_anything_else_is_passed_over(
     ]
 
 
+@pytest.mark.nightly
 def test_a_progress_topic_that_was_copied_takes_nothing_away_from_the_others(
     kafka: KafkaBroker, slots: tuple[Slot, Slot]
 ) -> None:

@@ -19,6 +19,7 @@ from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import plain, row_payloads, source_database
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
 
@@ -91,7 +92,7 @@ def selected(settings: SourceSettings, query: str) -> list[Row]:
         return sorted(fetch(connection, query), key=repr)
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_values_arrive_as_postgresql_writes_them(pg_server: PostgresServers, major: int) -> None:
     with source_database(
         pg_server(major),
@@ -131,7 +132,7 @@ def test_rows_committed_after_the_slot_are_not_copied(pg_server: PostgresServers
         assert copied(reader, published(settings)["t"]) == [("1",)]
 
 
-@pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.parametrize("major", [nightly(15), 18])
 def test_row_filter_and_column_list_are_obeyed(pg_server: PostgresServers, major: int) -> None:
     """F41."""
     with source_database(
@@ -172,7 +173,7 @@ def test_row_level_security_fails_rather_than_returning_fewer_rows(pg_server: Po
             run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_a_partitioned_table_is_copied_once_through_its_root(pg_server: PostgresServers, major: int) -> None:
     """F50."""
     with source_database(
@@ -257,7 +258,7 @@ def test_a_table_that_the_snapshot_cannot_see_any_more_is_not_copied_as_empty(
         _until_stale(settings, *statement.split("; "))
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 @pytest.mark.parametrize(
     "statement",
     ["ALTER TABLE public.t ALTER COLUMN n TYPE bigint", "ALTER TABLE public.t ALTER n TYPE int USING 1"],
@@ -289,7 +290,7 @@ def test_a_rewritten_partition_is_seen_with_a_right_on_columns_of_the_root_alone
             run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 @pytest.mark.parametrize(
     ("statements", "rows"),
     [
@@ -319,7 +320,7 @@ def test_a_new_file_without_a_rewrite_does_not_restart_the_copy(
             assert copied(reader, table) == rows
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_a_publication_that_was_changed_since_makes_the_snapshot_stale(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -411,7 +412,7 @@ SWAP_IN = (
 )
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -446,7 +447,7 @@ def test_a_file_that_was_swapped_in_makes_the_snapshot_stale(
         _until_stale(settings, *after)
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 @pytest.mark.parametrize(
     ("statements", "rows"),
     [
@@ -484,7 +485,7 @@ def test_another_file_of_a_partition_is_judged_as_a_tables(
             assert copied(reader, table) == rows
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_another_toast_file_alone_is_not_trusted(pg_server: PostgresServers, major: int) -> None:
     with source_database(
         pg_server(major),
@@ -520,7 +521,7 @@ def test_a_moved_partition_that_the_role_may_not_read_itself_is_not_trusted(
             run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_another_tablespace_does_not_restart_the_copy(pg_server: PostgresServers, major: int) -> None:
     """The file is copied page by page, with the rows' transaction ids."""
     with source_database(
@@ -579,20 +580,20 @@ def test_a_copied_table_is_free_while_the_next_one_is_copied(pg_server: Postgres
             copying.close()
 
 
-def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers) -> None:
+@pytest.mark.parametrize("major", [nightly(14), 18])
+def test_a_snapshot_that_is_gone_is_begun_anew(pg_server: PostgresServers, major: int) -> None:
     """F37: the snapshot ended with the connection that exported it."""
-    for major in (14, 18):
-        with source_database(
-            pg_server(major),
-            "CREATE TABLE public.t (id int PRIMARY KEY)",
-            "CREATE PUBLICATION pub FOR ALL TABLES",
-        ) as settings:
-            with create_slot(settings, export_snapshot=True) as slot:
-                name = slot.snapshot_name
-            assert name is not None
-            reader = SnapshotReader(lambda: connect_sql(settings), translate, name)
-            with contextlib.closing(reader), pytest.raises(SnapshotStale):
-                copied(reader, published(settings)["t"])
+    with source_database(
+        pg_server(major),
+        "CREATE TABLE public.t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        with create_slot(settings, export_snapshot=True) as slot:
+            name = slot.snapshot_name
+        assert name is not None
+        reader = SnapshotReader(lambda: connect_sql(settings), translate, name)
+        with contextlib.closing(reader), pytest.raises(SnapshotStale):
+            copied(reader, published(settings)["t"])
 
 
 ROOT = (
@@ -607,7 +608,7 @@ ROOT = (
 ATTACH = "ALTER TABLE public.t ATTACH PARTITION public.n FOR VALUES FROM (20) TO (30)"
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 @pytest.mark.parametrize(
     ("statements", "is_stale"),
     [

@@ -8,6 +8,7 @@ from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.late_commits import TABLE, LateCommits
+from tests.support.nightly import nightly
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -15,7 +16,7 @@ from tests.support.waiting import eventually
 KEYS = 40
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 @pytest.mark.parametrize("crash", ["", "committed:1"])
 def test_each_row_is_in_the_snapshot_or_in_the_stream_and_none_in_neither(
     crash: str, major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader

@@ -16,8 +16,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Event, Reader, assert_each_once, fold
-from tests.support.stack import PostgresServers, drop_database, new_database_name, run, run_script
+from tests.support.stack import PostgresServers, filled_database, run
 from tests.support.waiting import eventually
 
 FIRST = 300
@@ -51,18 +52,13 @@ CHANGES = (
 )
 
 
-@pytest.fixture(params=[14, 18])
+@pytest.fixture(params=[nightly(14), 18])
 def source(
     request: pytest.FixtureRequest, pg_server: PostgresServers
 ) -> Iterator[tuple[PostgresServer, str]]:
     """Yield a server and a database with the tables."""
-    server, database = pg_server(request.param), new_database_name()
-    server.create_database(database)
-    try:
-        run_script(server.dsn(database), *TABLES)
-        yield server, database
-    finally:
-        drop_database(server, database)
+    with filled_database(pg_server, request.param, TABLES) as found:
+        yield found
 
 
 def started_until(daemon: Daemon, failpoint: str) -> None:
@@ -115,15 +111,15 @@ def copied(events: list[Event]) -> int:
 @pytest.mark.parametrize(
     "crashes",
     [
-        ("slot_made",),
-        ("committed:1",),
-        ("produced:4",),
-        ("committed:4", "slot_made"),
+        nightly(("slot_made",)),
+        nightly(("committed:1",)),
+        nightly(("produced:4",)),
+        nightly(("committed:4", "slot_made")),
         ("committed:8", "committed:1"),
-        ("committed:12", "snapshot_copied"),
-        ("committed:3", "in_transaction:1"),
-        ("committed:3", "confirmed:9", "committed:2"),
-        ("snapshot_copied",),
+        nightly(("committed:12", "snapshot_copied")),
+        nightly(("committed:3", "in_transaction:1")),
+        nightly(("committed:3", "confirmed:9", "committed:2")),
+        nightly(("snapshot_copied",)),
     ],
     ids=" then ".join,
 )
@@ -145,11 +141,16 @@ def test_after_a_crash_only_what_is_left_is_copied(
         await_confirmed(server, daemon)
         assert daemon.stop() == 0
         events = assert_equal(server, database, daemon, reader)
-        if crashes[0].startswith("committed") and crashes[0] != "committed:1":
-            assert copied(events["a_first"]) == FIRST, "a complete table is not copied again"
-            begun = [line["tables"] for line in daemon.events("snapshot_started")]
-            assert begun[0] == 4
-            assert all(count < 4 for count in begun[1:])
+        # How many tables were complete at a crash depends on the pace; a complete one is not copied again.
+        left = [line["tables_to_copy"] for line in daemon.events("progress_read")]
+        begun = [line["tables"] for line in daemon.events("snapshot_started")]
+        # Some attempts end before they copy; one that begins anew has the table that was made meanwhile, too.
+        expected = iter([{4}, *({4, 5} if count is None else {count} for count in left)])
+        assert all(any(count in one for one in expected) for count in begun)
+        is_emptied = any(event.op == "t" for event in events["a_first"])
+        # With four tables left, a_first had no rows yet, or they were emptied.
+        assert is_emptied or {None, 4} & set(left) or copied(events["a_first"]) == FIRST
+        assert not is_emptied or 4 in left
         assert server.execute("SELECT slot_name FROM pg_replication_slots WHERE temporary") == []
 
 
@@ -176,7 +177,7 @@ def test_a_cut_connection_of_the_exported_snapshot_does_not_begin_anew(
         await_confirmed(server, daemon)
         assert daemon.stop() == 0
         events = assert_equal(server, database, daemon, reader)
-        assert copied(events["a_first"]) == FIRST
+        assert copied(events["a_first"]) == FIRST or any(one.op == "t" for one in events["a_first"])
         assert next(line["tables"] for line in daemon.events("snapshot_started")) == 4
         assert len(daemon.events("snapshot_completed")) == 1
 
@@ -197,4 +198,7 @@ def test_a_slot_that_was_replaced_begins_anew(
         await_confirmed(server, daemon)
         assert daemon.stop() == 0
         events = assert_equal(server, database, daemon, reader)
-        assert copied(events["a_first"]) > FIRST
+        assert [line["tables"] for line in daemon.events("snapshot_started")] == [4, 5]
+        assert sum(map(copied, events.values())) > sum(
+            len(rows_of(server, database, table)) for table in events
+        )

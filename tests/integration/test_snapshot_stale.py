@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.session.stale_tables import TRIES
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
+from tests.support.quick import QUICK, STALE_TRIES
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.resolutions import command, halts_with
 from tests.support.stack import run, run_script
@@ -33,10 +34,10 @@ SWAP_IN = (
     ("statements", "is_stale"),
     [
         (("ALTER TABLE z ALTER COLUMN n TYPE bigint",), True),
-        (SWAP_IN, True),
-        (("TRUNCATE z", "INSERT INTO z VALUES (7, 7)"), True),
+        nightly(SWAP_IN, True),
+        nightly(("TRUNCATE z", "INSERT INTO z VALUES (7, 7)"), True),
         (("TRUNCATE z",), False),
-        (("VACUUM FULL z",), False),
+        nightly(("VACUUM FULL z",), False),
     ],
     ids=["rewrite", "swap", "truncate and fill", "truncate", "vacuum full"],
 )
@@ -98,6 +99,7 @@ def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
         "CREATE TABLE goes_on AS SELECT 1",
     )
     with ThreadPoolExecutor(1) as pool, new_daemon(postgres, database) as daemon:
+        daemon.entry = QUICK
         rewriting = pool.submit(run_script, postgres.dsn(database), ALWAYS_ANOTHER)
         try:
             reason = halts_with(daemon.start(), "CDCD-SNAPSHOT-STALE")
@@ -107,7 +109,7 @@ def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
         assert "table=public.z" in reason
         assert "run no command that rewrites the table" in reason
         stale = [line for line in daemon.events("retrying") if line["code"] == "CDCD-SNAPSHOT-STALE"]
-        assert len(stale) == TRIES - 1
+        assert len(stale) == STALE_TRIES - 1
         assert command(daemon, "resume").returncode == 0
         daemon.wait_state("streaming")
         await_confirmed(postgres, daemon)

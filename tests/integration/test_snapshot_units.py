@@ -13,17 +13,19 @@ import psycopg2
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.errors import SnapshotStale, SourceUnavailable
+from cdcd.errors import SnapshotStale, SourceSetup, SourceUnavailable
 from cdcd.model import RowBatch
+from cdcd.ops.log_dedup import flush_counts
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
 from cdcd.session.copy_workers import CopyWorkers
-from cdcd.snapshot.table import SnapshotReader
+from cdcd.snapshot.table import CopiedRows, SnapshotReader
 from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.connection import connect_sql, fetch, translate
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot
+from tests.support.nightly import nightly
 from tests.support.source import plain, row_payloads, settings_for, source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -81,7 +83,7 @@ def selected(settings: SourceSettings, query: str) -> list[tuple[str, ...]]:
         return fetch(connection, query)
 
 
-@pytest.mark.parametrize("major", [12, 13, 14, 18])
+@pytest.mark.parametrize("major", [12, nightly(13), nightly(14), 18])
 def test_each_row_is_in_one_unit_whatever_the_type_of_the_key(pg_server: PostgresServers, major: int) -> None:
     """By blocks from PostgreSQL 14 on; before, by the bounds in the statistics of the primary key."""
     fill = "SELECT {key}, repeat('x', 500) FROM generate_series(1, 1000) g"
@@ -128,7 +130,7 @@ PARTITIONED = (
 VIA_ROOT = "CREATE PUBLICATION pub FOR TABLE public.t {} WITH (publish_via_partition_root = true)"
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_partitions_are_copied_as_rows_of_their_root(pg_server: PostgresServers, major: int) -> None:
     filtered = "" if major < 15 else "(pad, id) WHERE (id % 2 = 0 OR pad = 'odd')"
     with source_database(pg_server(major), *PARTITIONED, VIA_ROOT.format(filtered)) as settings:
@@ -230,6 +232,7 @@ def threads() -> set[str]:
 
 def assert_ended(settings: SourceSettings, before: set[str]) -> None:
     """Assert that no thread and no connection of the workers is left: a thread ends after its last call returned."""
+    flush_counts()  # ends the timer that would log within a minute how often a notice was repeated
     eventually(lambda: threads() <= before, "the threads have ended")
     eventually(lambda: selected(settings, _SESSIONS) == [], "no connection is open")
 
@@ -308,3 +311,136 @@ def test_a_table_that_cannot_be_copied_does_not_end_the_copy_of_the_others(
     assert {failure.context["table"] for failure in failures} == {"public.t"}
     assert [rows.batch.count for rows in found["u"] if rows is not None] == [2]
     assert found["empty"] == [None]
+
+
+def in_session(settings: SourceSettings, *statements: str) -> Any:
+    """Return an open session that has run the statements in a transaction."""
+    connection = psycopg2.connect(plain(settings))
+    for statement in statements:
+        connection.cursor().execute(statement)
+    return contextlib.closing(connection)
+
+
+@pytest.mark.parametrize("major", [nightly(14), 18])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_locked_table_is_copied_after_the_others(
+    pg_server: PostgresServers, count: int, major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of the queue; also its size is not known then. The wait for the last one has no limit."""
+    monkeypatch.setattr("cdcd.session.copy_workers.LOCK_PATIENCE_MS", 100)
+
+    async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> list[str]:
+        tables = list(tables_of(settings).values())  # this query waits for the lock from PostgreSQL 16 on
+        ended: list[str] = []
+        with in_session(settings, "LOCK TABLE public.empty, public.t") as locking:
+            reader = new_reader()
+            workers = CopyWorkers(reader, new_reader, reader.units(tables, unit_pages=50), LSN, count)
+            async with contextlib.AsyncExitStack() as ends:
+                ends.push_async_callback(workers.close)
+                async for unit, rows in workers.pieces():
+                    if rows is None:
+                        ended.append(unit.table.name)
+                        if unit.table.name == "u":
+                            locking.rollback()
+            pid = locking.info.backend_pid
+        locked = [line for line in lines if line["event"] == "table_locked"]
+        if count == 1:  # several connections may wait for both tables meanwhile
+            assert {line["table"] for line in locked} == {"public.empty", "public.t"}
+        holders = [line["held_by"] for line in locked]
+        if count > 1:  # a connection may see its lock refused, and nobody who holds it any more
+            holders = [one for one in holders if one is not None]
+        assert all(f"pid {pid} " in one for one in holders)
+        assert all("AccessExclusiveLock on public.empty, public.t" in one for one in holders)
+        return ended
+
+    with source_database(pg_server(major), *LARGE) as settings, snapshot_of(settings) as new_reader:
+        with capture_logs() as lines:
+            ended = asyncio.run(asyncio.wait_for(run(settings, new_reader), 60))
+        assert ended[0] == "u"
+        assert set(ended) == {"t", "u", "empty"}
+
+
+def test_a_right_that_is_revoked_meanwhile_ends_the_copy_of_its_table(pg_server: PostgresServers) -> None:
+    async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {"t": [], "u": [], "empty": []}
+        async with workers_of(settings, new_reader, 1) as workers:
+            run_script(plain(settings), f"REVOKE SELECT ON public.t FROM {settings.slot}_r")
+            async for unit, rows in workers.pieces():
+                found[unit.table.name].append(rows)
+        return found
+
+    with source_database(pg_server(18), *LARGE) as settings, snapshot_of(settings) as new_reader:
+        role = f"{settings.slot}_r"
+        grant = f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
+        run_script(plain(settings), f"CREATE ROLE {role} LOGIN", grant)
+        try:
+            dsn = settings.dsn.replace("//postgres", f"//{role}")
+            theirs = SourceSettings(dsn, lambda: None, settings.slot, ("pub",), "cdcd test")
+            reading = partial(SnapshotReader, lambda: connect_sql(theirs), *new_reader.args[1:])
+            found = asyncio.run(run(settings, reading))
+        finally:
+            run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+    (failure,) = {rows for rows in found["t"] if rows is not None}
+    assert isinstance(failure, SourceSetup)
+    assert failure.context["table"] == "public.t"
+    assert "permission denied" in failure.message
+    assert "grant" in failure.advice
+    assert [rows.batch.count for rows in found["u"] if rows is not None] == [2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_connection_that_cannot_be_replaced_does_not_hang_the_copy(
+    pg_server: PostgresServers, count: int
+) -> None:
+    """After an error of a table its connection is replaced; the others copy what is left, the last one fails."""
+    made: list[int] = []
+
+    async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> set[str]:
+        def limited() -> SnapshotReader:
+            made.append(1)
+            if len(made) > count:
+                raise SourceUnavailable("too many connections")
+            return new_reader()
+
+        ended = set()
+        async with workers_of(settings, limited, count) as workers:  # type: ignore[arg-type]
+            run_script(plain(settings), "ALTER TABLE public.a ALTER COLUMN id TYPE bigint")
+            async for unit, rows in workers.pieces():
+                if not isinstance(rows, CopiedRows):
+                    ended.add(f"{unit.table.name} {type(rows).__name__}")
+        return ended
+
+    first = ("CREATE TABLE public.a (id int PRIMARY KEY)", "INSERT INTO public.a VALUES (1)")
+    with source_database(pg_server(18), *first, *LARGE) as settings, snapshot_of(settings) as new_reader:
+        before = threads()
+
+        async def running() -> set[str]:
+            return await asyncio.wait_for(run(settings, new_reader), 60)
+
+        if count == 1:
+            with pytest.raises(SourceUnavailable, match="too many"):
+                asyncio.run(running())
+        else:
+            assert asyncio.run(running()) == {"a SnapshotStale", "t NoneType", "u NoneType", "empty NoneType"}
+        assert_ended(settings, before)
+
+
+@pytest.mark.parametrize("major", [nightly(14), 18])
+def test_a_table_is_not_copied_from_two_files(pg_server: PostgresServers, major: int) -> None:
+    """VACUUM FULL keeps what the snapshot sees, and moves rows to other blocks, from one unit into another."""
+    statements = (
+        "CREATE TABLE public.t (id int PRIMARY KEY, pad text)",
+        "INSERT INTO public.t SELECT g, repeat('x', 500) FROM generate_series(1, 1000) g",
+        "DELETE FROM public.t WHERE id % 2 = 0",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    )
+    with source_database(pg_server(major), *statements) as settings:
+        table = tables_of(settings)["t"]
+        with snapshot_of(settings) as new_reader, contextlib.closing(new_reader()) as reader:
+            first, *others = reader.units([table], unit_pages=10).units
+            assert copied(reader, [first])
+            reader.release()
+            run_script(plain(settings), "VACUUM FULL public.t")
+            with pytest.raises(SnapshotStale) as raised:
+                copied(reader, others)
+            assert raised.value.context["table"] == "public.t"

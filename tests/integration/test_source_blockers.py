@@ -20,6 +20,7 @@ from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot, read_slot
 from cdcd.waits import Blocker, Seen
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import plain, source_database
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers
 from tests.support.waiting import eventually
@@ -92,7 +93,7 @@ def in_thread(work: Any) -> Iterator[list[Any]]:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_a_slot_waits_for_each_open_transaction_and_names_it(pg_server: PostgresServers, major: int) -> None:
     """A transaction in its own database, one in another, and a prepared one: the test ends the named one, then the
     next.
@@ -176,7 +177,7 @@ def test_a_slot_is_not_given_up_while_others_go_on_writing(
             made[0].close()
 
 
-@pytest.mark.parametrize("major", [17, 18])
+@pytest.mark.parametrize("major", [nightly(17), 18])
 def test_a_table_that_is_locked_is_waited_for_however_long(
     pg_server: PostgresServers, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

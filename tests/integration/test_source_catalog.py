@@ -18,6 +18,7 @@ from cdcd.source.identity import identify
 from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
 from tests.support.stack import (
     POSTGRES_MAJORS,
@@ -101,7 +102,7 @@ def sent_form(relation: messages.Relation) -> tuple[object, ...]:
     return relation.relid, relation.namespace, relation.name, relation.identity, columns
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_the_catalogs_relation_is_the_relation_message(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, *TABLES) as settings, contextlib.closing(Catalog(settings)) as catalog:
@@ -120,7 +121,7 @@ async def test_the_catalogs_relation_is_the_relation_message(pg_server: Postgres
             assert catalog.relation(relid) == catalog.relation(relid, table.columns)
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers, major: int) -> None:
     with source_database(pg_server(major), *TABLES) as settings:
         with contextlib.closing(connect_sql(settings)) as connection:
@@ -141,7 +142,7 @@ async def test_keys_come_in_the_order_of_their_index(pg_server: PostgresServers,
             assert key("keyless", ReplicaIdentity.DEFAULT) == ()
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_keys_are_read_while_another_session_alters_the_table(pg_server: PostgresServers, major: int) -> None:
     """A key query while the stream runs waits for no other transaction."""
     with (
@@ -186,7 +187,7 @@ async def test_types_are_closed_over_elements_and_base_types(pg_server: Postgres
             assert found[22].element_oid == 0  # its text has no braces, so it is no array
 
 
-@pytest.mark.parametrize("major", POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
 async def test_types_are_closed_over_attributes_and_ranges(pg_server: PostgresServers, major: int) -> None:
     statements = (
         "CREATE EXTENSION hstore",
@@ -271,7 +272,7 @@ async def test_a_dropped_or_changed_relation_makes_the_snapshot_stale(
                 catalog.relation(relid, ("id", "dropped a moment ago"))
 
 
-@pytest.mark.parametrize("major", [15, 16, 17, 18])
+@pytest.mark.parametrize("major", [nightly(15), nightly(16), nightly(17), 18])
 async def test_column_lists_and_row_filters(pg_server: PostgresServers, major: int) -> None:
     """F41: a snapshot has to exclude the same rows and columns."""
     statements = (
@@ -313,7 +314,7 @@ async def test_published_generated_columns(pg_server: PostgresServers) -> None:
         assert table.columns == ("id", "twice")
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_identity_of_tables_and_server(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, *TABLES) as settings:

@@ -21,6 +21,7 @@ from cdcd.source.start import start
 from cdcd.txn.transaction_batch import expanded
 from tests.support.certificates import authority, install
 from tests.support.implementations import READING, implementations, loaded
+from tests.support.nightly import nightly
 from tests.support.source import (
     DEADLINE_S,
     choose_options,
@@ -122,7 +123,7 @@ def messages(items: list[Item]) -> list[tuple[int | None, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("way", ["tcp", "tls", "unix"])
+@pytest.mark.parametrize("way", [nightly("tcp"), "tls", nightly("unix")])
 def test_one_slot_gives_the_same_items_to_both(
     secured: PostgresServer, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from cdcd.source.settings import SourceSettings, StreamOptions, shortfalls, want
 from cdcd.source.slot import create_slot, read_slot
 from cdcd.source.start import start
 from cdcd.source.stream import open_stream
+from tests.support.nightly import nightly, nightly_except
 from tests.support.preflight import preflight
 from tests.support.source import (
     choose_options,
@@ -42,7 +43,7 @@ EVERY_WISH = [
 ]
 
 
-@pytest.mark.parametrize("major", POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
 def test_a_server_refuses_exactly_the_options_reported_as_unsupported(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -72,7 +73,7 @@ def _is_taken(settings: SourceSettings, options: StreamOptions) -> bool:
         started.copy.close()
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_publications_of_any_name_send_their_tables(pg_server: PostgresServers, major: int) -> None:
     names = ("a,b", 'c"d', "e'f", "Upper Case", "back\\slash", "pub")
     script = [f"CREATE TABLE public.t{at} (v text PRIMARY KEY)" for at in range(len(names))]
@@ -91,7 +92,7 @@ async def test_publications_of_any_name_send_their_tables(pg_server: PostgresSer
     assert [texts(payload) for payload in row_payloads(items)] == [[f"row {at}"] for at in range(len(names))]
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_messages_and_binary_are_sent_as_requested(pg_server: PostgresServers, major: int) -> None:
     script = (TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
     with source_database(pg_server(major), *script) as settings:
@@ -113,7 +114,7 @@ async def test_messages_and_binary_are_sent_as_requested(pg_server: PostgresServ
             assert (b"M" in kinds) == messages
 
 
-@pytest.mark.parametrize("major", [16, 18])
+@pytest.mark.parametrize("major", [nightly(16), 18])
 async def test_origin_none_leaves_out_what_replication_wrote(pg_server: PostgresServers, major: int) -> None:
     """F52."""
     script = (TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
@@ -151,7 +152,7 @@ async def _released(settings: SourceSettings) -> None:
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("major", [16, 17, 18])
+@pytest.mark.parametrize("major", [nightly(16), nightly(17), 18])
 def test_a_failover_slot_is_made_from_17_on_and_refused_below(pg_server: PostgresServers, major: int) -> None:
     script = (TABLE, "CREATE PUBLICATION pub FOR TABLE public.t")
     with source_database(pg_server(major), *script) as settings:
@@ -178,7 +179,7 @@ def test_a_failover_slot_is_made_from_17_on_and_refused_below(pg_server: Postgre
         assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in reported.hint
 
 
-@pytest.mark.parametrize("major", [13, 15, 18])
+@pytest.mark.parametrize("major", [nightly(13), 15, nightly(18)])
 def test_check_says_what_a_server_cannot_do_and_which_version_can(
     pg_server: PostgresServers, major: int
 ) -> None:

@@ -14,6 +14,7 @@ from cdcd.schema.policy import Policy
 from cdcd.source.connection import connect_replication, connect_sql
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_slot
+from tests.support.nightly import nightly, nightly_except
 from tests.support.preflight import preflight
 from tests.support.source import make_slot, plain, source_database, streaming
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
@@ -26,7 +27,7 @@ def complaints(settings: SourceSettings, **options: bool) -> dict[str, str]:
     return {one.subject: one.level for one in preflight(settings, **options) if one.level != "ok"}
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_a_source_that_is_ready_has_no_complaint(pg_server: PostgresServers, major: int) -> None:
     with source_database(pg_server(major), TABLE, "CREATE PUBLICATION pub FOR TABLE public.t") as settings:
         assert complaints(settings) == {}
@@ -126,7 +127,7 @@ def test_the_login_role_needs_replication_and_its_set_role_only_to_drop_a_slot(
             )
 
 
-@pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.parametrize("major", [nightly(15), 18])
 def test_a_standby_fails_on_every_major(pg_server: PostgresServers, major: int) -> None:
     """The daemon reads only from a primary, even if a standby could decode."""
     with pg_server.fresh(major) as server:

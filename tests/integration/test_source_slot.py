@@ -22,13 +22,14 @@ from cdcd.ops.metrics import Metrics
 from cdcd.schema.policy import Policies
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.slot import Decoded, create_slot, drop_slot, read_decoded, read_slot
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming, until
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
 
 TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_the_exported_snapshot_sees_what_was_committed_before_the_slot_and_nothing_after(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -54,7 +55,7 @@ def test_the_exported_snapshot_sees_what_was_committed_before_the_slot_and_nothi
                 drop_slot(connection, settings.slot)
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def test_a_slot_without_a_snapshot_has_no_snapshot(pg_server: PostgresServers, major: int) -> None:
     with source_database(pg_server(major)) as settings, create_slot(settings, export_snapshot=False) as slot:
         assert slot.snapshot_name is None
@@ -68,7 +69,7 @@ def test_a_slot_that_exists_is_not_created_again(pg_server: PostgresServers) -> 
             create_slot(settings, export_snapshot=False)
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresServers, major: int) -> None:
     """F38: the interrupted creation leaves no slot."""
     with source_database(pg_server(major), TABLE) as settings:
@@ -82,7 +83,7 @@ def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresSer
             assert read_slot(connection, settings.slot) is None
 
 
-@pytest.mark.parametrize("major", [15, 16, 17, 18])
+@pytest.mark.parametrize("major", [nightly(15), nightly(16), nightly(17), 18])
 def test_a_slot_for_prepared_transactions_says_so(pg_server: PostgresServers, major: int) -> None:
     with source_database(pg_server(major)) as settings:
         make_slot(replace(settings, two_phase=True))
@@ -101,7 +102,7 @@ def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
         assert state.failover
 
 
-@pytest.mark.parametrize(("major", "way"), [(14, "off"), (18, "off"), (18, "on")])
+@pytest.mark.parametrize(("major", "way"), [nightly(14, "off"), (18, "off"), (18, "on")])
 async def test_what_the_server_keeps_on_its_own_disk_is_seen(
     pg_server: PostgresServers, major: int, way: str
 ) -> None:

@@ -15,6 +15,7 @@ from cdcd.errors import (
 )
 from cdcd.model import Control, Item, Keepalive, RowBatch
 from cdcd.source.settings import SourceSettings
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import (
     commits,
     end_lsns,
@@ -42,7 +43,7 @@ TABLE = "CREATE TABLE public.t (id int PRIMARY KEY, v text)"
 PUBLICATION = "CREATE PUBLICATION pub FOR TABLE public.t"
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_rows_come_as_runs_between_their_control_messages(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -65,7 +66,7 @@ async def test_rows_come_as_runs_between_their_control_messages(
         assert all(item.xid is None for item in items if isinstance(item, RowBatch))
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_a_streamed_transaction_comes_in_runs_of_one_xid(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -111,7 +112,7 @@ async def test_a_read_stops_near_its_limit_and_says_that_there_is_more(postgres:
         assert ids == list(range(1, 5001))
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_the_slot_does_not_move_by_keepalives_and_exactly_to_what_is_confirmed(
     pg_server: PostgresServers, major: int
 ) -> None:
@@ -241,7 +242,7 @@ async def test_publication_names_may_hold_quotes_and_commas(postgres: PostgresSe
         assert [texts(row) for row in row_payloads(items)] == [[str(n)] for n in range(len(names))]
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_defaults_of_role_and_database_do_not_change_the_text_of_values(
     pg_server: PostgresServers, major: int
 ) -> None:

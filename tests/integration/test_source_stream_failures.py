@@ -22,6 +22,7 @@ from cdcd.errors import (
 )
 from cdcd.model import Keepalive
 from cdcd.source.settings import SourceSettings
+from tests.support.nightly import nightly_except
 from tests.support.source import (
     commits,
     make_slot,
@@ -120,7 +121,7 @@ async def test_a_slot_held_by_another_walsender_is_active(postgres: PostgresServ
             assert slot_is_active(postgres, settings.slot)
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
 async def test_slots_that_cannot_be_read(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, TABLE, PUBLICATION) as settings:
@@ -148,7 +149,7 @@ async def test_slots_that_cannot_be_read(pg_server: PostgresServers, major: int)
         server.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
 async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: int) -> None:
     """F23."""
     server = pg_server.fresh(major, settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
@@ -163,7 +164,7 @@ async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: in
                 pass
 
 
-@pytest.mark.parametrize("major", SUPPORTED_POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
 async def test_a_publication_that_is_missing_while_decoding_halts(
     pg_server: PostgresServers, major: int
 ) -> None:

@@ -12,12 +12,13 @@ from cdcd.demo.stack.accounts import server_account
 from cdcd.demo.stack.packages import run
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.source.subtransactions import any_rolled_back
+from tests.support.nightly import nightly
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 
 XID = "SELECT xmin::text::bigint FROM t WHERE id = %s"
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 @pytest.mark.parametrize("end", ["COMMIT", "PREPARE TRANSACTION 'kept'", ""])
 def test_what_was_rolled_back_is_known_before_its_transaction_ends(
     pg_server: PostgresServers, major: int, end: str
@@ -51,7 +52,7 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
         drop_database(server, name)
 
 
-@pytest.mark.parametrize("major", [16, 18])
+@pytest.mark.parametrize("major", [nightly(16), 18])
 def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(
     major: int, stack_folder: Path
 ) -> None:

@@ -20,6 +20,7 @@ from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
 from tests.support.locales import NAME, make_locale
+from tests.support.nightly import nightly
 from tests.support.source import (
     commits,
     make_slot,
@@ -129,7 +130,7 @@ FRIENDLY = (
 )
 
 
-@pytest.mark.parametrize("hostile_server", [14, 16, 18], indirect=True)
+@pytest.mark.parametrize("hostile_server", [nightly(14), nightly(16), 18], indirect=True)
 async def test_defaults_of_server_database_and_role_do_not_change_a_values_text(
     hostile_server: PostgresServer,
 ) -> None:
@@ -158,7 +159,7 @@ async def test_defaults_of_server_database_and_role_do_not_change_a_values_text(
 @pytest.mark.parametrize(
     ("encoding", "text"), [("LATIN1", "snö ÿ"), ("EUC_JP", "日本語 テスト"), ("WIN1251", "привет")]
 )
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_a_database_of_another_encoding_is_sent_in_utf8(
     pg_server: PostgresServers, major: int, encoding: str, text: str
 ) -> None:
@@ -198,7 +199,7 @@ def encoded_database(server: PostgresServer, encoding: str) -> Iterator[SourceSe
         drop_database(server, name)
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 async def test_sql_ascii_is_sent_while_it_is_utf8_and_halts_where_it_is_not(
     pg_server: PostgresServers, major: int
 ) -> None:

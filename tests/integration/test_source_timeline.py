@@ -9,12 +9,13 @@ import pytest
 from cdcd.source.connection import connect_replication
 from cdcd.source.identity import identify
 from cdcd.source.timeline import read_history
+from tests.support.nightly import nightly
 from tests.support.source import settings_for
 from tests.support.stack import PostgresServers
 from tests.support.standby import promote
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [nightly(14), 18])
 def test_a_promoted_server_says_where_its_timeline_began(pg_server: PostgresServers, major: int) -> None:
     """Up to 14 the reply's type is bytea, later text; the server's own file is the judge."""
     with pg_server.fresh(major) as server:

@@ -26,6 +26,7 @@ from cdcd.demo.stack.packages import java, registry_java, run
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.support.doors import KafkaDoors
+from tests.support.nightly import nightly, nightly_except
 from tests.support.stack import POSTGRES_MAJORS, SLOT_OWNER, PostgresServers, confirmed_position, wal_position
 from tests.support.topics import (
     committed_values,
@@ -40,7 +41,7 @@ TEXT = {"type": "record", "name": "Row", "fields": [{"name": "a", "type": "strin
 TEXT_AND_MORE = {"type": "record", "name": "Row", "fields": [*TEXT["fields"], {"name": "b", "type": "int"}]}
 
 
-@pytest.mark.parametrize("major", POSTGRES_MAJORS)
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, POSTGRES_MAJORS[-1]))
 def test_each_postgres_major_decodes_logically(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     assert int(server.execute("SHOW server_version_num")[0][0]) // 10000 == major
@@ -50,7 +51,7 @@ def test_each_postgres_major_decodes_logically(pg_server: PostgresServers, major
     server.execute("SELECT pg_drop_replication_slot('starts')")
 
 
-@pytest.mark.parametrize("major", [16, 18])
+@pytest.mark.parametrize("major", [nightly(16), 18])
 def test_the_wheels_postgres_starts(stack_folder: Path, major: int) -> None:
     with PostgresServer(major, programs_from_wheel(major), stack_folder / f"wheel-{major}") as server:
         assert int(server.execute("SHOW server_version_num")[0][0]) // 10000 == major
@@ -84,7 +85,7 @@ def test_a_database_is_dropped_with_its_slots(postgres: PostgresServer, database
     assert confirmed_position(postgres, database) is None
 
 
-def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
+def test_a_database_is_dropped_when_a_slots_owner_has_released_it(
     postgres: PostgresServer, database: str
 ) -> None:
     """A walsender ends some time after its termination; in this test it is stopped meanwhile."""
@@ -104,6 +105,7 @@ def test_a_database_is_dropped_when_a_slots_owner_has_let_go_of_it(
     assert confirmed_position(postgres, database) is None
 
 
+@pytest.mark.nightly
 def test_a_broker_whose_ports_are_taken_takes_others_also_behind_its_proxy(
     artefacts: Cache, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_broker_whose_ports_are_taken_takes_others_also_behind_its_proxy(
     assert only.port == proxy.port
 
 
+@pytest.mark.nightly
 def test_a_broker_does_not_take_another_one_at_its_port_for_itself(
     kafka: KafkaBroker, artefacts: Cache, tmp_path: Path
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_broker_does_not_take_another_one_at_its_port_for_itself(
     assert found.cluster_id == broker.cluster_id
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [KafkaBroker, SchemaRegistry])
 def test_a_server_starts_from_the_archive_of_its_classes_and_its_log_says_nothing_about_it(
     artefacts: Cache, tmp_path: Path, kind: type[KafkaBroker | SchemaRegistry]
@@ -166,6 +170,7 @@ def test_only_committed_transactions_are_read(kafka: KafkaBroker) -> None:
     assert committed_values(kafka.bootstrap, topic, at_least=2) == [b"first", b"second"]
 
 
+@pytest.mark.nightly  # fault 18 kills brokers, too
 @pytest.mark.own_broker
 def test_a_killed_broker_comes_back_with_its_records(kafka: KafkaBroker) -> None:
     topic = new_name()
@@ -182,6 +187,7 @@ def test_a_killed_broker_comes_back_with_its_records(kafka: KafkaBroker) -> None
     assert committed_values(kafka.bootstrap, topic, at_least=1) == [b"kept"]
 
 
+@pytest.mark.nightly  # fault 18 kills brokers, too
 def test_three_brokers_survive_the_loss_of_one(kafka_cluster: KafkaCluster) -> None:
     topic = new_name()
     create_topic(kafka_cluster.bootstrap, topic, copies=3)

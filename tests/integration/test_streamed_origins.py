@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
+from tests.support.nightly import nightly_except
 from tests.support.stack import (
     SUPPORTED_POSTGRES_MAJORS,
     PostgresServers,
@@ -44,7 +45,7 @@ BEGINNINGS = {
 }
 
 
-@pytest.fixture(params=SUPPORTED_POSTGRES_MAJORS)
+@pytest.fixture(params=nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 def dsn(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield a new database whose large transactions are streamed, and an origin of its name."""
     server, name = pg_server(request.param), new_database_name()

@@ -20,6 +20,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.hints import apply, hint_of
+from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 from tests.support.waiting import eventually
@@ -41,7 +42,7 @@ def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterato
     drop_database(server, name)
 
 
-@pytest.mark.parametrize("place", [14, 18], indirect=True)
+@pytest.mark.parametrize("place", [nightly(14), 18], indirect=True)
 def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_server_that_cannot_stream_what_is_open_is_read_without_streaming(
     assert all("w" not in rows[number] for number in range(1, ROWS + 1))
 
 
-@pytest.mark.parametrize("incompatible", ["halt", "new_topic"])
+@pytest.mark.parametrize("incompatible", ["halt", nightly("new_topic")])
 def test_a_table_that_is_streamed_without_its_key_is_read_again(
     incompatible: str, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -115,7 +116,7 @@ def test_a_table_that_is_streamed_without_its_key_is_read_again(
     ]
 
 
-@pytest.mark.parametrize("two_phase", [False, True])
+@pytest.mark.parametrize("two_phase", [False, nightly(True)])
 def test_a_logical_message_that_was_rolled_back_is_not_written(
     two_phase: bool, place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -167,12 +168,12 @@ ORIGIN = """
 @pytest.mark.parametrize(
     ("place", "streaming", "two_phase", "change", "is_of_origin"),
     [
-        (14, "auto", False, "another file", False),
+        nightly(14, "auto", False, "another file", False),
         pytest.param(14, "on", False, "a column more", False, marks=pytest.mark.long),
         pytest.param(16, "auto", False, "newly published", False, marks=pytest.mark.long),
-        (16, "auto", False, "a column more", True),
+        nightly(16, "auto", False, "a column more", True),
         pytest.param(18, "auto", False, "a column more", False, marks=pytest.mark.long),
-        (18, "parallel", True, "newly published", False),
+        nightly(18, "parallel", True, "newly published", False),
         pytest.param(18, "auto", True, "another file", False, marks=pytest.mark.long),
         (18, "auto", False, "newly published", True),
     ],
@@ -234,7 +235,7 @@ def test_a_change_that_another_session_committed_meanwhile_is_not_missed(
 @pytest.mark.parametrize(
     ("place", "two_phase"),
     [
-        (14, False),
+        nightly(14, False),
         pytest.param(16, False, marks=pytest.mark.long),
         (18, False),
         pytest.param(18, True, marks=pytest.mark.long),

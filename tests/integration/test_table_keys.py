@@ -16,6 +16,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.key_cases import CASES, FULL, PLAIN, ROTATIONS, ROWS
+from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader
 from tests.support.resolutions import command
 from tests.support.source import source_database
@@ -46,7 +47,7 @@ OLDEST, *BETWEEN, NEWEST = SUPPORTED_POSTGRES_MAJORS
 
 
 @pytest.mark.parametrize(
-    "major", [OLDEST, NEWEST, *(pytest.param(major, marks=pytest.mark.long) for major in BETWEEN)]
+    "major", [nightly(OLDEST), NEWEST, *(pytest.param(major, marks=pytest.mark.long) for major in BETWEEN)]
 )
 def test_the_key_of_each_definition_holds_for_whoever_reads_by_key(
     pg_server: PostgresServers, major: int, new_daemon: NewDaemon, reader: Reader
@@ -97,7 +98,7 @@ def test_the_key_of_each_definition_holds_for_whoever_reads_by_key(
 
 @pytest.mark.parametrize(
     ("policy", "key"),
-    [({"key_columns": ["id"]}, {"id"}), ({"keyless": "row"}, {"id", "v"})],
+    [nightly({"key_columns": ["id"]}, {"id"}), ({"keyless": "row"}, {"id", "v"})],
     ids=["columns", "row"],
 )
 def test_a_chosen_key_that_rows_may_share_is_warned_of(
@@ -148,6 +149,7 @@ def test_a_key_of_which_digits_are_left_out_is_warned_of(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly  # test_evolution_tables has the halt
 def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.stack import PostgresServers, drop_database, in_one_transaction, new_database_name
 from tests.support.waiting import eventually
@@ -57,7 +58,7 @@ class Place:
         return str(self.execute("SELECT " + LONG.format(first))[0][0])
 
 
-@pytest.fixture(params=[14, 18])
+@pytest.fixture(params=[nightly(14), 18])
 def place(pg_server: PostgresServers, request: pytest.FixtureRequest) -> Iterator[Place]:
     server = pg_server(request.param)
     name = new_database_name()
@@ -194,7 +195,7 @@ def test_a_value_that_was_not_sent_is_never_null(
     assert reported["whole"] == expected_whole(big, other, raw)
 
 
-@pytest.mark.parametrize(("streaming", "binary"), WAYS)
+@pytest.mark.parametrize(("streaming", "binary"), nightly_except(WAYS, "streamed binary"))
 def test_a_placeholder_stands_in_string_and_bytes_columns(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -229,7 +230,7 @@ def test_a_placeholder_stands_in_string_and_bytes_columns(
     ]
 
 
-@pytest.mark.parametrize(("streaming", "binary"), WAYS)
+@pytest.mark.parametrize(("streaming", "binary"), nightly_except(WAYS, "streamed binary"))
 def test_a_key_that_is_toasted_itself_is_always_there(
     streaming: str, binary: bool, place: Place, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -18,6 +18,7 @@ from cdcd.schema.named_types import defined_once
 from cdcd.schema.resolve import resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings
+from tests.support.stack import NEWEST_POSTGRES, PostgresServers, filled_database
 
 SETTINGS = """
     set datestyle = 'ISO'; set intervalstyle = 'postgres'; set timezone = 'UTC';
@@ -188,12 +189,14 @@ class Oracle:
         return str(self.one(f"select format('%%s', {expression})", *values))
 
 
-@pytest.fixture
-def oracle(postgres: Any, database: str) -> Iterator[Oracle]:
-    oracle = Oracle(postgres.dsn(database))
-    yield oracle
-    oracle.connection.close()
-    oracle.catalog.close()
+@pytest.fixture(scope="module")
+def oracle(pg_server: PostgresServers) -> Iterator[Oracle]:
+    """Yield one oracle for all types: its database and extensions take longer than the values."""
+    with filled_database(pg_server, NEWEST_POSTGRES, ()) as (server, database):
+        oracle = Oracle(server.dsn(database))
+        yield oracle
+        oracle.connection.close()
+        oracle.catalog.close()
 
 
 def back(avro: Any, value: Any) -> tuple[str, list[Any]]:

@@ -20,6 +20,7 @@ from tests.oracle.kinds import Column, Kind, Table, array
 from tests.oracle.report import failures, table_of
 from tests.oracle.run import run
 from tests.oracle.topic import Row
+from tests.support.nightly import nightly
 from tests.support.stack import Stack
 
 SOME = {
@@ -34,14 +35,21 @@ SOME = {
     "aclitem",
     "long values",
 }
+FEW = {"interval", '"Per son"'}
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(("types", "count"), [(FEW, 4), nightly(SOME, 10)], ids=["few", "some"])
 def test_a_value_comes_back_as_the_row_was(
-    postgres: PostgresServer, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+    types: set[str],
+    count: int,
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path: Path,
 ) -> None:
     """Snapshot and stream, text and binary; alone, in arrays, domains, composites, ranges and multiranges."""
-    outcome = run(Stack(postgres, kafka, registry, tmp_path), count=10, only=SOME)
+    outcome = run(Stack(postgres, kafka, registry, tmp_path), count=count, only=types)
     print(table_of(outcome))
     assert not failures(outcome)
     assert all(verdict.sum("text", "values") for verdict in outcome.verdicts)

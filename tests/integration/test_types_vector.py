@@ -17,6 +17,7 @@ from cdcd.demo.stack.postgres import PostgresServer, programs_from_wheel
 from cdcd.schema.codec import Codec
 from cdcd.schema.resolve import EXTENSIONS, resolve
 from cdcd.source.catalog import Catalog
+from tests.support.nightly import nightly_except
 from tests.support.source import settings_for
 
 FLOATS = {"type": "array", "items": "float"}
@@ -39,7 +40,7 @@ RANDOM = {
 }
 
 
-@pytest.fixture(scope="module", params=WHEEL_POSTGRES)
+@pytest.fixture(scope="module", params=nightly_except(WHEEL_POSTGRES, max(WHEEL_POSTGRES)))
 def vector_server(stack_folder: Path, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """Yield PostgreSQL with pgvector, from the wheel."""
     folder = stack_folder / f"postgres-vector-{request.param}"

@@ -14,6 +14,7 @@ from cdcd.source.oldest_transaction import oldest_writer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
+from tests.support.quick import QUICK
 from tests.support.resolutions import audited, command, halts_with
 from tests.support.stack import PostgresServers, prepare, run, wal_position
 from tests.support.waiting import eventually
@@ -74,13 +75,14 @@ def test_the_oldest_transaction_that_writes_is_named_also_a_prepared_one_of_anot
         assert name == "prepared transaction 'forgotten' of postgres in database elsewhere"
 
 
-def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
+def test_a_slot_that_streams_is_released_before_it_is_given_up(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
     """A prepared transaction retains the WAL, whatever is confirmed; the halt names the resolutions."""
     server.create_database("held")
     run(server, "held", "CREATE TABLE t (id int PRIMARY KEY)")
     with new_daemon(server, "held", source=guard(drop_slot="96MiB")) as daemon:
+        daemon.entry = QUICK
         daemon.start().wait_state("streaming")
         prepare(server.dsn("held"), "kept", "INSERT INTO t VALUES (1)")
         try:
@@ -113,7 +115,7 @@ def test_a_slot_that_streams_is_let_go_before_it_is_given_up(
 
 def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:
     """F69: a daemon does not drop a slot that another one holds, whatever its own limit; nor does it halt."""
-    second.config["name"] = first.name
+    second.config["name"], second.entry = first.name, QUICK
     second.config["source"] |= guard(warn="8MiB", critical="16MiB", drop_slot="24MiB")
     second.start()
     eventually(lambda: second.events("wal_guard"), "the second daemon's guard has measured the slot")
@@ -128,6 +130,7 @@ def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, fir
     assert first.status()["state"] == "streaming"
 
 
+@pytest.mark.nightly
 def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_that_is_wanted(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
@@ -138,6 +141,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
         daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
+        daemon.entry = ("-m", "tests.faults.impatient")
         burn(server, 100 * MIB)
         daemon.start()
         eventually(lambda: shown(daemon).get("level") == "critical", "the guard has measured the slot")
@@ -151,6 +155,7 @@ def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_t
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly  # test_new_snapshots has one
 def test_the_slot_of_a_daemon_with_another_name_is_not_dropped(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:

@@ -33,6 +33,8 @@ from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy
 from tests.support.resolutions import command
+from tests.support.snapshot_commands import await_copied
+from tests.support.snapshot_commands import start as start_copy
 from tests.support.stack import SLOT_OWNER, PostgresServers, confirmed_position, prepare, run, wal_position
 from tests.support.standby import make_standby
 from tests.support.waiting import eventually
@@ -119,12 +121,15 @@ METRICS = {
     "cdcd_heartbeats_sent_total": "0 0 0 0 0 0 0 0 0 + + 0",
     "cdcd_heartbeat_last_roundtrip_timestamp_seconds": "- - - - - - - - - + + -",
     # the snapshot
+    "cdcd_new_snapshots_total": "0 0 0 0 0 0 0 0 0 0 0 0",
     "cdcd_snapshot_running": "0 + 0 0 0 0 0 0 0 0 0 0",
     "cdcd_snapshot_tables": "- + + + + + - - - + + -",
     "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
     "cdcd_snapshot_rows_total": "- ? + + + + - - - + + -",
     "cdcd_snapshot_duration_seconds": "- - + + + + - - - + + -",
     "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + + -",
+    "cdcd_incremental_snapshot_tables": "- - 0 0 0 0 - 0 0 0 0 0",
+    "cdcd_incremental_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - - - -",
 }
 ELSEWHERE = {"cdcd_slot_safe_wal_bytes", "cdcd_wait_blocker_info"}
 """Names that no situation here produces: a limit of the server, a blocker of cdcd."""
@@ -162,7 +167,10 @@ FIELDS = {
     "transactions_written": "0 0 + + + + 0 0 k + + +",
     "dead_letters": "0 0 0 0 0 0 0 0 0 0 0 0",
     "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
+    "new_snapshot": "- - - - - - - - - - - -",
+    "incremental_snapshots": "- - e e e e - e e e e e",
     "snapshot": "- + - - - - - - - - - -",
+    "snapshot.read_from": "- + - - - - - - - - - -",
     "snapshot.tables": "- + - - - - - - - - - -",
     "snapshot.tables_remaining": "- + - - - - - - - - - -",
     "snapshot.rows": "- k - - - - - - - - - -",
@@ -395,7 +403,7 @@ def test_what_is_not_known_is_absent_and_the_lag_is_true(
         postgres,
         database,
         "CREATE TABLE a (id int PRIMARY KEY, v text)",
-        "INSERT INTO a SELECT g, repeat('x', 500) FROM generate_series(1, 150000) g",
+        "INSERT INTO a SELECT g, repeat('x', 500) FROM generate_series(1, 60000) g",
         "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)",
     )
     walk = Walk()
@@ -439,6 +447,9 @@ def walk_plain(
             truth.commit(10_000)
             walk.look("copy", daemon)
             truth.compare(daemon, began_s)
+        caught_up(postgres, daemon)
+        start_copy(daemon, "public.t")
+        await_copied(daemon)
         caught_up(postgres, daemon)
         truth.committed_s = None
         eventually(
@@ -542,6 +553,7 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
             eventually(lambda: "cdcd_replication_lag_bytes" in samples(daemon), "bytes are known again")
 
 
+@pytest.mark.nightly
 def test_a_standby_where_the_primary_was_says_nothing_of_what_was_committed(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
@@ -603,6 +615,7 @@ def missed_without_a_slot(postgres: PostgresServer, truth: Truth) -> None:
     truth.commit()
 
 
+@pytest.mark.nightly
 def test_a_new_snapshot_counts_from_the_last_commit_that_is_durable(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

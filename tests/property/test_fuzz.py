@@ -13,6 +13,7 @@ from tests import fuzz
 from tests.fuzz.corpus import corpus
 from tests.fuzz.mutator import inputs
 from tests.fuzz.targets import MAX_INPUT_BYTES, TARGETS
+from tests.support.nightly import nightly
 
 CRASHES = Path(fuzz.__file__).parent / "crashes"
 
@@ -23,9 +24,13 @@ CRASHES = Path(fuzz.__file__).parent / "crashes"
         ("decoder", 40_000),
         ("frames", 20_000),
         ("assembler", 4_000),
-        ("reading", 4_000),
+        ("messages", 400),
+        nightly("messages", 4_000),
+        ("reading", 1_500),
+        nightly("reading", 4_000),
         ("rows", 1_500),
         ("transactions", 1_500),
+        ("columns", 1_500),
     ],
 )
 def test_no_input_raises_anything_but_the_documented_errors(target: str, runs: int) -> None:
@@ -33,10 +38,11 @@ def test_no_input_raises_anything_but_the_documented_errors(target: str, runs: i
         TARGETS[target](data)
 
 
+@pytest.mark.parametrize("runs", [200, nightly(1_500)])
 @pytest.mark.parametrize("target", TARGETS)
-def test_no_input_costs_more_memory_than_a_multiple_of_its_size(target: str) -> None:
+def test_no_input_costs_more_memory_than_a_multiple_of_its_size(target: str, runs: int) -> None:
     worst_bytes = 0
-    for data in itertools.islice(inputs(corpus(target), Random(2)), 1_500):
+    for data in itertools.islice(inputs(corpus(target), Random(2)), runs):
         tracemalloc.start()
         TARGETS[target](data)
         worst_bytes = max(worst_bytes, tracemalloc.get_traced_memory()[1])

@@ -98,3 +98,12 @@ def test_an_earlier_copy_does_not_loosen_the_bound_of_the_next_one() -> None:
     bad = sample("snapshot", 30, 10, confirmed=650, received=0, end=12, began_s=2)
     assert not findings(records, before, good)
     assert findings(records, before, bad)
+
+
+@pytest.mark.parametrize(("point", "is_good"), [(POINT, False), (700, True)])
+def test_a_transaction_that_is_only_in_a_later_copy_is_no_lag(point: int, is_good: bool) -> None:
+    """After an interruption a table may be copied at a later point: earlier changes are durable in its copy."""
+    transactions = [*TRANSACTIONS, Transaction(650, 650, (), 18.0), Transaction(700, 700, (), 19.0)]
+    lag = sample("streaming", 30, 29, confirmed=600, received=700, end=8, began_s=25)
+    found = [one.what for one in truthful([lag], transactions, [BEGUN, COPYING, COPIED, STREAMED], point)]
+    assert (not found) == is_good

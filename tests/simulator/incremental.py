@@ -9,21 +9,18 @@ the end the reader must have exactly the table's rows, with all their values.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from cdcd.model import Record
-from cdcd.snapshot.changed_keys import ChangedKeys, KeyValues
+from cdcd.model import KeyValues, Record, TableCopyState
+from cdcd.snapshot.changed_keys import ChangedKeys
 from cdcd.snapshot.table_copy import (
     Chunk,
     ChunkPosition,
-    CopyState,
     KeysChunk,
     RangeChunk,
     TableCopy,
@@ -32,6 +29,7 @@ from cdcd.snapshot.table_copy import (
 from cdcd.snapshot.visibility import Snapshot
 from tests.simulator.incremental_server import BLOCKS, KEYS, Change, Commit, Row, Server
 from tests.simulator.incremental_topic import Event, Reader, Table
+from tests.simulator.seeds import run_seeds
 
 STEPS = 160
 ROUNDS_AT_THE_END = 400
@@ -91,7 +89,7 @@ class Progress:
     covered_lsn: int
     written_lsn: int = 0
     part: int = 0
-    copy: CopyState | None = None
+    copy: TableCopyState | None = None
     chunk: ChunkPosition | None = None
 
 
@@ -132,7 +130,7 @@ class Simulation:
                 for number, (key, row) in enumerate(copied, 1)
             ]
         )
-        state = CopyState((str(end),), is_by_blocks=True)
+        state = TableCopyState(after=(str(end),), is_by_blocks=True)
         return Progress(point, point - 1, copy=state, chunk=ChunkPosition(point - 1, len(copied)))
 
     # --- the daemon's session ---
@@ -154,9 +152,9 @@ class Simulation:
     def order_copy(self) -> None:
         """Order the copy, unless that is recorded already; a crash before the first progress record forgets it."""
         if self.copy is None and self.now.copy is None:
-            self.begin_copy(CopyState(is_by_blocks=self.profile.is_by_blocks))
+            self.begin_copy(TableCopyState(is_by_blocks=self.profile.is_by_blocks))
 
-    def begin_copy(self, state: CopyState) -> None:
+    def begin_copy(self, state: TableCopyState) -> None:
         """Begin to track the table at the current position of the stream."""
         if not state.is_complete:
             changed = self.tracker(self.profile.max_bytes)
@@ -244,7 +242,7 @@ class Simulation:
             self.reader.check(self.table, self.read_keys(state), again)
 
     @staticmethod
-    def read_keys(state: CopyState) -> Iterable[int]:
+    def read_keys(state: TableCopyState) -> Iterable[int]:
         """Return the keys that the copy has passed; in the order of the file only at the end."""
         if state.is_scanned:
             return range(KEYS)
@@ -277,8 +275,46 @@ class Simulation:
             yield
             while not self.is_received(end_lsn):
                 yield
-            self.emit(copy, chunk, snapshot, found, after)
+            yield from self.emit_slices(copy, chunk, snapshot, found, after)
         self.finish(copy)
+
+    def emit_slices(
+        self, copy: TableCopy, chunk: Chunk, snapshot: Snapshot, rows: dict[int, Row], after: KeyValues | None
+    ) -> Generator[None]:
+        """Write a chunk's rows in one or more slices; anything may happen between them."""
+        current: Chunk | None = chunk
+        slices = self.slices(chunk, rows, after)
+        for number, (some, end) in enumerate(slices, 1):
+            refused = self.counts["refused"]
+            if current is not None:
+                self.emit(copy, current, snapshot, some, end)
+            if current is None or self.counts["refused"] > refused or number == len(slices):
+                return
+            assert end is not None
+            yield
+            current = copy.next_in_range(end)
+            self.counts["slices"] += current is not None
+
+    def slices(
+        self, chunk: Chunk, rows: dict[int, Row], after: KeyValues | None
+    ) -> list[tuple[dict[int, Row], KeyValues | None]]:
+        """Return parts of a range's rows, each with its end: a range of blocks counts as read with its last rows."""
+        assert self.copy is not None
+        is_by_blocks = self.copy.state.is_by_blocks
+        is_whole = isinstance(chunk, KeysChunk) or (is_by_blocks and chunk.after is None)
+        if is_whole or len(rows) < 2 or self.random.random() < 0.5:
+            return [(rows, after)]
+        keys = list(rows)
+        size = self.random.randrange(1, len(keys))
+        parts = [keys[at : at + size] for at in range(0, len(keys), size)]
+        ends: list[KeyValues | None] = [
+            chunk.after if is_by_blocks and isinstance(chunk, RangeChunk) else (str(part[-1]),)
+            for part in parts
+        ]
+        return [
+            ({key: rows[key] for key in part}, end)
+            for part, end in zip(parts, [*ends[:-1], after], strict=True)
+        ]
 
     def candidates(self) -> Iterable[int]:
         """Return the transactions that may have committed before the tracked part of the stream."""
@@ -393,19 +429,9 @@ def name(key: int) -> bytes:
 
 def main() -> int:
     """Run the seeds. Return 1 if any of them failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulator.incremental", description=__doc__)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--count", type=int, default=100_000, help="how many seeds, one simulation each")
-    options = parser.parse_args()
-    failed, counts = [], Counter[str]()
-    for seed in range(options.first, options.first + options.count):
-        try:
-            counts += Simulation(seed).run()
-        except Exception:  # noqa: BLE001 - after any error the other seeds are run
-            failed.append(seed)
-            traceback.print_exc(limit=-3)
-    print(f"{options.count} simulations, {len(failed)} failed: {failed[:20]}; {dict(counts)}")
-    return 1 if failed else 0
+    return run_seeds(
+        "python -m tests.simulator.incremental", __doc__, lambda seed: Simulation(seed).run(), 100_000
+    )
 
 
 if __name__ == "__main__":

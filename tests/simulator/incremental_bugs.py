@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from cdcd.model import Record
-from cdcd.snapshot.changed_keys import ChangedKeys, Filtered, KeyValues
-from cdcd.snapshot.table_copy import Chunk, CopyState, RangeChunk, TableCopy
+from cdcd.model import KeyValues, Record, TableCopyState
+from cdcd.snapshot.changed_keys import ChangedKeys, Filtered
+from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk, TableCopy
 from cdcd.snapshot.visibility import Snapshot
 from tests.simulator.incremental import Simulation, name
 from tests.simulator.incremental_server import Commit, Row, xid32
@@ -180,7 +180,7 @@ class _Unmoved(TableCopy):
 class MovedRowsIncomplete(Simulation):
     """A row that moves to the part already read, with unsent values, is not read again."""
 
-    def begin_copy(self, state: CopyState) -> None:
+    def begin_copy(self, state: TableCopyState) -> None:
         super().begin_copy(state)
         if self.copy is not None:
             self.copy.__class__ = _Unmoved
@@ -194,7 +194,7 @@ class _BlocksAsKeys(TableCopy):
 class BlocksAsKeys(Simulation):
     """In a copy by blocks only changes of keys move a row."""
 
-    def begin_copy(self, state: CopyState) -> None:
+    def begin_copy(self, state: TableCopyState) -> None:
         super().begin_copy(state)
         if self.copy is not None:
             self.copy.__class__ = _BlocksAsKeys
@@ -294,10 +294,39 @@ class OldScanContinues(Simulation):
 
     odds: ClassVar[dict[str, float]] = {"max_keys": 1, "toasted": 0.9, "activity": 1, "receive": 0.5}
 
-    def begin_copy(self, state: CopyState) -> None:
+    def begin_copy(self, state: TableCopyState) -> None:
         super().begin_copy(state)
         if self.copy is not None:
             self.copy.__class__ = _Continues
+
+
+class _FilteredOnce(ChangedKeys):
+    found: Filtered | None = None
+
+    def filter(
+        self, snapshot: Snapshot, records: Sequence[Record], requested: Collection[bytes] = ()
+    ) -> Filtered | None:
+        if self.found is None:
+            return super().filter(snapshot, records, requested)
+        return Filtered([record for record in records if record in self.found.records], self.found.read_again)
+
+
+class SlicesOfTheFirstState(Simulation):
+    """All slices of a chunk are filtered with what the stream had changed before the first one."""
+
+    odds: ClassVar[dict[str, float]] = {"chunk_rows": 20, "activity": 1, "receive": 0.5, "read": 0.1}
+
+    tracker = _FilteredOnce
+
+    def emit_slices(
+        self, copy: TableCopy, chunk: Chunk, snapshot: Snapshot, rows: dict[int, Row], after: KeyValues | None
+    ) -> Generator[None]:
+        changed = copy.changed
+        assert isinstance(changed, _FilteredOnce)
+        if not isinstance(chunk, KeysChunk):
+            changed.found = changed.filter(snapshot, [Record("topic", 0, name(key), b"") for key in rows])
+        yield from super().emit_slices(copy, chunk, snapshot, rows, after)
+        changed.found = None
 
 
 BUGS: dict[type[Simulation], str] = {
@@ -307,6 +336,6 @@ BUGS: dict[type[Simulation], str] = {
         ForgottenTooEarly, TruncateIgnored, OldKeyUntracked, DroppedNotReadAgain, ReadAgainTooEarly,
         MovedRowsIncomplete, BlocksAsKeys, KeysNotRecorded, SequenceNotRecorded, TrackedFromTheFirstChunk,
         OnlyListedAreAwaited, SettledInsideTheirCommit, TrackedFromTheConfirmedPosition, RestOfAPartOnly,
-        LimitIgnored, TooManyKeysAreForgotten, OldScanContinues,
+        LimitIgnored, TooManyKeysAreForgotten, OldScanContinues, SlicesOfTheFirstState,
     )
 }  # fmt: skip

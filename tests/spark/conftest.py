@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.session import session
+from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
 
 
@@ -36,3 +37,10 @@ def topics(kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[TopicsWrite
 def target(tmp_path: Path) -> Any:
     """Return the folder of a mirror."""
     return tmp_path / "mirror"
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reader that `read_ranges` uses."""
+    use(request.param, monkeypatch)
+    return str(request.param)

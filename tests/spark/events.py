@@ -11,7 +11,7 @@ import io
 import json
 import struct
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,10 +134,15 @@ def register_schema(registry_url: str, subject: str, schema: Schema) -> int:
         return int(json.load(answer)["id"])
 
 
-def progress_value(commit_lsn: int, offsets: Mapping[str, Mapping[int, int]], slot: str = "test") -> bytes:
-    """Return the progress record of a Kafka transaction."""
+def progress_value(
+    commit_lsn: int, offsets: Mapping[str, Mapping[int, int]], slot: str = "test", loading: Iterable[str] = ()
+) -> bytes:
+    """Return the progress record of a Kafka transaction. `loading`: the topics of tables that are being copied."""
+    tables = {str(relid): {"topic": topic, "after": [7]} for relid, topic in enumerate(loading, 16_384)}
+    copy = {"copy": {"pending": [], "floors": {}, "point_lsn": "0/0", "tables": tables}} if tables else {}
     return json.dumps(
         {
+            **copy,
             "format": 1,
             "system_identifier": "1",
             "timeline": 1,

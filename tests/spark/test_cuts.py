@@ -7,7 +7,15 @@ import json
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.spark.cuts import Commit, cut, merge, parse_progress
+from cdcd.spark.cuts import (
+    Commit,
+    cut,
+    loading_of,
+    merge,
+    parse_progress,
+    with_loading,
+    without_loading,
+)
 from tests.spark.events import progress_value
 
 COMMITS = [
@@ -53,6 +61,48 @@ def test_a_record_says_that_it_is_of_a_part() -> None:
     assert not parse_progress(json.dumps(whole).encode()).is_part
     whole["part"] = {"commit_lsn": "0/2", "tx_seq": 7}
     assert parse_progress(json.dumps(whole).encode()).is_part
+
+
+def test_a_record_names_the_tables_that_are_being_copied() -> None:
+    assert parse_progress(progress_value(1, {}, loading=["s.a", "s.b"])).loading == {"s.a", "s.b"}
+    record = json.loads(progress_value(1, {}))
+    for copy in ({}, {"pending": [16384], "floors": {}, "point_lsn": "0/0"}):
+        assert parse_progress(json.dumps({**record, "copy": copy}).encode()).loading == frozenset()
+    for tables in ([], {"1": {}}, {"1": {"topic": None}}):
+        for kind in ("tables", "blocking"):
+            with pytest.raises(ProgressUnreadable):
+                parse_progress(json.dumps({**record, "copy": {kind: tables}}).encode())
+
+
+def test_a_table_of_a_blocking_snapshot_is_loading_until_it_is_copied() -> None:
+    record = json.loads(progress_value(1, {}, loading=["s.a"]))
+    record["copy"]["blocking"] = {"7": {"topic": "s.log", "empties": True}}
+    assert parse_progress(json.dumps(record).encode()).loading == {"s.a", "s.log"}
+
+
+A, B = frozenset({"a"}), frozenset({"b"})
+
+
+def test_a_cut_has_the_tables_that_are_loading_there() -> None:
+    begun = Commit("0/1", {"a": {"0": 5}}, loading=A | B)
+    commits = [
+        begun,
+        Commit("0/2", {"a": {"0": 9}}, loading=B),
+        Commit("0/3", {"a": {"0": 10}}),
+        Commit("0/4", {}),
+    ]
+    first = cut({}, commits, max_commits=1)
+    assert (without_loading(first), loading_of(first)) == ({"a": {"0": 5}}, A | B)
+    second = cut(first, commits[1:], max_rows=4)
+    assert (without_loading(second), loading_of(second)) == ({"a": {"0": 9}}, B)
+    assert cut(second, commits[2:]) == {"a": {"0": 10}}
+    assert cut({}, [*COMMITS, Commit("0/4", {}, loading=B)]) == with_loading(cut({}, COMMITS), B)
+
+
+def test_a_change_of_the_loading_tables_is_a_cut_without_records() -> None:
+    start = with_loading({"a": {"0": 5}}, A)
+    assert cut(start, [Commit("0/2", {}, loading=A)]) == start
+    assert cut(start, [Commit("0/2", {}, loading=A), Commit("0/3", {})]) == {"a": {"0": 5}}
 
 
 def test_no_batch_ends_before_the_markers_of_a_gap() -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.decode import decode
@@ -71,6 +72,7 @@ def test_records_of_older_schemas_come_under_the_newest(spark: SparkSession, top
     ]
 
 
+@pytest.mark.nightly
 def test_a_stream_decodes_as_a_batch_does(spark: SparkSession, topics: TopicsWriter, tmp_path: Path) -> None:
     table = topics.table("kinds", FIELDS)
     topics.commit(10, topics.change(table, "c", 10, 1, after=ROW))

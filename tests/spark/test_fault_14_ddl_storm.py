@@ -9,20 +9,27 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg2
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.demo.compare import compare_table, report
 from cdcd.demo.mirrored import Mirror
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.spark.connection import Connection, RegistryAccess
+from cdcd.spark.mirror import mirror as start_mirror
+from cdcd.spark.session import run_to_end
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.stack import (
     PostgresServers,
     confirmed_position,
@@ -35,7 +42,6 @@ from tests.support.storm_kinds import KINDS
 from tests.support.storm_tables import Tables
 from tests.support.waiting import eventually
 
-ROUNDS = 3
 WRITERS = 2
 WRITES_PER_CHANGE = 20
 TURNS_PER_BATCH = 5
@@ -67,6 +73,35 @@ class MirrorProcess:
         self._process.wait()
 
 
+class MirrorInSession:
+    """The mirror in the tests' Spark, with a batch each second: no other Java starts."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry
+    ) -> None:
+        target = folder / "mirror"
+        self.tables = Mirror(target, daemon.name)
+        connection = Connection(kafka.bootstrap, daemon.name, registry=RegistryAccess(registry.url))
+        start = partial(start_mirror, spark, connection, str(target), trigger="1 second")
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "mirror")
+        self._ended = self._pool.submit(run_to_end, start, self._stopping)
+
+    def check(self) -> bool:
+        """Return True while the mirror runs; fail the test with its error when it has ended by itself."""
+        if not self._ended.done():
+            return True
+        raise AssertionError(f"the mirror ended: {self._ended.result()}")
+
+    def stop(self) -> None:
+        """End the query."""
+        self._stopping.set()
+        self._pool.shutdown()
+
+
+AnyMirror = MirrorProcess | MirrorInSession
+
+
 @pytest.fixture(params=[18, pytest.param(16, marks=pytest.mark.long)])
 def source(pg_server: PostgresServers, request: pytest.FixtureRequest) -> PostgresServer:
     return pg_server(request.param)
@@ -80,40 +115,52 @@ def database_there(source: PostgresServer) -> Iterator[str]:
     drop_database(source, name)
 
 
+@pytest.mark.parametrize("rounds", [1, nightly(3)])
 def test_a_mirror_follows_a_storm_of_ddl(
-    source: PostgresServer, database_there: str, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
+    rounds: int,
+    request: pytest.FixtureRequest,
+    source: PostgresServer,
+    database_there: str,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path: Path,
 ) -> None:
+    """One round has the mirror in the tests' Spark, several have it as the demo does: as a process."""
     dsn = source.dsn(database_there)
     tables = Tables(dsn, rows=100)
     name = f"storm{os.getpid()}v{source.major}"
     source.execute(f"CREATE PUBLICATION cdcd_{name} FOR ALL TABLES", dbname=database_there)
     daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
     with daemon:
-        daemon.start()
-        mirror = MirrorProcess(tmp_path, daemon, kafka, registry)
+        daemon.start().wait_state("streaming")
+        servers = (tmp_path, daemon, kafka, registry)
+        mirror: AnyMirror = (
+            MirrorInSession(request.getfixturevalue("spark"), *servers)
+            if rounds == 1
+            else MirrorProcess(*servers)
+        )
         try:
-            daemon.wait_state("streaming")
-            storm = run_storm(tables, daemon, mirror, seed=f"storm {source.major}")
+            storm = run_storm(tables, daemon, mirror, rounds, seed=f"storm {source.major}")
             quiesce(source, tables, daemon, mirror, kafka)
             compare(dsn, tables, mirror)
         finally:
             mirror.stop()
         assert daemon.stop() == 0
-    assert all(storm.done[kind] >= ROUNDS for kind in KINDS), storm.done
+    assert all(storm.done[kind] >= rounds for kind in KINDS), storm.done
     assert daemon.events("incompatible_schema") == []
 
 
-def is_going_on(daemon: Daemon, mirror: MirrorProcess) -> bool:
+def is_going_on(daemon: Daemon, mirror: AnyMirror) -> bool:
     """Return True; fail the test with the reason when the daemon has halted or the mirror has ended."""
     page = daemon.status()
     assert page.get("state") != "halted", page
     return mirror.check()
 
 
-def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) -> Storm:
+def run_storm(tables: Tables, daemon: Daemon, mirror: AnyMirror, rounds: int, seed: str) -> Storm:
     """Run writers and DDL in parallel, with a kill half-way; the mirror keeps up, so changes lie in many batches."""
     pace = Pace(WRITES_PER_CHANGE)
-    total = ROUNDS * len(KINDS)
+    total = rounds * len(KINDS)
     seen: list[int] = []
 
     def between(turn: int) -> None:
@@ -128,7 +175,7 @@ def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) 
             )
             seen.append(mirror.tables.position())
 
-    storm = Storm(tables, pace, seed, ROUNDS, between)
+    storm = Storm(tables, pace, seed, rounds, between)
     writers = [Writer(tables, pace, f"{seed}, writer {number}") for number in range(WRITERS)]
     with ThreadPoolExecutor(WRITERS + 1) as pool:
         running = [pool.submit(session.run) for session in (*writers, storm)]
@@ -141,7 +188,7 @@ def run_storm(tables: Tables, daemon: Daemon, mirror: MirrorProcess, seed: str) 
 
 
 def quiesce(
-    source: PostgresServer, tables: Tables, daemon: Daemon, mirror: MirrorProcess, kafka: KafkaBroker
+    source: PostgresServer, tables: Tables, daemon: Daemon, mirror: AnyMirror, kafka: KafkaBroker
 ) -> None:
     """Write a last row to each table, because DDL without a later row is not visible; then wait for cdcd and the
     mirror.
@@ -164,7 +211,7 @@ def quiesce(
     )
 
 
-def compare(dsn: str, tables: Tables, mirror: MirrorProcess) -> None:
+def compare(dsn: str, tables: Tables, mirror: AnyMirror) -> None:
     """Compare each table, and each partition, which has a topic of its own, with its mirror."""
     with closing(psycopg2.connect(dsn)) as connection:
         outcomes = [

@@ -18,6 +18,7 @@ from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
+from tests.support.nightly import nightly
 
 ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
 
@@ -26,6 +27,7 @@ def _row(number: int, name: str | None = None, body: str | None = None) -> dict[
     return {"id": number, "name": name, "body": body}
 
 
+@pytest.mark.nightly  # unchanged columns have several changes of a key
 def test_the_last_change_of_a_key_wins(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
     items = topics.table("items", ITEMS)
     topics.commit(10, [r for n in range(1, 9) for r in topics.change(items, "r", 10, n, after=_row(n, "s"))])
@@ -45,6 +47,7 @@ def test_the_last_change_of_a_key_wins(spark: SparkSession, topics: TopicsWriter
     assert opened.commit_lsn == 20
 
 
+@pytest.mark.nightly
 def test_later_batches_change_only_what_they_name(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -82,7 +85,7 @@ def test_unchanged_columns_keep_their_value(spark: SparkSession, topics: TopicsW
     ]
 
 
-@pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize("in_one_batch", [True, nightly(False)])
 def test_a_row_keeps_its_values_under_a_new_key(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
 ) -> None:
@@ -105,8 +108,11 @@ def test_a_row_keeps_its_values_under_a_new_key(
     assert rows_of(opened, items) == [_row(n + 100, "moved", f"long {n}") for n in numbers]
 
 
-def test_truncate_empties_all_buckets(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
-    """F51: the barrier comes once per partition and counts once; the rows after it stay."""
+@pytest.mark.parametrize("again", [(), nightly((30,))])
+def test_truncate_empties_all_buckets(
+    spark: SparkSession, topics: TopicsWriter, target: Path, again: tuple[int, ...]
+) -> None:
+    """F51: the barrier comes once per partition and counts once; the rows after it stay. `again`: more of them."""
     items = topics.table("items", ITEMS)
     topics.commit(10, [r for n in range(20) for r in topics.change(items, "r", 10, n, after=_row(n))])
     run_mirror(spark, topics, target)
@@ -119,10 +125,12 @@ def test_truncate_empties_all_buckets(spark: SparkSession, topics: TopicsWriter,
         ],
     )
     assert rows_of(run_mirror(spark, topics, target), items) == [_row(51, "stays")]
-    topics.commit(30, topics.change(items, "t", 30, 1))
-    assert rows_of(run_mirror(spark, topics, target), items) == []
+    for lsn in again:
+        topics.commit(lsn, topics.change(items, "t", lsn, 1))
+        assert rows_of(run_mirror(spark, topics, target), items) == []
 
 
+@pytest.mark.nightly  # test_loading has these rows
 def test_special_texts_stay_until_a_value_replaces_them(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -150,6 +158,7 @@ def test_special_texts_stay_until_a_value_replaces_them(
     ]
 
 
+@pytest.mark.nightly  # a lost checkpoint has such a table
 def test_a_table_without_a_key_is_a_bag(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
     log = topics.table("log", [column("n", "int"), column("t", "string")], key=())
     one, two, three = {"n": 1, "t": None}, {"n": 1, "t": "x"}, {"n": 3, "t": "y"}
@@ -200,6 +209,7 @@ def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, topics: TopicsWrit
     assert rows_of(opened, log) == [{"n": 1}, {"n": 1}]
 
 
+@pytest.mark.nightly  # test_loading_mirror repeats a batch
 def test_a_batch_done_twice_changes_nothing(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
     """foreachBatch is at least once: the target's own watermark excludes changes already applied, also the first
     ones.
@@ -215,6 +225,7 @@ def test_a_batch_done_twice_changes_nothing(spark: SparkSession, topics: TopicsW
     assert rows_of(run_mirror(spark, topics, target), log) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+@pytest.mark.nightly  # test_cuts has the limits
 def test_batches_end_on_commits_within_the_limit(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -235,6 +246,7 @@ def test_batches_end_on_commits_within_the_limit(
     assert all(rows % 2 == 0 for _, rows in seen)
 
 
+@pytest.mark.nightly  # the storm of DDL has both
 def test_a_new_column_is_null_in_old_rows_and_a_dropped_one_does_not_come_back(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -280,6 +292,7 @@ def test_a_start_that_kafka_has_removed_is_an_error(
         again.close()
 
 
+@pytest.mark.nightly
 def test_a_large_batch_is_folded_by_sparks_tasks(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -294,6 +307,7 @@ def test_a_large_batch_is_folded_by_sparks_tasks(
     assert {row["id"] for row in rows_of(opened, items)} == set(range(count))
 
 
+@pytest.mark.nightly  # test_order has it
 def test_a_transaction_may_begin_exactly_at_the_snapshots_point(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -306,6 +320,7 @@ def test_a_transaction_may_begin_exactly_at_the_snapshots_point(
     assert rows[5] == "streamed"
 
 
+@pytest.mark.nightly  # test_source has one
 def test_a_compacted_progress_topic_hides_nothing(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -320,6 +335,7 @@ def test_a_compacted_progress_topic_hides_nothing(
     assert (rows_of(opened, items), rows_of(opened, others)) == ([_row(1)], [_row(2)])
 
 
+@pytest.mark.nightly  # test_target has it
 def test_files_left_by_a_crash_are_removed_at_the_next_start(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:
@@ -334,6 +350,7 @@ def test_files_left_by_a_crash_are_removed_at_the_next_start(
     assert rows_of(opened, items) == [_row(1, "x")]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_starts_later_than_spark_waits_is_started_again(
     spark: SparkSession, topics: TopicsWriter, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

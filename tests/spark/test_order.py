@@ -10,7 +10,7 @@ import pytest
 from cdcd.spark.events import BEGINNING, STREAM, Event, Sequence, sequence_of
 from cdcd.spark.fold import fold_keyed, ordered
 from cdcd.spark.manifest import Manifest, TableEntry, read_manifest, write_manifest
-from cdcd.spark.shape import Field, TableShape, arrow_schema
+from cdcd.spark.shape import Field, TableShape, arrow_schema, as_complete
 
 SHAPE = TableShape("t", keyed=True, fields=(Field(1, "id", "id", "int"),))
 
@@ -33,7 +33,8 @@ def _event(timeline: int, commit_lsn: int, number: int, op: str = "u") -> Event:
     ],
 )
 def test_a_low_lsn_of_a_later_timeline_wins(events: list[Event], expected: list[int]) -> None:
-    rows, _ = fold_keyed(ordered(events, SHAPE), SHAPE, arrow_schema(SHAPE.fields).empty_table(), whole=True)
+    nothing = as_complete(arrow_schema(SHAPE.fields).empty_table())
+    rows, _ = fold_keyed(ordered(events, SHAPE), SHAPE, nothing, whole=True)
     assert rows.column("id").to_pylist() == expected
 
 
@@ -48,7 +49,9 @@ def test_a_manifest_from_before_timelines_is_read_on(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["format"] = 1
     document["tables"]["t"]["applied"] = [9, 1, 2]
+    del document["loading"], document["tables"]["t"]["incomplete"]
     path.write_text(json.dumps(document))
     found = read_manifest(tmp_path)
     assert found is not None
+    assert (found.loading, found.tables["t"].incomplete) == ((), ())
     assert found.tables["t"].applied == Sequence(0, 9, 1, 2)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from confluent_kafka import TopicPartition
+
+from cdcd.errors import ConfigError
 from cdcd.lsn import format_lsn
+from cdcd.spark.cuts import Offsets, loading_of, without_loading
 from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.source import CdcdStreamReader, parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
+from tests.support.nightly import nightly
 from tests.support.waiting import eventually
 
 COLUMNS = [column("id", "int", required=True)]
@@ -30,25 +36,108 @@ def _cuts(topics: TopicsWriter) -> list[int]:
         reader.stop()
 
 
+Batch = tuple[int, list[str]]
+
+
+def _batches(
+    writer: TopicsWriter, start: Offsets | None, **options: str
+) -> tuple[list[Batch], list[Offsets]]:
+    """Return the number of records and the loading tables of each batch; and the offsets between the batches."""
+    options = {"brokers": writer.bootstrap, "prefix": writer.prefix, "maxRows": "1", **options}
+    if start is not None:
+        options["startingOffsets"] = json.dumps(start)
+    reader = CdcdStreamReader(parse_options(options))
+    try:
+        start, found = reader.initialOffset(), []
+        places = [start]
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            rows = [
+                row
+                for part in reader.partitions(start, end)
+                for batch in reader.read(part)
+                for row in batch.to_pylist()
+            ]
+            marks = [row for row in rows if row["topic"].startswith("loading/")]
+            assert all(row["key"] is None and row["value"] is None for row in marks)
+            found.append((len(rows) - len(marks), [row["topic"].removeprefix("loading/") for row in marks]))
+            start = end
+            places.append(end)
+        return found, places
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize("is_short", [True, nightly(False)], ids=["short", "long"])
+def test_a_batch_says_which_tables_are_loading_at_its_end(topics: TopicsWriter, is_short: bool) -> None:
+    """The end of a copy is a batch even without records; a restart begins with the tables that its start has."""
+    items, others = topics.table("items", COLUMNS), topics.table("others", COLUMNS)
+    for number, loading in enumerate([(), (items, others), (others,), (others,)], 1):
+        topics.loading = tuple(table.topic for table in loading)
+        topics.commit(10 * number, topics.change(items, "c", 10 * number, 1, after={"id": number}))
+    topics.commit(50, [])
+    expected = [(1, []), (1, [items.topic, others.topic]), (1, [others.topic]), (1, [others.topic])]
+    _all_readable(topics, 50)
+    found, places = _batches(topics, None, loading="true")
+    assert found == expected
+    end = places[-1]
+    assert loading_of(end) == {others.topic}
+    for number, place in enumerate(places):
+        if number == 2 or not is_short:
+            assert _batches(topics, place, loading="true")[0] == expected[number:]
+    topics.loading = ()
+    topics.commit(60, [])
+    topics.commit(70, [])
+    _all_readable(topics, 70)
+    assert _batches(topics, end, loading="true")[0] == [(0, [])]
+    if is_short:
+        return
+    only_items = _batches(topics, None, loading="true", topics=items.topic)[0]
+    assert only_items == [(1, []), (1, [items.topic]), (1, []), (1, [])]
+    without, places = _batches(topics, None)
+    assert without == [(1, [])] * 4, "other queries see neither the tables nor a batch without records"
+    assert places[-1] == without_loading(end)
+
+
+def test_a_compacted_progress_topic_says_which_tables_are_loading(topics: TopicsWriter) -> None:
+    items = topics.table("items", COLUMNS)
+    topics.loading = (items.topic,)
+    topics.commit(10, topics.change(items, "c", 10, 1, after={"id": 1}))
+    topics.commit(20, [])
+    # The first three offsets are the joining record, the first progress record and the marker.
+    for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 3)]).values():
+        future.result(30)
+    _all_readable(topics, 20)
+    found, places = _batches(topics, None, loading="true")
+    assert found == [(1, [items.topic])]
+    topics.loading = ()
+    topics.commit(30, [])
+    for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 6)]).values():
+        future.result(30)
+    _all_readable(topics, 30)
+    assert _batches(topics, places[-1], loading="true")[0] == [(0, [])]
+
+
 def _commit(topics: TopicsWriter, items: Table) -> None:
     """Write the commits, and wait until their markers are readable."""
     for number in range(1, COMMITS + 1):
         topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
+    _all_readable(topics, COMMITS * 10)
+
+
+def _all_readable(topics: TopicsWriter, last: int) -> None:
+    """Wait until the progress record of the last commit is readable."""
     reader = ProgressReader(topics.bootstrap, {}, topics.progress_topic, Cluster(topics.bootstrap, {}))
     found: set[str] = set()
     try:
         eventually(
-            lambda: (
-                found.update(commit.commit_lsn for commit in reader.read())
-                or format_lsn(COMMITS * 10) in found
-            ),
+            lambda: found.update(commit.commit_lsn for commit in reader.read()) or format_lsn(last) in found,
             "every commit can be read",
         )
     finally:
         reader.close()
 
 
-@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("is_known", [nightly(True), False])
 def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter, is_known: bool) -> None:
     """The limit also holds with records before the first progress record: the joining record and the
     topics record.
@@ -70,6 +159,7 @@ def test_a_hole_before_the_first_progress_record_may_be_a_compacted_record(topic
     assert _cuts(topics) == [COMMITS]
 
 
+@pytest.mark.nightly
 def test_a_hole_after_another_slots_record_may_be_a_compacted_record(topics: TopicsWriter) -> None:
     """The other slot's record stays at the start for ever, so a hole after it may be a compacted record of
     this slot.
@@ -81,3 +171,24 @@ def test_a_hole_after_another_slots_record_may_be_a_compacted_record(topics: Top
     topics.hole()
     _commit(topics, items)
     assert _cuts(topics) == [COMMITS]
+
+
+def test_every_wrong_value_of_an_option_is_named() -> None:
+    options = {
+        "prefix": "shop",
+        "maxRows": "many",
+        "readers": "0",
+        "loading": "yes",
+        "startingOffsets": "latest",
+        "topic": "shop.public.items",
+    }
+    with pytest.raises(ConfigError) as raised:
+        parse_options(options)
+    assert raised.value.problems == (
+        "option topic is unknown - did you mean topics?",
+        "option maxRows has to be a whole number from 1",
+        "option readers has to be a whole number from 1",
+        "option loading has to be true or false",
+        'option startingOffsets has to be earliest or offsets as {"TOPIC": {"0": OFFSET}}',
+        "option brokers is required, or config with the path of the daemon's configuration",
+    )

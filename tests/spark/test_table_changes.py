@@ -15,6 +15,7 @@ ID, NAME = column("id", "int", required=True), column("name", "string")
 NUMBER, STATE, STATUS = column("n", "int"), column("state", "string"), column("status", "string")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("in_one_batch", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_column_that_was_dropped_and_added_again_begins_empty(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
@@ -45,6 +46,7 @@ def test_a_column_that_was_dropped_and_added_again_begins_empty(
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("in_one_batch", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_rows_without_a_key_are_found_when_postgresql_has_filled_a_column(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
@@ -80,6 +82,7 @@ def test_rows_without_a_key_are_found_when_postgresql_has_filled_a_column(
     ]
 
 
+@pytest.mark.nightly
 def test_a_row_without_a_key_that_is_nowhere_is_an_error(
     spark: SparkSession, topics: TopicsWriter, target: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_what_a_mirror_did_not_make_stays_in_its_target(tmp_path: Path) -> None:
     assert all(path.exists() for path in theirs)
 
 
+@pytest.mark.nightly  # the others refuse, too
 def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     spark: SparkSession, topics: TopicsWriter, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
@@ -38,6 +39,13 @@ class TopicsWriter:
         self.slot = b"test"
         self.topics_record: bytes | None = None
         """The next transaction's record of the topics, under a key of its own."""
+        self.loading: tuple[str, ...] = ()
+        """The topics of the tables that are being copied at the following commits."""
+
+    @property
+    def connection(self) -> Connection:
+        """How a reader connects."""
+        return Connection(self.bootstrap, self.prefix, registry=RegistryAccess(self.registry_url))
 
     def _producer(self) -> Producer:
         producer = Producer(
@@ -82,9 +90,8 @@ class TopicsWriter:
                 self.progress_topic, key=self.slot + b"/topics", value=self.topics_record, partition=0
             )
             self.topics_record = None
-        self.producer.produce(
-            self.progress_topic, key=self.slot, value=progress_value(commit_lsn, offsets), partition=0
-        )
+        progress = progress_value(commit_lsn, offsets, loading=self.loading)
+        self.producer.produce(self.progress_topic, key=self.slot, value=progress, partition=0)
         self.producer.commit_transaction(60)
 
     def write(self, records: Iterable[Sent]) -> dict[str, dict[int, int]]:
@@ -122,15 +129,7 @@ class TopicsWriter:
 
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
     """Run the mirror until it has read all records, and open it."""
-    start = partial(
-        mirror,
-        spark,
-        topics.bootstrap,
-        topics.prefix,
-        str(target),
-        registry_url=topics.registry_url,
-        **options,
-    )
+    start = partial(mirror, spark, topics.connection, str(target), **options)
     if failure := run_to_end(start):
         raise failure
     return read_mirror(target)

@@ -440,6 +440,7 @@ def progress_forgets(world: World) -> None:
 
 
 def kafka_away(world: World) -> None:
+    world.daemon.entry = ("-m", "tests.faults.impatient")
     world.daemon.config["sink"]["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
 
 

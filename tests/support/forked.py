@@ -1,7 +1,8 @@
 """Start daemons and commands without a second of imports: a process with all modules imported forks each of them.
 
-In: the command of `Daemon.start` or `Daemon.run`. A command with another module or with other variables than the
-failpoint runs as an ordinary child process.  Out: a process with the interface of `subprocess.Popen`.
+In: the command of `Daemon.start` or `Daemon.run`: cdcd, or a module of `PATCHED`, which starts cdcd with other
+constants. A command with another module or with other variables than the failpoint runs as an ordinary child process.
+Out: a process with the interface of `subprocess.Popen`.
 Invariant: a forked process has no open connections and only its main thread; from `cdcd.cli.main` on it is an
 ordinary daemon. The forked processes end with the forking process, which ends with the test session.
 """
@@ -12,16 +13,21 @@ import gc
 import itertools
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from cdcd import failpoints
 from tests.support.daemon import as_process, environment_without_cdcd, run_as_process
+
+PATCHED = ("tests.faults.hasty", "tests.faults.impatient", "tests.support.quick")
+"""Modules that set constants of modules and then start cdcd: they do the same where all modules are imported."""
 
 
 class Forks:
@@ -39,12 +45,13 @@ class Forks:
         )
 
     def spawn(self, command: list[str], log: IO[bytes], environment: dict[str, str]) -> Any:
-        """Fork `python -m cdcd` with these arguments; start any other command as a child process."""
+        """Fork `python -m cdcd` or a patched one with these arguments; start any other command as a child process."""
         others = {name for name, value in environment.items() if os.environ.get(name) != value}
-        if command[1:3] != ["-m", "cdcd"] or others - {failpoints.VARIABLE}:
+        _, option, module, *arguments = command
+        if option != "-m" or module not in ("cdcd", *PATCHED) or others - {failpoints.VARIABLE}:
             return as_process(command, log, environment)
         crash_at = environment.get(failpoints.VARIABLE, "")
-        return Forked(self, int(self.ask("start", log.name, log.name, crash_at, *command[3:])))
+        return Forked(self, int(self.ask("start", log.name, log.name, crash_at, module, *arguments)))
 
     def run(self, command: list[str], folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
         """Run `python -m cdcd` with these arguments to its end, without cdcd's environment variables."""
@@ -52,7 +59,7 @@ class Forks:
             return run_as_process(command, folder, timeout_s)
         number = next(self._numbers)
         output, errors = (folder / f"command-{number}.{name}" for name in ("out", "err"))
-        ran = Forked(self, int(self.ask("command", str(output), str(errors), "", *command[3:])))
+        ran = Forked(self, int(self.ask("command", str(output), str(errors), "", *command[2:])))
         try:
             status = ran.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -136,9 +143,9 @@ def _serve() -> None:
             if pid == 0:
                 if word == "command":
                     _forget_variables()
-                output, errors, crash_at, *arguments = rest
+                output, errors, crash_at, module, *arguments = rest
                 _crash_at(crash_at)
-                _become(main, output, errors, arguments)
+                _become(main if module == "cdcd" else partial(_run, module), output, errors, arguments)
             ended[pid] = None
             print(pid, flush=True)
             continue
@@ -168,6 +175,11 @@ def _crash_at(at: str) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "hit", None) is passed:
             setattr(module, "hit", hit)  # noqa: B010 - mypy knows no module with this attribute
+
+
+def _run(module: str, arguments: list[str]) -> None:
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__")
 
 
 def _forget_variables() -> None:

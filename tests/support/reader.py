@@ -228,8 +228,16 @@ def assert_tombstones_follow_deletes(events: list[Event]) -> None:
         before[event.topic, event.partition] = event
 
 
+def of_transactions(marks: list[Event]) -> list[Event]:
+    """Return the BEGIN and END records of transactions, without those of snapshots."""
+    return [event for event in marks if not event.value["id"].startswith("snapshot:")]
+
+
 def assert_metadata_counts(events: list[Event], topic: str) -> None:
-    """Assert that `topic` has a BEGIN and an END of each transaction, and that the END counts its records."""
+    """Assert that `topic` has a BEGIN and an END of each transaction, and that the END counts its records.
+
+    The records of snapshots are left out.
+    """
     counted: dict[str, dict[str, set[Any]]] = {}
     for event in events:
         if event.sequence is None or event.op == "r":
@@ -242,10 +250,9 @@ def assert_metadata_counts(events: list[Event], topic: str) -> None:
         if block is not None:
             assert (block["id"], block["total_order"]) == (transaction, source["tx_seq"])
     reported: dict[str, list[Any]] = {}
-    for event in events:
-        if event.topic == topic:
-            assert event.key == {"id": event.value["id"]}
-            reported.setdefault(event.value["id"], []).append(event.value)
+    for event in of_transactions([event for event in events if event.topic == topic]):
+        assert event.key == {"id": event.value["id"]}
+        reported.setdefault(event.value["id"], []).append(event.value)
     assert all([one["status"] for one in pair] == ["BEGIN", "END"] for pair in reported.values())
     ends = {transaction: pair[1] for transaction, pair in reported.items()}
     assert {

@@ -6,10 +6,11 @@ Invariant: a missing artefact is downloaded; an unavailable one is an error, nev
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -129,6 +130,20 @@ def drop_database(server: PostgresServer, name: str) -> None:
     """Drop a database, with the slots and connections that a test left in it."""
     server.start()
     server.drop_database(name)
+
+
+@contextlib.contextmanager
+def filled_database(
+    pg_server: PostgresServers, major: int, statements: Sequence[str]
+) -> Iterator[tuple[PostgresServer, str]]:
+    """Yield a server and a database in which the statements were run; drop the database afterwards."""
+    server, database = pg_server(major), new_database_name()
+    server.create_database(database)
+    try:
+        run_script(server.dsn(database), *statements)
+        yield server, database
+    finally:
+        drop_database(server, database)
 
 
 def run(server: PostgresServer, database: str, *statements: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg2
 
 from cdcd.demo.stack.postgres import PostgresServer
+from tests.support.stack import written_position
 from tests.support.waiting import eventually
 
 _SOCKET = ".s.PGSQL"
@@ -67,6 +68,13 @@ def copy_of(server: PostgresServer, other: PostgresServer) -> None:
     for folder, _, files in os.walk(other.folder):
         for path in (Path(folder), *(Path(folder) / name for name in files)):
             os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def follow(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has replayed everything that the primary has committed."""
+    end_lsn = written_position(primary)
+    replayed = "SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn"
+    eventually(lambda: standby.execute(replayed)[0][0] >= end_lsn, "the standby has replayed the WAL")
 
 
 def promote(standby: PostgresServer) -> None:

@@ -158,7 +158,10 @@ VECTORS: dict[str, list[str]] = {
 """Literals of the types of pgvector."""
 
 
-def random_literals(type_name: str, count: int = 200) -> list[str]:
+RANDOM_LITERALS = 200
+
+
+def random_literals(type_name: str, count: int = RANDOM_LITERALS) -> list[str]:
     """Return random literals; none for a type without a generator."""
     make = _BY_CHANCE.get(type_name)
     dice = random.Random(type_name)
@@ -386,7 +389,7 @@ def _quoted(dice: random.Random) -> str:
     return _text(dice).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def literals(major: int) -> Iterator[tuple[str, list[str]]]:
+def literals(major: int, random_ones: int = RANDOM_LITERALS) -> Iterator[tuple[str, list[str]]]:
     """Yield (declared type, literals) for every type that a column of this major version can have."""
     more = SINCE_14 if major >= 14 else {}
     names = dict.fromkeys((*BY_HAND, *more))
@@ -395,4 +398,4 @@ def literals(major: int) -> Iterator[tuple[str, list[str]]]:
         if major >= 17:
             by_hand += SINCE_17.get(name, ())
         if by_hand:
-            yield name, [*by_hand, *random_literals(name)]
+            yield name, [*by_hand, *random_literals(name, random_ones)]

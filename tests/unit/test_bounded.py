@@ -17,7 +17,6 @@ from cdcd.bounded import MAX_BYTES, json_of, shown, unpacked
 from cdcd.cli.decode import _hex_lines
 from cdcd.config import load
 from cdcd.config.document import MAX_FILE_BYTES
-from cdcd.config.values import MAX_SECRET_BYTES, read_secret_file
 from cdcd.errors import (
     CaptureError,
     CdcdError,
@@ -31,6 +30,7 @@ from cdcd.redaction import clean
 from cdcd.schema import schema_index
 from cdcd.schema.compatibility import level_differences
 from cdcd.schema.schema_index import SchemaIndex, schema_of
+from cdcd.secret_files import MAX_SECRET_BYTES, read_secret_file
 from cdcd.sink.progress import dump
 from cdcd.sink.progress import load as load_progress
 from cdcd.sink.topic_identity import TopicIdentities

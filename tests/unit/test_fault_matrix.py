@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.__main__ import ALONE, selected
 from tests.faults.matrix import NUMBERS, files, main, names, rows
-from tests.faults.test_fault_01_failpoints import FEW_LOADS, LOADS
+from tests.faults.test_fault_01_failpoints import ALL_LOADS, FEW_LOADS, LOADS
 
 
 def test_the_page_has_a_row_for_each_fault() -> None:
@@ -31,7 +31,7 @@ def test_what_ci_leaves_out_of_the_suite_is_what_make_faults_runs() -> None:
     assert 'make faults ARGS="--few' in script
 
 
-@pytest.mark.parametrize("loads", [FEW_LOADS, tuple(LOADS)])
+@pytest.mark.parametrize("loads", [FEW_LOADS, ALL_LOADS])
 def test_each_of_these_files_has_a_part_in_the_selection(loads: tuple[str, ...]) -> None:
     assert {test.split("::")[0] for test in selected(loads)} == set(ALONE)
     assert set(loads) <= set(LOADS)

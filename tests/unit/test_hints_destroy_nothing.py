@@ -16,6 +16,7 @@ DESTROYS = re.compile(
 )
 MAY = {
     ("source/slot.py", "pg_drop_replication_slot"): "the statement, not a hint",
+    ("source/slot.py", "pg_terminate_backend"): "of a session of this daemon that holds its temporary slot",
     ("errors/source.py", "pg_drop_replication_slot"): "of the slot that cdcd reads, after it was copied",
     ("source/error_map.py", "drop it"): "its owner is asked to",
     ("errors/schemas.py", "delete the subject"): "of a topic that this slot owns",

@@ -14,11 +14,11 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 # From the lowest tier up. A package imports packages of lower tiers only, never one of its own tier.
 TIERS = (
     {
-        "big_endian", "bounded", "clock", "failpoints", "frame_layout", "extensions", "lru_cache", "lsn", "redaction",
-        "threads", "version",
+        "big_endian", "bounded", "clock", "failpoints", "frame_layout", "extensions", "lru_cache", "lsn",
+        "property_names", "redaction", "threads", "version",
     },
     {"errors", "waits"},
-    {"model", "findings"},
+    {"model", "findings", "secret_files", "columnar"},
     {"schema", "pgoutput"},
     {"txn", "avro", "ack", "recovery"},
     {"ops"},
@@ -32,15 +32,21 @@ TIERS = (
     {"cli"},
     {"__main__"},
 )  # fmt: skip
-STANDS_ALONE = "spark"  # it uses only the daemon's errors; demo and command line may use it
+STANDS_ALONE = "spark"  # demo and command line may use it
+# It connects with the daemon's own configuration and registry client, and reads the schema topic.
+SHARED_WITH_SPARK = {
+    "columnar", "errors", "extensions", "lsn", "property_names", "redaction", "secret_files", "schema", "registry",
+    "config",
+}  # fmt: skip
 
 LIBRARY_ROOMS = {
     "psycopg2": {"source", "snapshot", "demo"},
     "confluent_kafka": {"sink", "registry", "demo", "spark"},
     "prometheus_client": {"ops"},
     "pyspark": {"spark", "demo"},
+    "pyarrow": {"spark", "columnar", "demo"},
 }
-PURE_ROOMS = {"pgoutput", "txn", "schema", "avro", "ack", "recovery", "model", "lsn", "errors"}
+PURE_ROOMS = {"pgoutput", "txn", "schema", "avro", "ack", "recovery", "model", "lsn", "errors", "columnar"}
 NOT_IN_PURE_ROOMS = {
     "asyncio", "http", "io", "logging", "os", "pathlib", "random", "selectors", "socket", "ssl", "structlog",
     "subprocess", "tempfile", "threading", "time", "urllib",
@@ -120,7 +126,7 @@ def allowed(importer: str, room: str) -> bool:
     if room == importer or room == "version":
         return True
     if importer == STANDS_ALONE:
-        return room in {"errors", "lsn"}
+        return room in SHARED_WITH_SPARK
     if room == STANDS_ALONE:
         return importer in {"demo", "cli", "__main__"}
     return tier_of(room) < tier_of(importer)
@@ -193,6 +199,10 @@ def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> N
         ("lsn", "errors", False),
         ("spark", "model", False),
         ("spark", "sink", False),
+        ("spark", "session", False),
+        ("spark", "registry", True),
+        ("spark", "config", True),
+        ("config", "spark", False),
         ("process", "spark", False),
         ("recovery", "model", True),
         ("recovery", "source", False),

@@ -27,6 +27,7 @@ from cdcd.session.start_checks.server import (
     check_setup,
     check_tables,
 )
+from cdcd.session.start_checks.standby import check_standby
 from cdcd.session.start_checks.topics import check_kafka, check_owners, check_topics, check_transactions
 from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.preflight import connection_failure
@@ -117,6 +118,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("setup", check_setup, ("server",)),
     StartCheck("published", check_published, ("position",)),
     StartCheck("tables", check_tables, ("server",)),
+    StartCheck("standby", check_standby, ("server",), "snapshot_standby", ("snapshot_standby",)),
     StartCheck("owners", check_owners, ("kafka",), "kafka"),
     StartCheck("topics", check_topics, ("kafka",), "kafka"),
     StartCheck("transactional id", check_transactions, ("kafka",), "kafka"),

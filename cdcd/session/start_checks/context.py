@@ -54,6 +54,8 @@ class StartContext:
     create_slot: bool
     report: Report = unreported
     is_first: bool = True
+    is_snapshot_due: bool = True
+    """With `snapshot.mode: always`: the process has yet to begin its snapshot."""
     server: ServerIdentity | None = None
     sink: SinkSettings | None = None
     topics: Topics | None = None
@@ -63,6 +65,8 @@ class StartContext:
     stored: Progress | None = None
     timelines: Timelines | None = None
     verdict: Resume | Snapshot | None = None
+    drops_ahead: bool = False
+    """A new snapshot drops a slot that another consumer has advanced."""
     identities: TopicIdentities | None = None
     tables: list[PublishedTable] | None = None
     schemas: Registry | SchemaTopic | None = None

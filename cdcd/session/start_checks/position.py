@@ -9,6 +9,8 @@ Must not: change anything, fence anybody (F79).
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +30,8 @@ from cdcd.findings import Finding
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
-from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, check_ours, is_anew, verdict
+from cdcd.recovery.new_snapshot import Decision, decide
+from cdcd.recovery.start_decision import Resume, Wanted, check_ours, is_anew
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PATIENCE_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
@@ -75,24 +78,36 @@ def position(known: StartContext) -> Finding:
         if slot is not None and slot.active and not known.may_run:
             check_ours(slot, known.server, known.source.slot)
             raise slot_held(known.source.slot, slot.active_pid)
-        known.verdict = decided(known, known.stored, slot)
+        decision = decided(known, known.stored, slot)
     except OF_THE_SLOT as error:
         if is_final:
             raise
         return _undecided(f"{error.code}: {error.message}", "unknown")
-    summary = _start_summary(known.verdict, known.config)
+    known.verdict = decision.verdict
+    known.drops_ahead = isinstance(decision.halt, SlotAhead)
+    summary = _start_summary(decision, known.config)
     return Finding("ok", "start", summary) if is_final else _undecided(summary, "warn")
 
 
-def decided(known: StartContext, stored: Progress | None, slot: SlotState | None) -> Resume | Snapshot:
-    """Return the verdict of `start_decision` on slot and position. Raises the error that would refuse the start."""
+def decided(
+    known: StartContext, stored: Progress | None, slot: SlotState | None, topics: Iterable[str] = ()
+) -> Decision:
+    """Decide by slot and position where a start begins. Raises the error that would refuse the start.
+
+    `topics`: those that a new snapshot empties; only the decision that is carried out needs them.
+    """
     assert known.server is not None
     assert known.timelines is not None
     if slot is not None and known.may_run:
         slot = replace(slot, active=False)  # a running daemon may hold the slot
-    wanted = replace(wanted_of(known.config), create_slot=known.create_slot)
-    found = verdict(stored, slot, known.server, wanted, known.timelines.left)
-    if stored is not None and isinstance(found, Resume):
+    wanted = replace(
+        wanted_of(known.config),
+        create_slot=known.create_slot,
+        is_due=known.config.snapshot.mode == "always" and known.is_snapshot_due,
+    )
+    now_us = time.time_ns() // 1000
+    found = decide(stored, slot, known.server, wanted, known.timelines, topics, now_us)
+    if stored is not None and isinstance(found.verdict, Resume):
         check_numbers(stored.part, numbered_by(known.config))
     return found
 
@@ -138,7 +153,12 @@ def _holder(known: StartContext) -> list[Finding]:
     return [Finding("ok", "slot", f"slot {known.source.slot} does not exist yet and will be created")]
 
 
-def _start_summary(begin: Resume | Snapshot, config: Config) -> str:
+def _start_summary(decision: Decision, config: Config) -> str:
+    begin = decision.verdict
+    if decision.halt is not None:
+        return f"creates the slot again and takes a new snapshot, because of {decision.halt}"
+    if decision.new_snapshot is not None:
+        return "creates the slot again and takes a new snapshot (snapshot.mode: always)"
     if isinstance(begin, Resume):
         return f"continues from {format_lsn(begin.start_lsn)}"
     if not config.snapshot.copies_tables:
@@ -156,7 +176,6 @@ def wanted_of(config: Config) -> Wanted:
     return Wanted(
         slot=config.source.slot.name,
         create_slot=config.source.slot.create,
-        snapshot=config.snapshot.copies_tables,
+        mode=config.snapshot.mode,
         two_phase=config.source.protocol.two_phase,
-        snapshot_only=config.snapshot.mode == "initial_only",
     )

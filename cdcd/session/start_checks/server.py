@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 
-from cdcd.findings import CORRECT_FIRST, Finding
+from cdcd.errors import SourceSetup
+from cdcd.findings import CORRECT_FIRST, Finding, failure
 from cdcd.recovery.start_decision import Snapshot, is_anew
+from cdcd.session.snapshot_copy import copied_table
 from cdcd.session.start_checks.binary_columns import as_reason, text_columns
 from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.exact_keys import inexact_keys
+from cdcd.snapshot.condition import check_condition
 from cdcd.source.catalog import Catalog
+from cdcd.source.connection import translated
 from cdcd.source.identity import identify
 from cdcd.source.preflight import publication_findings, server_findings, setup_findings, table_findings
 from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
@@ -72,12 +76,27 @@ def check_tables(known: StartContext) -> list[Finding]:
         name = quote_identifier(known.source.publications[0])
         hint = f"ALTER PUBLICATION {name} ADD TABLE schema.table"
         findings.append(Finding("warn", "publication", "the publications have no tables", hint))
+    if known.is_anew:
+        findings += _conditions(known, tables)
     if known.config.source.protocol.binary:
         findings += _binary(known, tables)
     catalog = Catalog(known.source)
     with contextlib.closing(catalog):
         findings += inexact_keys(tables, catalog, policies)
     return findings or [Finding("ok", "tables", f"{len(tables)} tables are published")]
+
+
+def _conditions(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:
+    """Let the server check the conditions of snapshot.overrides, of all tables."""
+    findings = []
+    with known.sql().cursor() as cursor:
+        for table in known.config.snapshot.selection().chosen(map(copied_table, tables)):
+            try:
+                with translated():
+                    check_condition(cursor, table)
+            except SourceSetup as error:
+                findings.append(failure(f"table {table.title}", error))
+    return findings
 
 
 def _binary(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:

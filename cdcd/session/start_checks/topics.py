@@ -6,7 +6,7 @@ Must not: make or alter a topic (F79).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from cdcd.config import Config
 from cdcd.errors import CdcdError
@@ -16,7 +16,7 @@ from cdcd.session.start_checks.context import StartContext
 from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_ownership import TopicOwnership
-from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES
+from cdcd.sink.topics import DEAD_LETTER_PROPERTIES, PROGRESS_PROPERTIES, SCHEMA_PROPERTIES, Topics
 from cdcd.sink.transactional_id import check_transactional_id
 from cdcd.source.key_check import record_key
 from cdcd.source.publication_catalog import PublishedTable
@@ -83,6 +83,19 @@ def table_topics(known: StartContext, refused: list[Finding]) -> dict[str, Publi
     return topic_names(known.config, known.tables or (), known.server.version_num, refused)
 
 
+def topics_with_rows(topics: Topics, names: Collection[str]) -> list[str]:
+    """Return those of the topics that exist, each with its later versions (`registry.incompatible: new_topic`)."""
+    found: list[str] = []
+    version = 1
+    while names:
+        versions = {f"{name}.v{version}" if version > 1 else name: name for name in names}
+        there = topics.partitions(list(versions))
+        found += there
+        names = [versions[name] for name in there]
+        version += 1
+    return found
+
+
 def own_topic_properties(config: Config) -> dict[str, Mapping[str, str]]:
     """Return the topics of cdcd's own records, which have one partition each, with their settings."""
     own = {config.progress_topic: PROGRESS_PROPERTIES}
@@ -112,7 +125,7 @@ def check_owners(known: StartContext) -> list[Finding]:
     `Topics.ensure` checks a topic that is not known yet, before it creates the topic.
     """
     assert known.ownership is not None
-    if _drops_what_it_never_made(known):
+    if _may_drop_anothers_slot(known):
         assert known.server is not None
         known.ownership.refuse_slot_of_another(known.server.system_identifier, known.server.database)
     known.shared = shared = known.ownership.refuse_owned(written_topics(known))
@@ -121,14 +134,17 @@ def check_owners(known: StartContext) -> list[Finding]:
     return [Finding("ok", "owners", "no other slot writes to these topics")]
 
 
-def _drops_what_it_never_made(known: StartContext) -> bool:
-    """Whether an interrupted start would recreate the slot although no record says that it had created one."""
+def _may_drop_anothers_slot(known: StartContext) -> bool:
+    """Whether a start would recreate a slot that another daemon may read.
+
+    No record says that cdcd has created the slot, or another consumer has advanced it.
+    """
     begin, stored = known.verdict, known.stored
     return (
         isinstance(begin, Snapshot)
         and begin.drop_slot
         and stored is not None
-        and not stored.identity.slot_lsn
+        and (known.drops_ahead or not stored.identity.slot_lsn)
     )
 
 

@@ -28,7 +28,10 @@ SAME_PROCESS_S = 1.0
 def truthful(
     lags: Sequence[Lag], transactions: Sequence[Transaction], committed: Sequence[Progress], point: int | None
 ) -> Iterator[Finding]:
-    """(k) Each lag is between its lower and its upper bound. `point`: the snapshot's consistent point."""
+    """(k) Each lag is between its lower and its upper bound. `point`: the latest snapshot's consistent point.
+
+    A transaction before it may be in copied rows completely: then the stream writes nothing of it.
+    """
     if not lags:
         yield Finding("k", "there are no samples of the lag metrics")
     truth = _Truth(lags, transactions, committed, point or 0)

@@ -1,5 +1,7 @@
 """(j) The stream begins where the snapshot ends: no gap between them, and no change in both. Pure.
 
+(c) An attempt after an interruption copies no complete table again.
+
 In: a block, the tables before it.  Out: the snapshot's consistent points; findings.
 """
 
@@ -62,3 +64,42 @@ def joined(
     ]
     if early:
         yield Finding("j", f"{early[0]}: in the stream, although before its point in {point}")
+
+
+def complete_at(
+    records: Sequence[Progress], names: Mapping[int, str]
+) -> Iterator[tuple[dict[str, int], int]]:
+    """Yield, for each snapshot in the records, at which point each table was complete, and the last attempt's point.
+
+    A record without a list of tables begins a snapshot of all tables.
+    """
+    seen: set[int] = set()
+    complete: dict[str, int] = {}
+    last_lsn = 0
+    for record in records:
+        if record.phase != "snapshot" or record.pending is None:
+            if complete:
+                yield complete, last_lsn
+            seen, complete, last_lsn = set(), {}, 0
+            continue
+        seen |= record.pending
+        last_lsn = record.copy_lsn
+        for relid in seen - record.pending:
+            complete.setdefault(names[relid], record.copy_lsn)
+    if complete:
+        yield complete, last_lsn
+
+
+def copied_once(block: Block) -> Iterator[Finding]:
+    """(c) A table that a progress record has as complete is neither copied nor emptied by a later attempt."""
+    for complete, last_lsn in complete_at(block.progress, block.names):
+        for name, point_lsn in complete.items():
+            again = [
+                one
+                for one in block.events
+                if one.table == name and one.is_snapshot and point_lsn < one.commit_lsn + 1 <= last_lsn
+            ]
+            if again:
+                yield Finding(
+                    "c", f"{name} was complete at {point_lsn}, and {len(again)} records of it follow"
+                )

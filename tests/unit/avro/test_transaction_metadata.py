@@ -9,7 +9,13 @@ import fastavro
 import pytest
 
 from cdcd.avro.transaction import NULL, TransactionContext
-from cdcd.avro.transaction_metadata import encode_metadata, metadata_key_schema, metadata_value_schema
+from cdcd.avro.transaction_metadata import (
+    Place,
+    encode_metadata,
+    encode_snapshot_metadata,
+    metadata_key_schema,
+    metadata_value_schema,
+)
 from cdcd.model import POSTGRES_EPOCH_US, Record, TransactionInfo
 from cdcd.schema.envelope import transaction_schema
 
@@ -23,10 +29,11 @@ def context(*, has_block: bool) -> TransactionContext:
     )
 
 
+PLACE = Place(topic="shop.transaction", partitions=6, key_schema_id=7, value_schema_id=8)
+
+
 def record(tx: TransactionContext, *, is_end: bool) -> Record:
-    return encode_metadata(
-        tx, is_end=is_end, topic="shop.transaction", partitions=6, key_schema_id=7, value_schema_id=8
-    )
+    return encode_metadata(tx, PLACE, is_end=is_end)
 
 
 def read(data: bytes | None, schema: dict[str, Any], schema_id: int) -> Any:
@@ -63,6 +70,30 @@ def test_begin_and_end_have_one_id_one_partition_and_the_counts() -> None:
             {"data_collection": "public.b", "event_count": 1},
             {"data_collection": "message", "event_count": 1},
         ],
+        **common,
+    }
+
+
+def test_the_snapshot_of_a_table_has_the_same_form_with_an_id_of_its_own() -> None:
+    tx = context(has_block=False)
+    begin, end = (
+        encode_snapshot_metadata(tx, PLACE, table="public.a", rows=rows, now_ms=77, name=None)
+        for rows in (None, 5)
+    )
+    name = f"snapshot:{0x1_0000_0020}:public.a"
+    assert (begin.key, begin.partition) == (end.key, end.partition)
+    assert read(begin.key, metadata_key_schema(), 7) == {"id": name}
+    common = {"id": name, "ts_ms": 77, "timeline": 3, "commit_lsn": 0x1_0000_0020}
+    assert read(begin.value, metadata_value_schema(), 8) == {
+        "status": "BEGIN",
+        "event_count": None,
+        "data_collections": None,
+        **common,
+    }
+    assert read(end.value, metadata_value_schema(), 8) == {
+        "status": "END",
+        "event_count": 5,
+        "data_collections": [{"data_collection": "public.a", "event_count": 5}],
         **common,
     }
 

@@ -8,6 +8,7 @@ from cdcd.errors import ConfigError
 from tests.bench.__main__ import ITEMS, chosen
 from tests.bench.backlog import statement_of
 from tests.bench.cases import CASES, Case
+from tests.bench.copying import COPIES
 
 
 def test_names_are_chosen_by_pattern_in_the_table_s_order() -> None:
@@ -32,3 +33,13 @@ def test_a_transaction_writes_its_own_rows() -> None:
     )
     assert statement_of(CASES["topics-500"], "insert").startswith("INSERT INTO spread ")
     assert statement_of(CASES["tables-100"], "insert").startswith("INSERT INTO t0 ")
+
+
+@pytest.mark.parametrize(
+    ("share", "tables", "rows"), [(0.1, 200, 2_000), (0.0001, 2, 20), (1.0, 2_000, 20_000)]
+)
+def test_a_case_of_many_tables_has_fewer_tables_at_a_smaller_scale(
+    share: float, tables: int, rows: int
+) -> None:
+    scaled = COPIES["snapshot-2000"].scaled(share)
+    assert (scaled.tables, scaled.rows) == (tables, rows)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from cdcd.cli.check import as_text, has_failed
+import pytest
+
+from cdcd.cli.check import as_text, has_failed, unverified
+from cdcd.config import Config
 from cdcd.findings import Finding
 
 FINDINGS = [
@@ -27,3 +30,25 @@ def test_findings_are_aligned_and_each_complaint_says_what_mends_it() -> None:
 def test_only_a_fail_fails() -> None:
     assert has_failed(FINDINGS)
     assert not has_failed(FINDINGS[:2])
+
+
+@pytest.mark.parametrize(
+    ("dsn", "standby", "warned"),
+    [
+        ("postgresql://db/shop", "postgresql://standby/shop", ["source.dsn", "snapshot.from"]),
+        ("postgresql://db/shop?sslmode=verify-full", "postgresql://standby/shop", ["snapshot.from"]),
+        ("postgresql://localhost/shop", "postgresql://standby/shop?sslmode=verify-ca", []),
+        ("postgresql://localhost/shop", None, []),
+    ],
+)
+def test_a_server_whose_certificate_is_not_verified_is_named(
+    dsn: str, standby: str | None, warned: list[str]
+) -> None:
+    config = Config(
+        name="shop",
+        source={"dsn": dsn},
+        sink={"bootstrap_servers": "kafka:9092"},
+        registry={"url": "http://registry"},
+        snapshot={"from": standby},
+    )
+    assert [one.subject for one in unverified(config)] == warned

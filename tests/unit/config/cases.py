@@ -492,6 +492,20 @@ CASES: tuple[Wrong, ...] = (
         ("snapshot.workers: must be at least 1, found 0 (from prod.yaml:5)",),
     ),
     Wrong(
+        "a topic of signals that Kafka refuses",
+        _with("snapshot: {signals: {topic: 'a b'}}"),
+        (
+            "snapshot.signals.topic: a topic's name is 1 to 249 of letters, digits, '.', '_' and '-' (from prod.yaml:5)",
+        ),
+    ),
+    Wrong(
+        "a topic of signals that cdcd writes to",
+        _with("snapshot: {signals: {topic: shop.__progress}}"),
+        (
+            "snapshot: signals.topic: shop.__progress is written by cdcd itself (from prod.yaml:5) - choose another topic",
+        ),
+    ),
+    Wrong(
         "admin port",
         _with("admin: {port: 70000}"),
         ("admin.port: must be at most 65535, found 70000 (from prod.yaml:5)",),

@@ -10,8 +10,9 @@ import pytest
 
 from cdcd.config import load
 from cdcd.config.sample import effective_yaml
-from cdcd.config.values import Secret, is_secret_property
+from cdcd.config.values import Secret
 from cdcd.errors import ConfigError
+from cdcd.property_names import is_secret_property
 from cdcd.redaction import clean
 from cdcd.registry.settings import client_properties
 
@@ -137,6 +138,7 @@ def test_a_secret_hides_in_every_form_of_text() -> None:
         ("sasl.username", False),
         ("ssl.key.location", False),
         ("sasl.oauthbearer.token.endpoint.url", False),
+        ("bearer.auth.credentials.source", False),
         ("linger.ms", False),
     ],
 )

@@ -19,6 +19,8 @@ from cdcd.errors import (
     SourceStandby,
     SourceUnavailable,
     SpillFull,
+    StandbyUnavailable,
+    StandbyUnusable,
     TopicMissing,
 )
 from cdcd.monitoring.retry_waits import room_below, waits_for
@@ -152,6 +154,8 @@ async def test_a_look_finds_out_who_it_is_and_one_that_fails_shows_nobody() -> N
         (SlotActive("held"), "slot_held"),
         (SourceStandby("standby"), "promotion"),
         (SourceUnavailable("gone"), "source"),
+        (StandbyUnavailable("gone"), "snapshot_standby"),
+        (StandbyUnusable("an operator's"), None),
         (SinkUnavailable("gone"), "kafka"),
         (RegistryUnavailable("gone"), "registry"),
         (SnapshotStale("begun again"), None),

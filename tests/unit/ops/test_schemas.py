@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
+import structlog
 
 from cdcd.ops import schemas
 from cdcd.ops.admin import AdminServer
@@ -89,6 +90,23 @@ async def test_a_body_of_anything(url: str, body: bytes, headers: dict[str, str]
         session.post(f"{url}/subjects/shop-value", data=body, headers=headers) as answer,
     ):
         assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", b"Content-Length: 9\r\n\r\n{"],
+    ids=["a chunk that is none", "half a body"],
+)
+async def test_a_body_that_is_cut_or_no_http_is_no_failure_of_the_page(url: str, rest: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    writer.write(b"POST /subjects/shop-value HTTP/1.1\r\nHost: localhost\r\n" + rest)
+    with structlog.testing.capture_logs() as log:
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/subjects") as answer:
+            assert answer.status == 200
+    assert "admin_page_failed" not in {line["event"] for line in log}
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

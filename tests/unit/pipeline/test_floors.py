@@ -33,23 +33,6 @@ def test_a_change_below_its_tables_floor_is_dropped(commit_lsn: int, dropped: se
 
 def test_without_floors_nothing_is_dropped() -> None:
     assert not Floors().concern(0)
-    assert Floors().state_at(0) is None
-
-
-def test_the_progress_record_has_the_floors_until_they_are_passed() -> None:
-    floors = Floors(COPY)
-    assert floors.state_at(499) == COPY
-    assert floors.state_at(500) == CopyState((), {2: 600}, 600)
-    assert floors.state_at(599) == CopyState((), {2: 600}, 600)
-    assert floors.state_at(600) is None
-    assert floors.state_at(600) is None
-
-
-def test_the_point_of_a_copy_that_has_no_floor_is_kept_until_it_is_passed() -> None:
-    """An incomplete attempt has written rows at its point: a server whose WAL ends before it is behind (F62)."""
-    floors = Floors(CopyState((), {}, 600))
-    assert floors.state_at(599) == CopyState((), {}, 600)
-    assert floors.state_at(600) is None
 
 
 @pytest.mark.parametrize("xid", [None, 7])

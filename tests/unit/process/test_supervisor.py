@@ -8,6 +8,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from cdcd.errors import (
     PublicationMissing,
     SinkFenced,
     SlotActive,
+    SlotDroppedByWalGuard,
     SlotLost,
     SnapshotStale,
     SourceUnavailable,
@@ -51,6 +53,7 @@ class Sessions:
         self.endings = list(endings)
         self.started = 0
         self.last_error: list[CdcdError | None] = []
+        self.snapshot_due: list[bool] = []
 
     def __call__(
         self,
@@ -63,11 +66,21 @@ class Sessions:
         limits: object,
         stale: StaleTables,
         _crashes: object,
+        is_snapshot_due: bool,
+        _commands: object,
     ) -> Ending:
         self.last_error.append(last_error)
+        self.snapshot_due.append(is_snapshot_due)
         ending = self.endings[min(self.started, len(self.endings) - 1)]
         self.started += 1
         return Ending(ending, stop)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """An ending: the session fails with this error after it began to copy."""
+
+    error: CdcdError
 
 
 @dataclass(frozen=True)
@@ -93,8 +106,12 @@ class Closing:
 
 
 class Ending:
-    has_streamed = has_advanced = False
+    has_streamed = has_advanced = has_begun_copy = False
     asked_us = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.has_streamed or self.has_begun_copy
 
     def __init__(self, ending: object, stop: asyncio.Event) -> None:
         self.durable_lsn = ending.lsn if isinstance(ending, Durable) else 0
@@ -110,6 +127,9 @@ class Ending:
             raise self.ending.error
         if isinstance(self.ending, Advanced):
             self.has_advanced = True
+            raise self.ending.error
+        if isinstance(self.ending, Copied):
+            self.has_begun_copy = True
             raise self.ending.error
         if isinstance(self.ending, Durable):
             raise self.ending.error
@@ -127,12 +147,13 @@ class Ending:
 
 
 class Daemon:
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, mode: str) -> None:
         self.sessions = sessions
         self.status = Status(Metrics("1", with_process=False), name="shop", slot="slot")
-        config: Any = None  # the supervisor only passes it and the schemas to the session
+        config: Any = SimpleNamespace(snapshot=SimpleNamespace(mode=mode))
+        schemas: Any = None  # the supervisor only passes them to the session
         publications = PublicationMonitor(("pub",), self.status.metrics, halts_at_removal=False)
-        self.supervisor = Supervisor(config, self.status, config, publications)
+        self.supervisor = Supervisor(config, self.status, schemas, publications)
         self.task = asyncio.ensure_future(self.supervisor.run())
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -149,10 +170,12 @@ class Daemon:
 
 
 @contextlib.asynccontextmanager
-async def daemon(monkeypatch: pytest.MonkeyPatch, *endings: object) -> AsyncIterator[Daemon]:
+async def daemon(
+    monkeypatch: pytest.MonkeyPatch, *endings: object, mode: str = "initial"
+) -> AsyncIterator[Daemon]:
     sessions = Sessions(*endings)
     monkeypatch.setattr(supervisor_module, "Session", sessions)
-    one = Daemon(sessions)
+    one = Daemon(sessions, mode)
     try:
         yield one
     finally:
@@ -255,7 +278,7 @@ class Knotted(Ending):
             raise
 
 
-async def test_what_a_session_held_is_let_go_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_session_held_is_released_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 35: a Kafka client that waits for garbage collection still uses threads and file descriptors."""
     held: list[weakref.ref[Ending]] = []
     alive: list[int] = []
@@ -429,3 +452,50 @@ async def test_what_is_found_while_it_is_halted_changes_nothing(monkeypatch: pyt
         assert SlotLost.code in one.status.page()["reason"]
         one.supervisor.retry.set()
         await one.until(lambda: one.sessions.started == 2)
+
+
+@pytest.mark.parametrize("mode", ["when_needed", "always"])
+async def test_the_next_start_decides_whether_a_lost_slot_needs_a_new_snapshot(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A halt that the decision of a start raises is final: that start has decided against a snapshot."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    lost = SlotLost("gone")
+    async with daemon(monkeypatch, Streamed(lost), Streamed(lost), lost, mode=mode) as one:
+        await one.until(lambda: one.state == "halted")
+        assert one.sessions.started == 3
+
+
+async def test_a_slot_that_is_lost_again_and_again_without_an_advance_halts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    async with daemon(monkeypatch, Copied(SlotLost("gone")), mode="when_needed") as one:
+        await one.until(lambda: one.state == "halted")
+        assert one.sessions.started == 3
+
+
+async def test_a_slot_that_the_wal_guard_drops_needs_a_new_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a session runs at that time, or the daemon waits for the next try."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda _tries, _chance: 60.0)
+    async with daemon(monkeypatch, STREAM, STREAM, mode="when_needed") as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.supervisor.fail_session(SlotDroppedByWalGuard("too much WAL"))
+        await one.until(lambda: one.state == "backoff")
+        one.supervisor.fail_session(SlotDroppedByWalGuard("more WAL"))
+        await one.until(lambda: "more WAL" in str(one.status.page()["reason"]))
+        assert one.state == "backoff"
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+
+
+async def test_a_process_takes_one_snapshot_with_mode_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one for each session: it is due until a session has begun to copy."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    gone = SourceUnavailable("gone")
+    async with daemon(monkeypatch, gone, Copied(gone), Streamed(gone), STREAM, mode="always") as one:
+        await one.until(lambda: one.sessions.started == 4)
+        assert one.sessions.snapshot_due == [True, True, False, False]
+    async with daemon(monkeypatch, gone, STREAM, mode="when_needed") as one:
+        await one.until(lambda: one.sessions.started == 2)
+        assert one.sessions.snapshot_due == [False, False]

@@ -26,7 +26,7 @@ class Parts:
         self.open_streams, self.in_transaction, self.aborted = 1, True, 0
         self.oldest_prepared = None
         self.prepared_before = SimpleNamespace(undecided=frozenset())
-        self.streaming = Streaming(self, self, self, self, _Status(self.asked))  # type: ignore[arg-type]
+        self.streaming = Streaming(self, self, self, self, _Status(self.asked), asyncio.Lock())  # type: ignore[arg-type]
 
     async def read(self) -> list[Any]:
         if not self._reads:

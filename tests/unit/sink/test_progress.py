@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import (
+    BlockingCopyState,
+    CopyState,
+    Gap,
+    PartPosition,
+    PreparedBefore,
+    Progress,
+    SourceIdentity,
+    TableCopyState,
+)
 from cdcd.sink.progress import dump, key_of, load
 
 PROGRESS = Progress(
@@ -93,6 +102,84 @@ def test_a_record_of_the_first_format_is_read() -> None:
             {"copy": {"pending": [17, 16], "floors": {"9": "0/400", "18": "0/500"}, "point_lsn": "0/500"}},
         ),
         (
+            replace(
+                PROGRESS,
+                copy=CopyState(
+                    point_lsn=0x500,
+                    blocking={
+                        18: BlockingCopyState("shop.public.log", "id > 5", empties=True),
+                        9: BlockingCopyState("shop.public.big", has_failed=True),
+                    },
+                ),
+            ),
+            {
+                "copy": {
+                    "pending": [],
+                    "floors": {},
+                    "point_lsn": "0/500",
+                    "blocking": {
+                        "18": {"topic": "shop.public.log", "empties": True, "where": "id > 5"},
+                        "9": {"topic": "shop.public.big", "has_failed": True},
+                    },
+                }
+            },
+        ),
+        (
+            replace(
+                PROGRESS,
+                copy=CopyState(
+                    point_lsn=0x500,
+                    tx_seq=7,
+                    signals_at=3,
+                    tables={
+                        18: TableCopyState(
+                            "shop.public.orders",
+                            ("5", "b"),
+                            read_again={b"\x00\xff": ("1", "ä"), b"k": ("2", "")},
+                            where="id > 5",
+                            is_paused=True,
+                            partitions=("19:700",),
+                            key=("id", "name"),
+                            began_lsn=0x4FF,
+                            began_as="public.orders",
+                            rows=12,
+                        ),
+                        9: TableCopyState(
+                            "shop.public.big", ("0/9/64/",), is_by_blocks=True, is_scanned=True
+                        ),
+                    },
+                ),
+            ),
+            {
+                "copy": {
+                    "pending": [],
+                    "floors": {},
+                    "point_lsn": "0/500",
+                    "tx_seq": 7,
+                    "signals_at": 3,
+                    "tables": {
+                        "18": {
+                            "topic": "shop.public.orders",
+                            "after": ["5", "b"],
+                            "is_paused": True,
+                            "read_again": [["AP8=", "1", "ä"], ["aw==", "2", ""]],
+                            "where": "id > 5",
+                            "partitions": ["19:700"],
+                            "key": ["id", "name"],
+                            "began": ["0/4FF", "public.orders"],
+                            "rows": 12,
+                        },
+                        "9": {
+                            "topic": "shop.public.big",
+                            "after": ["0/9/64/"],
+                            "is_by_blocks": True,
+                            "is_scanned": True,
+                        },
+                    },
+                }
+            },
+        ),
+        (
             replace(PROGRESS, identity=replace(PROGRESS.identity, timeline_lsn=0x400)),
             {"timeline_lsn": "0/400"},
         ),
@@ -153,6 +240,47 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("copy", {"pending": [], "floors": {"x": "0/5"}, "point_lsn": "0/5"}),
         ("copy", {"pending": [], "floors": {"7": 5}, "point_lsn": "0/5"}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": 5}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "later": 1}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tx_seq": -1}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "signals_at": True}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": []}),
+        *(
+            ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": {relid: table}})
+            for relid, table in (
+                ("x", {"topic": "t"}),
+                ("0", {"topic": "t"}),
+                ("7", []),
+                ("7", {}),
+                ("7", {"topic": 5}),
+                ("7", {"topic": "t", "later": 1}),
+                ("7", {"topic": "t", "after": []}),
+                ("7", {"topic": "t", "after": [5]}),
+                ("7", {"topic": "t", "is_scanned": 1}),
+                ("7", {"topic": "t", "is_scanned": False}),
+                ("7", {"topic": "t", "read_again": {}}),
+                ("7", {"topic": "t", "read_again": [["AP8="]]}),
+                ("7", {"topic": "t", "read_again": [["?", "1"]]}),
+                ("7", {"topic": "t", "where": 5}),
+                ("7", {"topic": "t", "partitions": "19"}),
+                ("7", {"topic": "t", "began": ["0/5"]}),
+                ("7", {"topic": "t", "began": ["x", "t"]}),
+                ("7", {"topic": "t", "began": ["0/5", 5]}),
+                ("7", {"topic": "t", "rows": -1}),
+            )
+        ),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "blocking": []}),
+        *(
+            ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "blocking": {relid: table}})
+            for relid, table in (
+                ("x", {"topic": "t"}),
+                ("7", []),
+                ("7", {}),
+                ("7", {"topic": 5}),
+                ("7", {"topic": "t", "later": 1}),
+                ("7", {"topic": "t", "where": 5}),
+                ("7", {"topic": "t", "empties": False}),
+            )
+        ),
         ("later", 1),
         ("prepared_before", None),
         ("prepared_before", {"until_lsn": "0/5"}),

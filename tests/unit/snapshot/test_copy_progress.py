@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cdcd.ack.group import CommitPosition
-from cdcd.model import CopyState
+from cdcd.model import CopyState, TableCopyState
 from cdcd.snapshot.copy_progress import CopyProgress
+from cdcd.snapshot.units import Blocks, CopiedTable, CopyUnit, joined
 
 
 def first_attempt() -> CopyProgress:
@@ -39,7 +40,9 @@ def test_at_the_end_the_stream_begins_and_the_first_attempt_has_no_floors() -> N
     progress = first_attempt()
     for relid in (1, 2, 3):
         progress.complete(relid)
-    assert progress.done() == CommitPosition(499, 500, 9, 0, "streaming", ())
+    progress.tx_seq = 12
+    copied = CopyState((), {}, 500, tx_seq=12)  # until the stream has passed the point
+    assert progress.done() == CommitPosition(499, 500, 9, 0, "streaming", (), copy=copied)
 
 
 def test_a_later_attempt_begins_the_stream_at_the_first_point_and_has_floors() -> None:
@@ -71,3 +74,81 @@ def test_a_position_is_not_changed_by_what_is_copied_after_it() -> None:
     progress.complete(1)
     assert before.copy == CopyState((1, 2, 3), {}, 500)
     assert before.snapshot_tables == ()
+
+
+def units(relid: int, *blocks: Blocks, has_key: bool = True) -> list[CopyUnit]:
+    table = CopiedTable(relid, "s", "t", ("id",), None, is_partitioned=False, has_key=has_key)
+    return [CopyUnit(table, number, None, one.condition, one) for number, one in enumerate(blocks)]
+
+
+RANGES = [Blocks(0, 9, 0, 16), Blocks(0, 9, 16, 32), Blocks(0, 9, 32, 48), Blocks(0, 9, 48, None)]
+
+
+def test_what_is_left_of_a_large_table_with_a_key_is_known_by_its_blocks() -> None:
+    progress = first_attempt()
+    large, keyless, small = (
+        units(1, *RANGES),
+        units(2, *RANGES, has_key=False),
+        units(3, Blocks(0, 8, 0, None)),
+    )
+    progress.plan([*large, *keyless, *small], {})
+    progress.complete_units([large[1], keyless[1], small[0]], "topic")
+    left = TableCopyState("topic", ("0/9/0/16", "0/9/32/"), is_by_blocks=True)
+    assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
+    progress.complete_units([large[2], large[0]], "topic")
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
+    progress.complete(1)
+    assert progress.so_far().copy == CopyState((2, 3), {}, 500)
+
+
+def test_an_incremental_snapshot_continues_a_table_from_which_ranges_are_left() -> None:
+    """The other tables are copied in a later snapshot, before the stream."""
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    progress = CopyProgress(
+        point_lsn=800,
+        stream_lsn=500,
+        written_commit_lsn=0,
+        since_us=7,
+        before_us=7,
+        begun_topics=("topic", "other"),
+        before=CopyState((1, 2), {}, 500, tables={1: left}),
+    )
+    progress.continue_later([1])
+    progress.to_copy([2])
+    assert progress.so_far().copy == CopyState((2,), {}, 800, tables={1: left})
+    progress.complete(2)
+    assert progress.done().copy == CopyState((), {2: 800}, 800, tables={1: left})
+
+
+def test_a_table_that_is_copied_again_has_no_ranges_left() -> None:
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    progress = CopyProgress(
+        point_lsn=800,
+        stream_lsn=500,
+        written_commit_lsn=0,
+        since_us=7,
+        before_us=7,
+        begun_topics=("topic",),
+        before=CopyState((1,), {}, 500, tables={1: left}),
+    )
+    progress.to_copy([1])
+    assert progress.so_far().copy == CopyState((1,), {}, 800)
+
+
+def test_a_range_of_a_later_snapshot_gives_its_table_a_floor() -> None:
+    progress = CopyProgress(
+        point_lsn=800, stream_lsn=500, written_commit_lsn=0, since_us=7, before_us=7, begun_topics=()
+    )
+    progress.to_copy([1])
+    large = units(1, *RANGES)
+    progress.plan(large, {1: ("19:700",)})
+    progress.complete_units(large[:1], "topic")
+    left = TableCopyState("topic", ("0/9/16/",), is_by_blocks=True, partitions=("19:700",))
+    assert progress.so_far().copy == CopyState((1,), {1: 800}, 800, tables={1: left})
+
+
+def test_ranges_are_joined_where_they_follow_each_other_in_one_file() -> None:
+    assert joined([RANGES[3], RANGES[0], RANGES[2]]) == [Blocks(0, 9, 0, 16), Blocks(0, 9, 32, None)]
+    assert joined([Blocks(3, 9, 0, 16), Blocks(4, 8, 16, 32)]) == [Blocks(3, 9, 0, 16), Blocks(4, 8, 16, 32)]
+    assert [Blocks.parse(one.text) for one in RANGES] == RANGES

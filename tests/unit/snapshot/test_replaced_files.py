@@ -38,3 +38,11 @@ def test_whatever_is_not_proven_is_stale() -> None:
         fate = fate_of([ReplacedFile(is_own, is_empty, may_be_anothers, sees_rows)])
         is_proven = is_empty or (is_own and sees_rows and not may_be_anothers)
         assert (fate is not Fate.STALE) == is_proven
+
+
+def test_a_snapshot_of_a_standby_proves_nothing_for_a_file_with_rows() -> None:
+    """VACUUM FULL on the primary omits rows that only the standby's snapshot sees."""
+    assert fate_of([], is_standby=True) is Fate.SAME
+    assert fate_of([EMPTY], is_standby=True) is Fate.EMPTIED
+    for files in ([KEPT], [KEPT, EMPTY], [SWAPPED]):
+        assert fate_of(files, is_standby=True) is Fate.STALE

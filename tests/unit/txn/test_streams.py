@@ -12,6 +12,7 @@ from cdcd.model import Control, Item, RowBatch, TransactionBatch, TransactionInf
 from cdcd.pgoutput import messages as m
 from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
 from cdcd.txn.events import (
+    LogicalMessage,
     RelationSeen,
     Rows,
     TransactionBegun,
@@ -130,6 +131,18 @@ def test_a_logical_message_is_not_taken_from_a_stream(assembler: Assembler) -> N
     rows = segment(7, wire.relation("id", xid=7), wire.rows("1", xid=71))
     with pytest.raises(UnsafeStreaming, match="xid=7"):
         wire.feed(assembler, *rows, *segment(7, wire.message(True, 7), first=False))
+
+
+def test_a_streamed_message_that_is_no_data_is_left_out(assembler: Assembler) -> None:
+    """The message by which cdcd has the server write its WAL. With a content or another prefix, it is a user's."""
+    flush = wire.message(True, 7, b"", "cdcd.flush")
+    rows = segment(7, wire.relation("id", xid=7), wire.rows("1", xid=71))
+    events = wire.feed(assembler, *rows, *segment(7, flush, first=False), wire.stream_commit(7, 0x500))
+    assert wire.batches(events) == [wire.rows("1", xid=71)]
+    assert not [event for event in events if isinstance(event, LogicalMessage)]
+    for data in (wire.message(True, 8, b"c", "cdcd.flush"), wire.message(True, 8, b"", "cdcd.flush.mine")):
+        with pytest.raises(UnsafeStreaming, match="xid=8"):
+            wire.feed(Assembler(4), *segment(8, data))
 
 
 def test_a_relation_described_in_an_aborted_subtransaction_stays(assembler: Assembler) -> None:

@@ -54,8 +54,8 @@ def truncate(*relids: int, options: int = 0, xid: int | None = None) -> Control:
     return control(m.Truncate(options, relids, xid=xid), in_stream=xid is not None, lsn=0x77)
 
 
-def message(transactional: bool, xid: int | None = None, content: bytes = b"c") -> Control:
-    return control(m.Message(transactional, 0x88, "p", content, xid=xid), in_stream=xid is not None)
+def message(transactional: bool, xid: int | None = None, content: bytes = b"c", prefix: str = "p") -> Control:
+    return control(m.Message(transactional, 0x88, prefix, content, xid=xid), in_stream=xid is not None)
 
 
 def stream_start(xid: int, *, first: bool = True) -> Control:

@@ -1,4 +1,4 @@
-"""COPY's text format becomes Insert messages, in C and in Python; the package `pgoutput` decodes them."""
+"""COPY's text format and binary format become Insert messages, in C and in Python; `pgoutput` decodes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from cdcd.errors import ProtocolError
 from cdcd.model import RowBatch
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.messages import NULL, Insert, TupleData, text
-from cdcd.snapshot.copy_text import CopyRows, CopyRowsInPython
+from cdcd.pgoutput.messages import NULL, Insert, TupleData, binary, text
+from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 
 LSN = 0x1_0000_0010
 FORMS = pytest.mark.parametrize(
@@ -161,9 +161,14 @@ class Libpq:
 
 
 def read_all(
-    rows_of: type[CopyRowsInPython], lines: list[bytes], columns: int, max_bytes: int, end: int
+    rows_of: type[CopyRowsInPython],
+    lines: list[bytes],
+    columns: int,
+    max_bytes: int,
+    end: int,
+    is_binary: bool = False,
 ) -> list[RowBatch | int | str]:
-    libpq, rows = Libpq(lines, end), rows_of(7, columns, LSN)
+    libpq, rows = Libpq(lines, end), rows_of(7, columns, LSN, is_binary)
     seen: list[RowBatch | int | str] = []
     try:
         while True:
@@ -190,4 +195,88 @@ def test_the_extension_reads_as_its_fallback(seed: int) -> None:
 
     lines = [b"\t".join(value() for _ in range(columns)) + b"\n" for _ in range(chance.randrange(200))]
     arguments = lines, columns, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2))
+    assert read_all(CopyRows, *arguments) == read_all(CopyRowsInPython, *arguments)
+
+
+HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+TRAILER = b"\xff\xff"
+
+
+def binary_row(*values: bytes | None) -> bytes:
+    """A row in COPY's binary format."""
+    parts = [b"\xff\xff\xff\xff" if v is None else len(v).to_bytes(4, "big") + v for v in values]
+    return len(values).to_bytes(2, "big") + b"".join(parts)
+
+
+@FORMS
+def test_a_binary_copy_becomes_binary_values(rows_of: type[CopyRowsInPython]) -> None:
+    messages = [HEADER + binary_row(b"\x00\x01", None), binary_row(b"", b"\xff" * 70_000), TRAILER]
+    batch, ended = read_all(rows_of, messages, 2, 1 << 20, -1, is_binary=True)
+    assert isinstance(batch, RowBatch)
+    rest, seen = batch.frames, []
+    while rest:
+        length, _ = struct.unpack_from(">IQ", rest)
+        seen.append(decode(rest[12 : 12 + length], in_stream=False, protocol_version=4))
+        rest = rest[12 + length :]
+    assert seen == [
+        Insert(7, TupleData((binary(b"\x00\x01"), NULL))),
+        Insert(7, TupleData((binary(b""), binary(b"\xff" * 70_000)))),
+    ]
+    assert ended == -1
+
+
+@FORMS
+@pytest.mark.parametrize("columns", [0, 3])
+def test_a_binary_copy_without_rows(rows_of: type[CopyRowsInPython], columns: int) -> None:
+    assert read_all(rows_of, [HEADER + TRAILER], columns, 1, -1, is_binary=True) == [-1]
+    assert read_all(rows_of, [], columns, 100, -2, is_binary=True) == [-2]
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([binary_row(b"1")], "header"),
+        ([HEADER[:-1]], "header"),
+        ([HEADER[:11] + b"\x00\x01\x00\x00" + HEADER[15:] + binary_row(b"1")], "header"),
+        ([HEADER], "columns"),
+        ([HEADER + binary_row(b"1"), HEADER + binary_row(b"1")], "columns"),
+        ([HEADER + binary_row(b"1", b"2")], "columns"),
+        ([HEADER + binary_row(b"1"), b"\x00"], "columns"),
+        ([HEADER + binary_row(b"12")[:-1]], "length"),
+        ([HEADER + binary_row(b"12")[:4]], "length"),
+        ([HEADER + b"\x00\x01\xff\xff\xff\xfe"], "length"),
+        ([HEADER + b"\x00\x01\x7f\xff\xff\xff12"], "length"),
+        ([HEADER + binary_row(b"12") + b"3"], "longer"),
+        ([HEADER + binary_row(b"12") + TRAILER], "longer"),
+    ],
+)
+def test_a_malformed_binary_copy_is_an_error_without_its_values(
+    rows_of: type[CopyRowsInPython], messages: list[bytes], message: str
+) -> None:
+    (error,) = read_all(rows_of, messages, 1, 1 << 20, -1, is_binary=True)
+    assert message in str(error)
+    assert "relid=7" in str(error)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_extension_reads_binary_as_its_fallback(seed: int) -> None:
+    chance = random.Random(seed)
+    columns, is_odd = chance.randrange(5), chance.random() < 0.5
+
+    def row() -> bytes:
+        found = binary_row(
+            *(
+                None if chance.random() < 0.2 else chance.randbytes(chance.randrange(60))
+                for _ in range(columns)
+            )
+        )
+        if is_odd and chance.random() < 0.05:
+            at = chance.randrange(len(found))
+            found = found[:at] + chance.choice((b"", b"\x00", b"\xff", b"\x7f\xff")) + found[at + 1 :]
+        return found
+
+    messages = [row() for _ in range(chance.randrange(1, 200))]
+    messages = [HEADER + messages[0], *messages[1:], TRAILER]
+    arguments = messages, columns, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2)), True
     assert read_all(CopyRows, *arguments) == read_all(CopyRowsInPython, *arguments)

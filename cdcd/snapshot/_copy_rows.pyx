@@ -1,23 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""COPY's text format to Insert frames, as a C extension. `cdcd.snapshot.copy_text` is its Python fallback and its
-specification: equal frames, or the same error.
+"""COPY's text or binary format to Insert frames, as a C extension. `cdcd.snapshot.copy_rows` is its Python fallback
+and its specification: equal frames, or the same error.
 
-In: libpq's functions by address and a PGconn in COPY TO STDOUT; or lines by `feed`.  Out: `RowBatch`es.
-Invariant: no byte is read beyond a line, and no byte is written beyond the buffer's capacity. The Python fallback
-raises the error for a line that does not have the expected form. The GIL is released while lines are read, so that
-other rows are encoded meanwhile; a connection whose notices Python receives must not be read.
+In: libpq's functions by address and a PGconn in COPY TO STDOUT; or its messages by `feed`.  Out: `RowBatch`es.
+Invariant: no byte is read beyond a message, and no byte is written beyond the buffer's capacity. The Python fallback
+raises the error for a message that does not have the expected form. The GIL is released while messages are read, so
+that other rows are encoded meanwhile; a connection whose notices Python receives must not be read.
 Must not: create a Python object for a row, or know what a value means.
 """
 
 import ctypes
 
 from cdcd.model import RowBatch
-from cdcd.snapshot import copy_text
+from cdcd.snapshot import copy_rows
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT32_MAX, UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 include "../big_endian.pxi"
 include "../frame_layout.pxi"
@@ -29,6 +29,7 @@ cdef enum:
     BLOCKING = 0
     FIRST_BYTES = 65536
     DOUBLED_BYTES = 4194304  # a larger buffer grows by a quarter, and is not reused
+    HEADER_BYTES = 19
     OK = 0
     ODD = 1
     NO_MEMORY = 2
@@ -50,7 +51,10 @@ cdef extern from *:
             case 't': return '\\t'; case 'v': return '\\v'; case '\\\\': return '\\\\'; default: return 0;
         }
     }
+    static const uint8_t cdcd_copy_header[19] = {
+        'P', 'G', 'C', 'O', 'P', 'Y', 0x0a, 0xff, 0x0d, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     """
+    const uint8_t *COPY_HEADER "cdcd_copy_header"  # signature, no flags, no extension
     bint IS_CHECKED "CDCD_IS_CHECKED"  # buffers have exactly the requested size, to detect overruns
     void cdcd_put16(uint8_t *, uint16_t) noexcept nogil
     void cdcd_put32(uint8_t *, uint32_t) noexcept nogil
@@ -74,27 +78,30 @@ cdef class CopyRows:
     cdef uint32_t _relid
     cdef uint16_t _columns
     cdef uint64_t _lsn
+    cdef bint _is_binary, _is_first
     cdef bytes _odd
+    cdef bint _is_odd_first
     cdef readonly size_t size_bytes
 
-    def __init__(self, uint32_t relid, uint16_t columns, uint64_t lsn):
+    def __init__(self, uint32_t relid, uint16_t columns, uint64_t lsn, bint is_binary=False):
         self._relid, self._columns, self._lsn = relid, columns, lsn
+        self._is_binary, self._is_first = is_binary, True
 
     def __dealloc__(self):
         free(self._frames)
 
     def feed(self, bytes line not None):
-        """Add one line, which ends with its newline."""
+        """Add one CopyData message: a line with its newline, or a row in binary format."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(line)
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(line)
         if self._odd is not None:
-            return  # the copy ends with the error of that line
-        self._note(self._line(data, size), data, size)
+            return  # the copy ends with the error of that message
+        self._note(self._message(data, size), data, size)
 
     def read(self, get_copy_data, free_memory, uintptr_t pgconn, size_t max_bytes):
-        """Read lines, waiting for the server, until the batch has `max_bytes`; return 0, or PQgetCopyData's end.
+        """Read messages, waiting for the server, until the batch has `max_bytes`; return 0, or PQgetCopyData's end.
 
-        Stops at a malformed line too, for which `take` raises the error.
+        Stops at a malformed message too, for which `take` raises the error.
         """
         cdef get_copy_data_t get = <get_copy_data_t> _address(get_copy_data)
         cdef free_t give_back = <free_t> _address(free_memory)
@@ -105,7 +112,7 @@ cdef class CopyRows:
                 size = get(<void *> pgconn, &line, BLOCKING)
                 if size <= 0:
                     break
-                result = self._line(<const uint8_t *> line, size)
+                result = self._message(<const uint8_t *> line, size)
                 if result != OK:
                     break
                 give_back(line)
@@ -119,16 +126,20 @@ cdef class CopyRows:
     def take(self):
         """Return the rows since the last call as a `RowBatch`, and the offset of its last frame; None without rows.
 
-        Raises ProtocolError for a malformed line.
+        Raises ProtocolError for a malformed message.
         """
         if self._odd is not None:
-            copy_text.insert_payload(self._relid, self._odd, self._columns)
-            raise AssertionError("the compiled copy refuses a line that its fallback takes")
+            if self._is_binary:
+                copy_rows.binary_payload(self._relid, self._odd, self._columns, self._is_odd_first)
+            else:
+                copy_rows.insert_payload(self._relid, self._odd, self._columns)
+            raise AssertionError("the compiled copy refuses a message that its fallback takes")
+        self.size_bytes = 0
         if not self._rows:
             return None
         batch = RowBatch(PyBytes_FromStringAndSize(<const char *> self._frames, <Py_ssize_t> self._used), self._rows)
         self._rows = 0
-        self._used = self.size_bytes = 0
+        self._used = 0
         if self._capacity > DOUBLED_BYTES or IS_CHECKED:
             free(self._frames)
             self._frames, self._capacity = NULL, 0
@@ -139,7 +150,81 @@ cdef class CopyRows:
             raise MemoryError
         if result == ODD and self._odd is None:
             self._odd = PyBytes_FromStringAndSize(<const char *> data, size)
+            self._is_odd_first = self._is_first
         return 0
+
+    cdef int _message(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+        cdef int result
+        self.size_bytes += size
+        if not self._is_binary:
+            return self._line(data, size)
+        result = self._row(data, size)
+        if result == OK:
+            self._is_first = False
+        return result
+
+    cdef int _row(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+        """Append the frame of one row in binary format; nothing for the trailer."""
+        cdef const uint8_t *end = data + size
+        cdef uint8_t *at
+        cdef uint32_t _column, length
+        if self._is_first:
+            if size < HEADER_BYTES or memcmp(data, COPY_HEADER, HEADER_BYTES) != 0:
+                return ODD
+            data += HEADER_BYTES
+        if end - data == 2 and data[0] == 0xff and data[1] == 0xff:
+            return OK
+        if end - data < 2 or cdcd_u16(data) != self._columns:
+            return ODD
+        data += 2
+        # Each value needs its length in both forms, and a kind.
+        at = self._begin(<size_t> (end - data) + self._columns)
+        if at == NULL:
+            return NO_MEMORY
+        for _column in range(self._columns):
+            if end - data < 4:
+                return ODD
+            length = cdcd_u32(data)
+            if length == UINT32_MAX:
+                at[0] = c'n'
+                at += 1
+                data += 4
+                continue
+            if length > INT32_MAX or <Py_ssize_t> length > end - data - 4:
+                return ODD
+            at[0] = c'b'
+            memcpy(at + 1, data, 4 + <size_t> length)
+            at += 5 + <size_t> length
+            data += 4 + <size_t> length
+        if data != end:
+            return ODD
+        return self._append(at)
+
+    cdef uint8_t *_begin(self, size_t values_bytes) noexcept nogil:
+        """Return the address of the first value of a new frame with room for its values, NULL without memory."""
+        cdef size_t needed = self._used + FRAME_BYTES + 8 + values_bytes
+        cdef uint8_t *at
+        if needed > self._capacity and self._grow(needed) != OK:
+            return NULL
+        at = self._frames + self._used + FRAME_BYTES
+        at[0] = c'I'
+        cdcd_put32(at + RELID_AT, self._relid)
+        at += RELID_AT + RELID_BYTES
+        at[0] = c'N'
+        cdcd_put16(at + 1, self._columns)
+        return at + 3
+
+    cdef int _append(self, const uint8_t *end) noexcept nogil:
+        """Complete the frame that `_begin` has begun and whose values end at `end`."""
+        cdef size_t size = end - (self._frames + self._used) - FRAME_BYTES
+        if size > UINT32_MAX:
+            return ODD
+        cdcd_put32(self._frames + self._used, <uint32_t> size)
+        cdcd_put64(self._frames + self._used + FRAME_LSN_AT, self._lsn)
+        self._last_at = self._used
+        self._used += FRAME_BYTES + size
+        self._rows += 1
+        return OK
 
     cdef int _line(self, const uint8_t *line, Py_ssize_t size) noexcept nogil:
         """Append the frame of one line."""
@@ -149,22 +234,12 @@ cdef class CopyRows:
         cdef uint8_t *value
         cdef uint8_t letter
         cdef uint32_t column
-        cdef size_t start = self._used
-        cdef size_t needed
-        self.size_bytes += size
         if size < 1 or end[0] != c'\n':
             return ODD
         # A value is at most as long as in the line; with each there are a kind and a length, without its delimiter.
-        needed = start + FRAME_BYTES + 8 + 5 * <size_t> self._columns + size
-        if needed > self._capacity and self._grow(needed) != OK:
+        at = self._begin(5 * <size_t> self._columns + size)
+        if at == NULL:
             return NO_MEMORY
-        at = self._frames + start + FRAME_BYTES
-        at[0] = c'I'
-        cdcd_put32(at + RELID_AT, self._relid)
-        at += RELID_AT + RELID_BYTES
-        at[0] = c'N'
-        cdcd_put16(at + 1, self._columns)
-        at += 3
         for column in range(self._columns):
             if column:
                 if line >= end or line[0] != c'\t':
@@ -201,15 +276,7 @@ cdef class CopyRows:
             at = value
         if line != end:
             return ODD
-        needed = at - (self._frames + start) - FRAME_BYTES
-        if needed > UINT32_MAX:
-            return ODD
-        cdcd_put32(self._frames + start, <uint32_t> needed)
-        cdcd_put64(self._frames + start + FRAME_LSN_AT, self._lsn)
-        self._last_at = start
-        self._used = start + FRAME_BYTES + needed
-        self._rows += 1
-        return OK
+        return self._append(at)
 
     cdef int _grow(self, size_t needed) noexcept nogil:
         cdef size_t capacity = self._capacity

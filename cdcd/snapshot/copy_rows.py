@@ -1,8 +1,9 @@
-"""Convert rows in COPY's text format to Insert messages, the frames that the row codec reads.
+"""Convert rows in COPY's text or binary format to Insert messages, the frames that the row codec reads.
 
-In: lines as `COPY ... TO STDOUT` sends them (PostgreSQL's documentation of COPY, text format), by libpq or by `feed`.
-Out: a `RowBatch` of Insert frames (message formats: Insert, TupleData), each value in text form.
-Invariant: a frame contains the same bytes that pgoutput would send for the row in text mode. `CopyRows` is the C
+In: CopyData messages of `COPY ... TO STDOUT` (PostgreSQL's documentation of COPY, text format and binary format), by
+libpq or by `feed`.
+Out: a `RowBatch` of Insert frames (message formats: Insert, TupleData), each value in the format of the copy.
+Invariant: a frame contains the same bytes that pgoutput would send for the row in this format. `CopyRows` is the C
 extension or `CopyRowsInPython`, its fallback and specification.
 Must not: know what a value means.
 """
@@ -24,6 +25,9 @@ _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a trailing backslash escapes noth
 _CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 _NULL = b"\\N"
 _BLOCKING = 0
+SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_HEADER = struct.Struct(">11sII")  # signature, flags, size of the extension
+_TRAILER = b"\xff\xff"
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
@@ -64,17 +68,49 @@ def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
     return b"".join(parts)
 
 
+def binary_payload(relid: int, data: bytes, columns: int, is_first: bool) -> bytes | None:
+    """Return the Insert message of one CopyData message in binary format, None for the trailer.
+
+    The first message has the header, and a row or the trailer. Raises ProtocolError for malformed rows.
+    """
+    at = _size_of_header(relid, data) if is_first else 0
+    if data[at:] == _TRAILER:
+        return None
+    if len(data) < at + 2 or int.from_bytes(data[at : at + 2], "big") != columns:
+        raise ProtocolError("a COPY row does not have the number of columns that was requested", relid=relid)
+    at += 2
+    parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
+    for _ in range(columns):
+        value_at = at + 4
+        size = int.from_bytes(data[at:value_at], "big", signed=True)
+        at = value_at + max(size, 0)
+        if size < -1 or at > len(data):
+            raise ProtocolError("a value of a COPY row has no valid length", relid=relid)
+        parts.append(b"n" if size < 0 else b"b" + data[value_at - 4 : at])
+    if at != len(data):
+        raise ProtocolError("a COPY row is longer than its columns", relid=relid)
+    return b"".join(parts)
+
+
+def _size_of_header(relid: int, data: bytes) -> int:
+    """Return the size of the header of the binary format. No flag is known; the extension area is not used."""
+    if data[: _HEADER.size] != _HEADER.pack(SIGNATURE, 0, 0):
+        raise ProtocolError("a binary COPY begins without the header that is expected", relid=relid)
+    return _HEADER.size
+
+
 class CopyRowsInPython:
     """The rows of one COPY, as Insert frames of one relation at one LSN."""
 
-    def __init__(self, relid: int, columns: int, lsn: int) -> None:
-        self._relid, self._columns, self._lsn = relid, columns, lsn
+    def __init__(self, relid: int, columns: int, lsn: int, is_binary: bool = False) -> None:
+        self._relid, self._columns, self._lsn, self._is_binary = relid, columns, lsn, is_binary
+        self._is_first = True
         self._lines: list[bytes] = []
         self.size_bytes = 0
-        """The size of the lines since the last `take`."""
+        """The size of the messages since the last `take`."""
 
     def feed(self, line: bytes) -> None:
-        """Add one line, which ends with its newline."""
+        """Add one CopyData message: a line with its newline, or a row in binary format."""
         self._lines.append(line)
         self.size_bytes += len(line)
 
@@ -99,19 +135,26 @@ class CopyRowsInPython:
     def take(self) -> tuple[RowBatch, int] | None:
         """Return the rows since the last call as a `RowBatch`, and the offset of its last frame; None without rows.
 
-        Raises ProtocolError for a malformed line.
+        Raises ProtocolError for a malformed message.
         """
         lines, self._lines, self.size_bytes = self._lines, [], 0
         frames: list[bytes] = []
         for line in lines:
-            payload = insert_payload(self._relid, line, self._columns)
-            frames.append(FRAME_HEADER.pack(len(payload), self._lsn) + payload)
+            payload = self._payload(line)
+            if payload is not None:
+                frames.append(FRAME_HEADER.pack(len(payload), self._lsn) + payload)
         if not frames:
             return None
         last = frames[-1]
         joined = b"".join(frames)
         return RowBatch(joined, len(frames)), len(joined) - len(last)
 
+    def _payload(self, line: bytes) -> bytes | None:
+        if not self._is_binary:
+            return insert_payload(self._relid, line, self._columns)
+        is_first, self._is_first = self._is_first, False
+        return binary_payload(self._relid, line, self._columns, is_first)
 
-_EXTENSION = extension("cdcd.snapshot._copy_text")
+
+_EXTENSION = extension("cdcd.snapshot._copy_rows")
 CopyRows = CopyRowsInPython if _EXTENSION is None else _EXTENSION.CopyRows

@@ -1,0 +1,71 @@
+"""Requests to the daemon of a configuration, at its admin port on this machine.
+
+In: a configuration, a request.  Out: the answer of whatever listens there.
+Invariant: the request names the daemon that is meant, because another one may listen at this port. Any process may
+listen there, so the time and the size of an answer are bounded.
+Must not: interpret the answer.
+"""
+
+from __future__ import annotations
+
+import http.client
+import urllib.parse
+from dataclasses import dataclass
+from typing import Literal
+
+from cdcd.cli.admin_port import here
+from cdcd.config import Config
+from cdcd.registry.limits import Deadline, paced_response
+
+__all__ = ["Answer", "NoAnswer", "NobodyListens", "ask_daemon"]
+
+_CONNECT_TIMEOUT_S = 5.0
+
+
+class NoAnswer(Exception):
+    """The request was sent and may have had an effect, but no complete answer came."""
+
+
+class NobodyListens(NoAnswer):
+    """The request was not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP response."""
+
+    status: int
+    body: bytes
+
+
+def ask_daemon(
+    config: Config,
+    method: Literal["GET", "POST"],
+    path: str,
+    *,
+    header: str | None = None,
+    body: bytes | None = None,
+    timeout_s: float = 5.0,
+    max_bytes: int = 256 << 10,
+) -> Answer:
+    """Send a request; `header` is the one that a command needs. Raises NobodyListens, NoAnswer."""
+    host, port = here(config.admin.host), config.admin.port
+    connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_TIMEOUT_S)
+    connection.response_class = paced_response(Deadline(timeout_s))
+    named = urllib.parse.urlencode({"name": config.name})
+    headers = {"Host": "localhost"} | ({header: "1"} if header else {})
+    try:
+        connection.connect()
+    except OSError as error:
+        raise NobodyListens(error.strerror) from error
+    try:
+        connection.request(method, f"{path}?{named}", body=body, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read(max_bytes + 1)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NoAnswer(type(error).__name__) from error
+    finally:
+        connection.close()
+    if len(content) > max_bytes:
+        raise NoAnswer(f"more than {max_bytes} bytes")
+    return Answer(answer.status, content)

@@ -1,0 +1,213 @@
+"""The bytes of one record, read in order. A function returns a fault (`cdcd.columnar.faults`), 0 if there is none."""
+
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    OK = 0
+    HEADER = 1
+    TRUNCATED = 2
+    NUMBER = 3
+    LENGTH = 4
+    BRANCH = 5
+    BOOLEAN = 6
+    TEXT = 7
+    DECIMAL_DIGITS = 8
+    COUNT = 9
+    TRAILING = 10
+    TOO_LARGE = 11
+    NO_MEMORY = 12
+    UNKNOWN_SCHEMA = 13
+
+cdef enum:
+    HEADER_BYTES = 5
+
+# The functions that each value calls are C, so that they are inlined: a call costs more than most values.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #define CDCD_INLINE static inline __attribute__((always_inline))
+    #define CDCD_LIKELY(x) __builtin_expect(!!(x), 1)
+    enum { CDCD_OK = 0, CDCD_TRUNCATED = 2, CDCD_NUMBER = 3, CDCD_LENGTH = 4, CDCD_BRANCH = 5 };
+
+    typedef struct { const uint8_t *at, *end; } cdcd_input;
+
+    /* A varint of 64 bits byte by byte, of which the first bytes may be missing or the last ones too many. */
+    static __attribute__((noinline)) int cdcd_varint_by_bytes(cdcd_input *data, uint64_t *number) {
+        const uint8_t *at = data->at;
+        uint64_t found = 0;
+        for (int shift = 0; shift < 70; shift += 7, at++) {
+            if (at >= data->end) return CDCD_TRUNCATED;
+            found |= (uint64_t)(*at & 0x7F) << shift;
+            if (*at < 0x80) {
+                if (shift == 63 && *at > 1) return CDCD_NUMBER;
+                data->at = at + 1;
+                *number = found;
+                return CDCD_OK;
+            }
+        }
+        return CDCD_NUMBER;
+    }
+
+    CDCD_INLINE int cdcd_varint(cdcd_input *data, uint64_t *number) {
+        const uint8_t *at = data->at;
+        uint64_t x, stop;
+        if (CDCD_LIKELY(data->end - at >= 8)) {
+            if (*at < 0x80) {  /* most numbers have one byte */
+                data->at = at + 1;
+                *number = *at;
+                return CDCD_OK;
+            }
+            memcpy(&x, at, 8);
+            stop = ~x & 0x8080808080808080ULL;
+            if (CDCD_LIKELY(stop != 0)) {  /* up to 8 bytes: 7 bits of each are joined in pairs */
+                data->at = at + (__builtin_ctzll(stop) >> 3) + 1;
+                x &= stop ^ (stop - 1);
+                x = ((x & 0x7f007f007f007f00ULL) >> 1) | (x & 0x007f007f007f007fULL);
+                x = ((x & 0x3fff00003fff0000ULL) >> 2) | (x & 0x00003fff00003fffULL);
+                *number = ((x & 0x0fffffff00000000ULL) >> 4) | (x & 0x000000000fffffffULL);
+                return CDCD_OK;
+            }
+        }
+        return cdcd_varint_by_bytes(data, number);
+    }
+
+    CDCD_INLINE int cdcd_long(cdcd_input *data, int64_t *value) {
+        uint64_t number;
+        int fault = cdcd_varint(data, &number);
+        if (CDCD_LIKELY(!fault)) *value = (int64_t)(number >> 1) ^ -(int64_t)(number & 1);
+        return fault;
+    }
+
+    CDCD_INLINE int cdcd_bytes(cdcd_input *data, const uint8_t **value, int64_t *size) {
+        int fault = cdcd_long(data, size);
+        if (fault) return fault;
+        if (*size < 0 || *size > data->end - data->at) return CDCD_LENGTH;
+        *value = data->at;
+        data->at += *size;
+        return CDCD_OK;
+    }
+
+    /* The branch of a union of two types, 0 or 1. */
+    CDCD_INLINE int cdcd_branch(cdcd_input *data, int *branch) {
+        int64_t number;
+        int fault;
+        if (CDCD_LIKELY(data->at < data->end && (*data->at & 0xFD) == 0)) {
+            *branch = *data->at >> 1;
+            data->at++;
+            return CDCD_OK;
+        }
+        fault = cdcd_long(data, &number);
+        if (fault) return fault;
+        if (number != 0 && number != 1) return CDCD_BRANCH;
+        *branch = (int)number;
+        return CDCD_OK;
+    }
+
+    enum { CDCD_SKIP_BYTES, CDCD_SKIP_NUMBER, CDCD_SKIP_1, CDCD_SKIP_4, CDCD_SKIP_8, CDCD_NO_STEP,
+           CDCD_NULL_FIRST = 8, CDCD_NULL_LAST = 16 };
+
+    /* Skip values without parts: a step for each. */
+    static int cdcd_skip_run(cdcd_input *outside, const uint8_t *step, int64_t steps) {
+        cdcd_input data = *outside;
+        const uint8_t *last = step + steps, *value;
+        int64_t size;
+        uint64_t number;
+        int fault, branch, way;
+        for (; step < last; step++) {
+            way = *step & 7;
+            if (way != *step) {
+                if ((fault = cdcd_branch(&data, &branch))) return fault;
+                if (branch == *step >> 4) continue;
+            }
+            switch (way) {
+            case CDCD_SKIP_BYTES: fault = cdcd_bytes(&data, &value, &size); break;
+            case CDCD_SKIP_NUMBER: fault = cdcd_varint(&data, &number); break;
+            default:
+                size = way == CDCD_SKIP_1 ? 1 : way == CDCD_SKIP_4 ? 4 : 8;
+                fault = size > data.end - data.at ? CDCD_TRUNCATED : CDCD_OK;
+                if (!fault) data.at += size;
+            }
+            if (fault) return fault;
+        }
+        outside->at = data.at;
+        return CDCD_OK;
+    }
+    """
+    ctypedef struct Input "cdcd_input":
+        const uint8_t* at
+        const uint8_t* end
+    int _long "cdcd_long"(Input*, int64_t*) noexcept nogil
+    int _bytes "cdcd_bytes"(Input*, const uint8_t**, int64_t*) noexcept nogil
+    int _branch "cdcd_branch"(Input*, int*) noexcept nogil
+    int _skip_run "cdcd_skip_run"(Input*, const uint8_t*, int64_t) noexcept nogil
+
+
+cdef inline int _skip_bytes(Input* data, int64_t size) noexcept nogil:
+    if size > data.end - data.at:
+        return TRUNCATED
+    data.at += size
+    return OK
+
+
+cdef inline int _block(Input* data, int64_t* items) noexcept nogil:
+    """Read the beginning of a block of items; none after the last one."""
+    cdef int64_t size
+    cdef int fault = _long(data, items)
+    if fault:
+        return fault
+    if items[0] < 0:
+        if items[0] == INT64_MIN:
+            return _fault_of_size(data)
+        items[0] = -items[0]
+        fault = _long(data, &size)
+        if fault:
+            return fault
+    return COUNT if items[0] > data.end - data.at else OK
+
+
+cdef int _fault_of_size(Input* data) noexcept nogil:
+    """Return the fault of a block with too many items, whose size is read first."""
+    cdef int64_t size
+    cdef int fault = _long(data, &size)
+    return fault if fault else COUNT
+
+
+cdef bint _is_utf8(const uint8_t* at, int64_t size) noexcept nogil:
+    """Return whether the bytes are UTF-8 as RFC 3629 defines it: no surrogates, no overlong forms."""
+    cdef const uint8_t* end = at + size
+    cdef uint64_t eight
+    cdef uint8_t first
+    while at < end:
+        while end - at >= 8:
+            memcpy(&eight, at, 8)
+            if eight & 0x8080808080808080ULL:
+                break
+            at += 8
+        if at == end:
+            return True
+        first = at[0]
+        if first < 0x80:
+            at += 1
+        elif first < 0xC2:
+            return False
+        elif first < 0xE0:
+            if end - at < 2 or (at[1] & 0xC0) != 0x80:
+                return False
+            at += 2
+        elif first < 0xF0:
+            if end - at < 3 or (at[1] & 0xC0) != 0x80 or (at[2] & 0xC0) != 0x80:
+                return False
+            if (first == 0xE0 and at[1] < 0xA0) or (first == 0xED and at[1] > 0x9F):
+                return False
+            at += 3
+        elif first < 0xF5:
+            if end - at < 4 or (at[1] & 0xC0) != 0x80 or (at[2] & 0xC0) != 0x80 or (at[3] & 0xC0) != 0x80:
+                return False
+            if (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] > 0x8F):
+                return False
+            at += 4
+        else:
+            return False
+    return True

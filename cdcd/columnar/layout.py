@@ -1,0 +1,99 @@
+"""The output columns of a decoder as a flat list, which the C extension and its fallback share.
+
+In: a nested Arrow schema.  Out: `Column`s in pre-order; column 0 is the struct of the whole record.
+Invariant: a column's children have larger numbers than the column.
+Must not: know Avro.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdcd.errors import SparkReadError
+
+
+class Kind(enum.IntEnum):
+    """How a column is stored. The numbers are those of the C extension."""
+
+    BIT = 0
+    INT32 = 1
+    INT64 = 2
+    FLOAT = 3
+    DOUBLE = 4
+    DECIMAL = 5
+    """16 bytes, little-endian."""
+    BYTES = 6
+    """Offsets of 32 bits and bytes."""
+    LIST = 7
+    MAP = 8
+    STRUCT = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `children`: the numbers of its items; of a map's keys and values; or of a struct's fields."""
+
+    kind: Kind
+    type: pa.DataType
+    children: tuple[int, ...] = ()
+
+    @property
+    def precision(self) -> int:
+        """The number of decimal digits; 0 if the type has none."""
+        return self.type.precision if self.kind is Kind.DECIMAL else 0
+
+
+_PLAIN = (
+    (pa.types.is_boolean, Kind.BIT),
+    (pa.types.is_int32, Kind.INT32),
+    (pa.types.is_date32, Kind.INT32),
+    (pa.types.is_int64, Kind.INT64),
+    (pa.types.is_timestamp, Kind.INT64),
+    (pa.types.is_time64, Kind.INT64),
+    (pa.types.is_float32, Kind.FLOAT),
+    (pa.types.is_float64, Kind.DOUBLE),
+    (pa.types.is_decimal128, Kind.DECIMAL),
+    (pa.types.is_string, Kind.BYTES),
+    (pa.types.is_binary, Kind.BYTES),
+)
+
+
+def kind_of(type_: pa.DataType) -> Kind:
+    """Return how a type is stored. Raises SparkReadError for a type that no Avro type becomes."""
+    for is_one, kind in _PLAIN:
+        if is_one(type_):
+            return kind
+    if pa.types.is_list(type_):
+        return Kind.LIST
+    if pa.types.is_map(type_):
+        return Kind.MAP
+    if pa.types.is_struct(type_):
+        return Kind.STRUCT
+    raise SparkReadError("records cannot be decoded into a column of this type", type=str(type_))
+
+
+def child_fields(type_: pa.DataType) -> list[pa.Field]:
+    """Return the fields inside a type: of a struct its fields, of a map its key and value, of a list its items."""
+    if pa.types.is_struct(type_):
+        return [type_.field(number) for number in range(type_.num_fields)]
+    if pa.types.is_map(type_):
+        return [type_.key_field, type_.item_field]
+    return [type_.value_field] if pa.types.is_list(type_) else []
+
+
+def columns_of(record: pa.StructType) -> tuple[Column, ...]:
+    """Return the columns of a record with these fields. Raises SparkReadError for a type without a column."""
+    columns: list[Column | None] = []
+
+    def add(type_: pa.DataType) -> int:
+        number = len(columns)
+        columns.append(None)
+        children = tuple(add(field.type) for field in child_fields(type_))
+        columns[number] = Column(kind_of(type_), type_, children)
+        return number
+
+    add(record)
+    return tuple(one for one in columns if one is not None)

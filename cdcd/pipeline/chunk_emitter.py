@@ -1,0 +1,227 @@
+"""Write the rows of chunks between the stream's transactions.
+
+In: the rows of a chunk, the snapshot that they were read in.  Out: records of op `r`, and the position with the state
+of the copy, in the same Kafka transaction.
+Invariant: rows are written only where no transaction is open, and where the stream has received everything that was
+committed before the chunk's end LSN. Rows that the stream has changed since are left out (F36, F40).
+Must not: read rows, or delay the stream by more than one slice of a chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cdcd.ack.group import Chunk as RecordChunk
+from cdcd.avro.encode import encode_batch, encode_truncate
+from cdcd.avro.plan import RelationPlan
+from cdcd.avro.transaction import TransactionContext
+from cdcd.avro.transaction_metadata import snapshot_id, table_of
+from cdcd.lsn import Lsn
+from cdcd.model import (
+    POSTGRES_EPOCH_US,
+    KeyValues,
+    Record,
+    RowBatch,
+    SnapshotMarker,
+    TableCopyState,
+    TransactionInfo,
+)
+from cdcd.pipeline.hold import Hold
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.table_copies import TableCopies, WatchedTable
+from cdcd.snapshot.table_copy import Chunk
+from cdcd.snapshot.visibility import Snapshot
+
+ASK_INTERVAL_S = 0.02
+_LOOKS_BEFORE_FLUSH = 50
+"""The server is asked to write its WAL to disk at the second look, and again after so many."""
+GIVE_WAY = 6
+"""While the stream has transactions, a copy pauses so many times as long as it works: rows also cost the server and
+the broker time."""
+MOST_AT_ONCE = 2
+"""Tables that are copied at the same time, in this proportion."""
+LONGEST_PAUSE_S = 1.0
+PAUSED_BYTES_PER_S = 4 * 1024 * 1024
+"""A pause after n bytes takes n / PAUSED_BYTES_PER_S at most: on a busy machine a small table takes long to read,
+and many small tables would wait for minutes."""
+MAX_WAITING_BYTES = 256 * 1024
+"""Rows of chunks are written while less than this waits for Kafka: the stream's next rows wait behind them."""
+
+
+Metadata = Callable[[TransactionContext, str, int | None, int, str], Awaitable[Record]]
+"""Returns BEGIN, or END with a number of rows, of a table's copy; the last arguments are the time and its id."""
+
+
+class Output(Protocol):
+    """The consumer of the records: the writer."""
+
+    async def wait_until_below(self, waiting_bytes: int) -> None: ...  # noqa: D102
+    async def add(self, chunk: RecordChunk) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows of a chunk. `after`: the end of the range that was read, None after the table's last row.
+
+    `batch`: None without rows. `end_lsn`: everything committed before the chunk's snapshot ends below it.
+    """
+
+    chunk: Chunk
+    snapshot: Snapshot
+    end_lsn: Lsn
+    batch: RowBatch | None
+    after: KeyValues | None
+
+
+class ChunkEmitter:
+    """Shares the pump with the stream: `turn` is held while one of them feeds it."""
+
+    def __init__(
+        self,
+        pump: Pump,
+        copies: TableCopies,
+        output: Output,
+        new_context: Callable[[TransactionInfo], TransactionContext],
+        ask_for_position: Callable[[], None],
+        metadata: Metadata | None = None,
+    ) -> None:
+        """`ask_for_position`: ask the server for a keepalive, with the LSN up to which it has sent everything.
+
+        `metadata` makes the records of the topic of transactions, None if they are not wanted.
+        """
+        self._pump = pump
+        self._copies = copies
+        self._output = output
+        self._new_context = new_context
+        self._ask = ask_for_position
+        self._metadata = metadata
+        self.turn = asyncio.Lock()
+        self._seen_lsn = pump.commit_lsn
+
+    async def emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
+        """Write a slice; return the number of rows written, None if the chunk has to be read again."""
+        await self._output.wait_until_below(MAX_WAITING_BYTES)
+        await self.between_transactions(one.end_lsn)
+        began_s = time.monotonic()
+        try:
+            if self._copies.tables.get(plan.relation.relid) is not table:
+                return None
+            if not table.has_key_header(plan.key_header):
+                self._copies.note_state()
+                return None
+            if not _is_same(table, plan):
+                return None
+            rows = await self._emit(table, plan, one)
+        finally:
+            self.turn.release()
+        await self.give_way(time.monotonic() - began_s, _size_bytes(one))
+        return rows
+
+    async def give_way(self, used_s: float, size_bytes: int) -> None:
+        """Leave the processors to a stream with transactions, in proportion to the time that was used for a copy."""
+        before, self._seen_lsn = self._seen_lsn, self._pump.commit_lsn
+        if before != self._seen_lsn:
+            used_s *= GIVE_WAY * max(1, min(len(self._copies.tables), MOST_AT_ONCE))
+        else:
+            used_s = 0  # `turn` may be free all the time: without a pause the stream would not be read
+        await asyncio.sleep(min(used_s, size_bytes / PAUSED_BYTES_PER_S, LONGEST_PAUSE_S))
+
+    async def _emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
+        covered_lsn = self._pump.covered_lsn
+        tx = self._context(covered_lsn)
+        begin, name = await self._begin(table.copy.state, plan, tx)
+        records = [] if one.batch is None else encode_batch(one.batch, {plan.relation.relid: plan}, tx)
+        found = table.copy.emit(one.chunk, one.snapshot, records, one.after)
+        if found is None:
+            return None
+        table.copy.written(len(found), tx.info.commit_lsn if begin else 0, name)
+        self._copies.emitted(covered_lsn, tx.tx_seq)
+        records = [*begin, *found]
+        await self._output.add(RecordChunk(records, _size_bytes(one), self._pump.commit_position()))
+        return len(found)
+
+    async def _begin(
+        self, state: TableCopyState, plan: RelationPlan, tx: TransactionContext
+    ) -> tuple[list[Record], str]:
+        """Return the BEGIN of a table's copy before its first rows, if it is wanted, and its id.
+
+        It takes a number, so that another copy at the same position has another id.
+        """
+        if self._metadata is None or state.began_lsn:
+            return [], ""
+        name = snapshot_id(tx, plan.table, tx.tx_seq)
+        tx.tx_seq += 1
+        return [await self._metadata(tx, plan.table, None, _now_ms(), name)], name
+
+    async def end_of(self, state: TableCopyState) -> list[Record]:
+        """Return the END of a table's copy, which is complete or stopped, if its BEGIN was written."""
+        if self._metadata is None or not state.began_lsn:
+            return []
+        info = TransactionInfo(0, state.began_lsn, 0, snapshot=SnapshotMarker.INCREMENTAL)
+        table = table_of(state.began_as)
+        return [await self._metadata(self._new_context(info), table, state.rows, _now_ms(), state.began_as)]
+
+    async def received(self, end_lsn: Lsn, flush_wal: Callable[[], Awaitable[None]]) -> None:
+        """Wait until everything committed below `end_lsn` was received. `flush_wal`: see `ChunkReader`."""
+        looks = 0
+        while self._pump.covered_lsn < end_lsn:
+            looks += 1
+            if looks % _LOOKS_BEFORE_FLUSH == 2:
+                await flush_wal()
+            await self._wait_for_more()
+
+    async def reached(self, hold: Hold) -> None:
+        """Wait until the stream waits at this hold."""
+        while not hold.reached.is_set():
+            self._ask()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(hold.reached.wait(), ASK_INTERVAL_S)
+
+    async def truncate(self, plan: RelationPlan) -> None:
+        """Write a truncate event, so that readers lose the table's rows. `turn` is held."""
+        covered_lsn = self._pump.covered_lsn
+        tx = self._context(covered_lsn)
+        records = encode_truncate(plan, lsn=covered_lsn, cascade=False, restart_identity=False, tx=tx)
+        self._copies.emitted(covered_lsn, tx.tx_seq)
+        await self._output.add(RecordChunk(records, 512 * len(records), self._pump.commit_position()))
+
+    async def between_transactions(self, end_lsn: Lsn = 0) -> None:
+        """Take `turn` where no transaction is open, and everything below `end_lsn` was received."""
+        while True:
+            await self.turn.acquire()
+            if self._pump.is_between_transactions and self._pump.covered_lsn >= end_lsn:
+                return
+            self.turn.release()
+            await self._wait_for_more()
+
+    async def _wait_for_more(self) -> None:
+        """Wait until the stream was fed, or a moment."""
+        self._pump.fed.clear()
+        self._ask()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._pump.fed.wait(), ASK_INTERVAL_S)
+
+    def _context(self, covered_lsn: Lsn) -> TransactionContext:
+        commit_lsn, tx_seq = self._copies.next_position(covered_lsn)
+        now_pg_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        tx = self._new_context(TransactionInfo(0, commit_lsn, now_pg_us, snapshot=SnapshotMarker.INCREMENTAL))
+        tx.tx_seq = tx_seq
+        return tx
+
+
+def _size_bytes(one: Slice) -> int:
+    return 0 if one.batch is None else len(one.batch.frames) + 128 * one.batch.count
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _is_same(table: WatchedTable, plan: RelationPlan) -> bool:
+    """Return whether the rows have the columns that the stream has described since they were read."""
+    return table.described is None or table.described.columns == plan.relation.columns

@@ -1,0 +1,63 @@
+"""What the names of the client libraries' properties say: a secret, a file, a producer's own.
+
+In: the name of a property of librdkafka or of the registry's client.  Out: its kind.
+Invariant: a property whose name is not known is a secret if one of its words is a secret's.
+Must not: know the value of a property.
+
+The daemon (`cdcd.config`, `cdcd.sink`) and the readers of its topics (`cdcd.spark`) need the same answers, and
+`cdcd.spark` must not import the sink: therefore this module is below both.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FILE_PROPERTIES", "is_of_a_producer", "is_secret_property"]
+
+FILE_PROPERTIES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.crl.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "https.ca.location",
+    "sasl.kerberos.keytab",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+)
+"""Properties that name a file (ssl.ca.location also a directory). librdkafka reads it when it creates a client."""
+
+_SECRET_WORDS = (
+    "pass",
+    "word",
+    "pwd",
+    "secret",
+    "key.pem",
+    "token",
+    "credential",
+    "user.info",
+    "oauthbearer.config",
+    "jaas",
+)
+_NO_SECRETS = ("location", "endpoint.url", "credentials.source", ".client.id")
+_PRODUCER_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
+_PRODUCER = frozenset(
+    {
+        "linger.ms",
+        "compression.codec",
+        "compression.type",
+        "delivery.timeout.ms",
+        "message.timeout.ms",
+        "request.timeout.ms",
+        "message.copy.max.bytes",
+    }
+)
+
+
+def is_secret_property(name: str) -> bool:
+    """Return whether a client library's property of this name is a secret."""
+    lowered = name.lower()
+    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NO_SECRETS)
+
+
+def is_of_a_producer(name: str) -> bool:
+    """Return whether only a producer of librdkafka has this property."""
+    return name in _PRODUCER or name.startswith(_PRODUCER_PREFIXES)

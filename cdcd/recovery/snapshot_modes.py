@@ -1,0 +1,12 @@
+"""The modes of `snapshot.mode`, and the choices of `snapshot.new_tables`. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Mode = Literal["initial", "initial_only", "when_needed", "always", "no_data", "never"]
+NewTablesPolicy = Literal["snapshot", "stream_only", "halt"]
+COPYING_MODES: frozenset[Mode] = frozenset({"initial", "initial_only", "when_needed", "always"})
+"""A first start copies the tables."""
+REPEATING_MODES: frozenset[Mode] = frozenset({"when_needed", "always"})
+"""cdcd takes a new snapshot by itself where the stream cannot continue."""

@@ -1,0 +1,407 @@
+"""The incremental snapshots of one session: the tables that are copied while the stream runs, and their commands.
+
+In: the state of the progress record, commands.  Out: rows between the stream's transactions.
+Invariant: a command is applied where no transaction is open, and returns when the progress record has it. A table
+whose copy fails stays in the record, and does not stop the stream or another table.
+Must not: end the session because of one table, or of the connection that reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from cdcd.ack.group import Chunk
+from cdcd.avro.plan import RelationPlan
+from cdcd.errors import CdcdError, SnapshotRefused, SourceUnavailable
+from cdcd.failpoints import hit
+from cdcd.model import Record, TableCopyState
+from cdcd.pipeline.chunk_emitter import ChunkEmitter
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.table_copies import TableCopies, WatchedTable
+from cdcd.pipeline.writer import Writer
+from cdcd.session.blocking import BlockingSnapshots
+from cdcd.session.published_tables import PublishedTables
+from cdcd.session.table_copier import InThread, Parts, TableCopier, described_as_received
+from cdcd.snapshot.chunk_pace import ChunkPace
+from cdcd.snapshot.chunk_reader import ChunkReader, Description
+from cdcd.snapshot.command_json import MAX_TABLES
+from cdcd.snapshot.control import SnapshotCommand
+from cdcd.snapshot.load_limits import LoadGate, LoadLimits
+from cdcd.snapshot.reports import TableReports
+from cdcd.snapshot.selection import Selection
+from cdcd.snapshot.table import SnapshotReader
+from cdcd.threads import settled, start_in_thread
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+RECONNECT_S = 1.0
+UNLIMITED = LoadLimits()
+EVERYTHING = Selection()
+_TOO_MANY_HINT = (
+    f"one command starts {MAX_TABLES} tables at most, because each progress record has their state: name them, some "
+    "at a time, or run `cdcd resnapshot`"
+)
+_BLOCKED_HINT = (
+    "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends one"
+)
+_UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
+_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends it, `cdcd snapshot start --blocking` begins it again"
+T = TypeVar("T")
+LetGo = Callable[[SnapshotReader], Awaitable[None]]
+
+
+class IncrementalSnapshots:
+    """The tables of one session. `run` works until it is cancelled; commands may come at any time."""
+
+    def __init__(
+        self,
+        copies: TableCopies,
+        emitter: ChunkEmitter,
+        pump: Pump,
+        writer: Writer,
+        published: PublishedTables,
+        new_reader: Callable[[], ChunkReader],
+        reports: TableReports,
+        blocking: Callable[[InThread, LetGo], BlockingSnapshots],
+        *,
+        workers: int,
+        selection: Selection = EVERYTHING,
+        chunk_time_s: float = 0.5,
+        limits: LoadLimits = UNLIMITED,
+        lag_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`lag_s`: cdcd's replication lag, None if it is not known.
+
+        `blocking` makes the blocking snapshots, which use the threads of this session.
+        """
+        self._copies = copies
+        self._emitter = emitter
+        self._pump = pump
+        self._writer = writer
+        self._published = published
+        self._new_reader = new_reader
+        self._reports = reports
+        self._workers = workers
+        self._selection = selection
+        self._chunk_time_s = chunk_time_s
+        self._gate = LoadGate(limits)
+        self._lag_s = lag_s
+        self._changed = asyncio.Event()
+        self._failed: set[int] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._readers: set[ChunkReader] = set()
+        self._threads: dict[asyncio.Future[Any], object] = {}
+        """The running calls, each with the reader that it uses."""
+        self._descriptions: dict[int, Description] = {}
+        self._number = itertools.count()
+        self._tried: dict[int, int] = {}
+        """When the copy of each table was left last: a table that has to wait lets the others go first."""
+        self._parts = Parts(copies, emitter, published.plan_of, self._in_thread, reports, self._wait_for_load)
+        self._blocking = blocking(self._in_thread, self._release)
+        for relid, table in copies.tables.items():
+            reports.begin(relid, table.copy.state)
+
+    async def run(self) -> None:
+        """Copy the tables, some at the same time, until cancelled. Raises errors that are not of the tree."""
+        blocking = asyncio.create_task(self._blocking.run())
+        try:
+            with contextlib.suppress(CdcdError):  # a command tries it again
+                await self._name_tables()
+            while True:
+                self._changed.clear()
+                self._start_tables()
+                waiting = asyncio.ensure_future(self._changed.wait())
+                tasks = [waiting, blocking, *self._tasks.values()]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+                if blocking.done():
+                    blocking.result()
+                for relid, task in list(self._tasks.items()):
+                    if task.done():
+                        del self._tasks[relid]
+                        task.result()
+        finally:
+            blocking.cancel()
+            await asyncio.wait([blocking])
+            await self._close()
+
+    async def _name_tables(self) -> None:
+        """Learn the names of tables that an earlier process has begun. Raises Source errors."""
+        unnamed = [relid for relid in self.relids if not self._reports.is_named(relid)]
+        if unnamed:
+            for relid, title in (await self._in_thread(self._published.titles_of, unnamed)).items():
+                self._reports.named(relid, title)
+
+    def _start_tables(self) -> None:
+        for relid, table in sorted(self._copies.tables.items(), key=lambda one: self._tried.get(one[0], -1)):
+            if len(self._tasks) >= self._workers:
+                return
+            if relid not in self._tasks and relid not in self._failed and not table.copy.state.is_paused:
+                self._tasks[relid] = asyncio.create_task(self._copy(relid, table))
+
+    async def _copy(self, relid: int, table: WatchedTable) -> None:
+        """Copy one table to its end, or until it is paused or fails."""
+        reader: ChunkReader | None = None
+        copier: TableCopier | None = None
+        described = self._descriptions.pop(relid, None)
+        try:
+            reader = await self._in_thread(self._new_reader)
+            self._readers.add(reader)
+            pace = ChunkPace(self._chunk_time_s, self._gate.limits.most_rows(self._chunk_time_s))
+            copier = TableCopier(relid, table, reader, self._parts, pace, described)
+            if await copier.run():
+                await self._complete(relid, table)
+        except SourceUnavailable as error:
+            self._reports.waits(relid, error.message)
+            _LOG.warning("snapshot_interrupted", table=self._reports.name_of(relid), error=str(error))
+            await asyncio.sleep(RECONNECT_S)
+        except CdcdError as error:
+            self._failed.add(relid)
+            self._reports.failed(relid, error.message)
+            _LOG.error(
+                "table_not_copied", table=self._reports.name_of(relid), error=str(error), hint=error.advice
+            )
+        finally:
+            self._tried[relid] = next(self._number)
+            if copier is not None and copier.described is not None and relid not in self._descriptions:
+                self._descriptions[relid] = copier.described
+            if reader is not None:
+                await self._release(reader)
+
+    async def _wait_for_load(self, relid: int, table: WatchedTable, reader: ChunkReader) -> None:
+        """Wait while the load on the source is above a limit, unless the table is paused or stopped."""
+        gate, is_counted = self._gate, self._gate.limits.pause_above_active_sessions is not None
+        gate.was_read(reader.take_rows_read(), time.monotonic())
+        while self._copies.tables.get(relid) is table and not table.copy.state.is_paused:
+            sessions = await self._in_thread(reader.sessions) if is_counted else None
+            wait = gate.wait(time.monotonic(), self._lag_s(), sessions)
+            if wait is None:
+                return
+            if not table.copy.state.is_paused:
+                self._reports.waits(relid, wait.reason)
+            await asyncio.sleep(wait.seconds)
+
+    async def _complete(self, relid: int, table: WatchedTable) -> None:
+        await self._emitter.between_transactions()
+        try:
+            if self._copies.tables.get(relid) is not table or not table.copy.state.is_complete:
+                return
+            end = await self._emitter.end_of(table.copy.state)
+            self._copies.end(relid)
+            await self._write_state(end)
+        finally:
+            self._emitter.turn.release()
+        hit("table_copied")
+        _LOG.info("table_copied", table=self._reports.name_of(relid), rows=self._reports.rows_of(relid))
+        self._reports.complete(relid)
+
+    async def _write_state(self, records: Sequence[Record] = ()) -> None:
+        """Add the position with the present state, and records with it; `turn` is held."""
+        await self._writer.add(Chunk(records, 256 * len(records), self._pump.commit_position()))
+
+    async def _ends_of(self, relids: Iterable[int]) -> list[Record]:
+        """Return the END of each copy that is ended before its last row."""
+        states = [self._copies.tables[relid].copy.state for relid in relids if relid in self._copies.tables]
+        return [record for state in states for record in await self._emitter.end_of(state)]
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        thread = start_in_thread(function, *args)
+        self._threads[thread] = getattr(function, "__self__", None)
+        thread.add_done_callback(self._threads.pop)
+        return await asyncio.shield(thread)
+
+    async def _release(self, reader: ChunkReader | SnapshotReader) -> None:
+        """Close a connection after the thread that uses it has ended: libpq's memory is freed."""
+        if isinstance(reader, ChunkReader):
+            self._readers.discard(reader)
+        reader.hang_up()
+        for thread in [thread for thread, user in self._threads.items() if user is reader]:
+            await settled(thread)
+        reader.close()
+
+    async def _close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for reader in self._readers:
+            reader.hang_up()
+        for thread in list(self._threads):
+            await settled(thread)
+
+    # --- commands ---
+
+    async def execute(self, command: SnapshotCommand) -> Sequence[str]:
+        """Apply a command; return the tables. Raises CdcdError; then nothing was changed."""
+        if self._blocking.is_copying and not self._may_wait(command):
+            raise SnapshotRefused("the stream waits for a blocking snapshot", hint=_BLOCKED_HINT)
+        apply = {"start": self._start, "pause": self._pause, "resume": self._pause, "stop": self._stop}
+        titles = await apply[command.action](command)
+        self._changed.set()
+        await self._writer.flush()
+        if command.is_blocking:
+            hit("blocking_recorded")
+            self._blocking.wake()
+        _LOG.info("snapshot_command", action=command.action, tables=list(titles))
+        return titles
+
+    def _may_wait(self, command: SnapshotCommand) -> bool:
+        """Return whether a command may wait for a blocking snapshot: nobody waits for it, or it ends the copy."""
+        is_by_itself = command.signal_offset is not None or bool(command.relids)
+        return is_by_itself or (command.action == "stop" and self._concerns_blocking(command))
+
+    def _concerns_blocking(self, command: SnapshotCommand) -> bool:
+        names = {self._reports.name_of(relid) for relid in self._blocking.relids}
+        return bool(names) and (not command.tables or not names.isdisjoint(command.tables))
+
+    async def _start(self, command: SnapshotCommand) -> Sequence[str]:
+        described = await self._described(command)
+        await self._emitter.between_transactions()
+        try:
+            if command.is_blocking:
+                await self._blocking.begin(
+                    described, command, lambda relid: self._published.plan_of(relid).topic
+                )
+            else:
+                self._blocking.refuse([one.table for one in described])
+                for one in described:
+                    await self._begin(one, command)
+            self._note_signal(command)
+            await self._write_state()
+        finally:
+            self._emitter.turn.release()
+        return [one.table.title for one in described]
+
+    async def _begin(self, described: Description, command: SnapshotCommand) -> None:
+        relid = described.table.relid
+        plan: RelationPlan = self._published.plan_of(relid)
+        state = TableCopyState(
+            plan.topic, where=described.table.where, partitions=described.partitions, key=described.order
+        )
+        ended = await self._ends_of([relid])
+        self._descriptions[relid] = described
+        self._failed.discard(relid)
+        self._copies.begin(relid, state)
+        self._reports.begin(relid, state, described)
+        await self._write_state(ended)
+        if command.recopy:
+            await self._emitter.truncate(plan)
+
+    async def _described(self, command: SnapshotCommand) -> list[Description]:
+        """Describe the tables of a command. Raises CdcdError for the first that cannot be copied."""
+        reader = await self._in_thread(self._new_reader)
+        self._readers.add(reader)
+        try:
+            if not command.tables and not command.relids:
+                return await self._all_described(reader)
+            relids: Sequence[int] = command.relids
+            if command.tables:
+                relids = await self._in_thread(self._published.relids_of, command.tables)
+            return [
+                await described_as_received(
+                    reader, self._parts, relid, command.where, is_by_key=not command.is_blocking
+                )
+                for relid in dict.fromkeys(relids)
+            ]
+        finally:
+            await self._release(reader)
+
+    async def _all_described(self, reader: ChunkReader) -> list[Description]:
+        """Describe every published table that is included and can be copied."""
+        tables = self._selection.chosen(await self._in_thread(self._published.all))
+        if len(tables) > MAX_TABLES:
+            raise SnapshotRefused(f"{len(tables)} tables are published", hint=_TOO_MANY_HINT)
+        found = []
+        for table in sorted(tables, key=lambda one: self._selection.rank(one, 0)):
+            try:
+                found.append(await described_as_received(reader, self._parts, table.relid, table.where))
+            except SnapshotRefused as refusal:
+                _LOG.warning(
+                    "table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice
+                )
+        return found
+
+    async def _pause(self, command: SnapshotCommand) -> Sequence[str]:
+        is_paused = command.action == "pause"
+        await self._name_tables()
+        await self._emitter.between_transactions()
+        try:
+            chosen = self._chosen(command, self._copies.tables)
+            for relid in chosen:
+                self._failed.discard(relid)
+                self._copies.pause(relid, is_paused=is_paused)
+                self._reports.paused(relid, is_paused=is_paused)
+            self._note_signal(command)
+            await self._write_state()
+        finally:
+            self._emitter.turn.release()
+        return list(chosen.values())
+
+    async def _stop(self, command: SnapshotCommand) -> Sequence[str]:
+        await self._name_tables()
+        if not self._concerns_blocking(command):
+            return await self._stop_tables(command)
+        async with self._blocking.interrupted():
+            return await self._stop_tables(command)
+
+    async def _stop_tables(self, command: SnapshotCommand) -> Sequence[str]:
+        await self._emitter.between_transactions()
+        try:
+            chosen = self._chosen(command, self.relids)
+            ended = await self._ends_of(chosen)
+            for relid in chosen:
+                if relid in self._blocking.relids:
+                    self._blocking.stop(relid)
+                self._copies.end(relid)
+                self._failed.discard(relid)
+                self._reports.end(relid)
+            self._note_signal(command)
+            await self._write_state(ended)
+        finally:
+            self._emitter.turn.release()
+        return list(chosen.values())
+
+    @property
+    def relids(self) -> Collection[int]:
+        """The tables that are being copied, failed ones included."""
+        return [*self._copies.tables, *self._blocking.relids]
+
+    @property
+    def signals_at(self) -> int:
+        """The offset of the next signal, -1 if none was read."""
+        return self._copies.signals_at
+
+    async def pass_signals(self, next_offset: int) -> None:
+        """Record that signals below this offset need nothing more."""
+        await self._emitter.between_transactions()
+        try:
+            self._copies.read_signals(next_offset)
+            await self._write_state()
+        finally:
+            self._emitter.turn.release()
+        await self._writer.flush()
+
+    def _note_signal(self, command: SnapshotCommand) -> None:
+        if command.signal_offset is not None:
+            self._copies.read_signals(command.signal_offset + 1)
+
+    def _chosen(self, command: SnapshotCommand, relids: Collection[int]) -> dict[int, str]:
+        """Return the tables of a command that are among these, by relid. Raises SnapshotRefused."""
+        copied = {relid: self._reports.name_of(relid) for relid in relids}
+        chosen = {
+            relid: name for relid, name in copied.items() if not command.tables or name in command.tables
+        }
+        missing = sorted(set(command.tables) - set(chosen.values()))
+        blocking = {self._reports.name_of(relid) for relid in self._blocking.relids}
+        if missing and missing[0] in blocking:
+            raise SnapshotRefused(_UNPAUSABLE, hint=_UNPAUSABLE_HINT, table=missing[0])
+        if missing:
+            raise SnapshotRefused("the table is not being copied", table=missing[0])
+        return chosen

@@ -1,0 +1,77 @@
+"""Begin the copies of tables that have joined the publications, while a session streams.
+
+In: the new tables that wait, the rules of the configuration.  Out: commands for the session's incremental snapshots.
+Invariant: a table waits until the progress record has its copy. One that cannot be copied so is streamed only, with
+one line in the log. A few tables are begun at a time: every progress record has the state of each begun one.
+Must not: end the session because of one table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from cdcd.errors import CdcdError, SnapshotRefused
+from cdcd.failpoints import hit
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.snapshot.control import SnapshotCommand
+from cdcd.snapshot.selection import Choice, Selection
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot")
+MOST_AT_ONCE = 16
+LOOK_S = 1.0
+RETRY_S = 10.0
+
+
+class NewTableFollower:
+    """The new tables of one session."""
+
+    def __init__(
+        self, copying: IncrementalSnapshots, publications: PublicationMonitor, selection: Selection
+    ) -> None:
+        self._copying = copying
+        self._publications = publications
+        self._new = publications.new_tables
+        self._selection = selection
+
+    async def run(self) -> None:
+        """Begin copies until cancelled."""
+        while True:
+            await self._new.is_any.wait()
+            try:
+                await self._begin_some()
+            except CdcdError as error:
+                _LOG.warning("new_table_not_begun", error=str(error), hint=error.advice, pause_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+            if self._new.is_any.is_set():
+                await asyncio.sleep(LOOK_S)
+
+    async def _begin_some(self) -> None:
+        chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
+        ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
+        done: list[int] = []
+        try:
+            for relid in ordered:
+                if relid not in self._copying.relids:
+                    if len(self._copying.relids) >= MOST_AT_ONCE:
+                        break
+                    hit("new_table_found")
+                    await self._begin(relid, *chosen[relid])
+                    hit("new_table_begun")
+                done.append(relid)
+        finally:
+            if done:
+                self._publications.begun(done)
+
+    async def _begin(self, relid: int, choice: Choice, name: str) -> None:
+        if not choice.is_included:
+            _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
+            return
+        is_again = self._new.waiting.get(relid, False)
+        command = SnapshotCommand("start", relids=(relid,), where=choice.where, recopy=is_again)
+        try:
+            await self._copying.execute(command)
+        except SnapshotRefused as refusal:
+            _LOG.warning("new_table_streamed_only", table=name, reason=refusal.message, hint=refusal.advice)

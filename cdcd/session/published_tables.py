@@ -1,0 +1,93 @@
+"""The published tables for incremental snapshots, each with the plan of its records. Blocking.
+
+In: names or relids.  Out: relids; tables as the publications publish them now.
+Invariant: the plan is that of the table's present columns, and is not one of the stream's plans: those are made from
+the stream's own descriptions (F43).
+Must not: be used by the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from cdcd.avro.plan import RelationPlan
+from cdcd.errors import SnapshotRefused
+from cdcd.pipeline.changed_rows import has_text_form
+from cdcd.pipeline.plans import Plans
+from cdcd.session.snapshot_copy import copied_table
+from cdcd.snapshot.chunk_reader import Published
+from cdcd.snapshot.units import CopiedTable
+from cdcd.source.catalog import Catalog
+from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.publication_catalog import published_tables
+from cdcd.source.settings import SourceSettings
+
+_RELIDS = """
+    SELECT n.nspname || '.' || c.relname, c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname || '.' || c.relname = ANY(%s) AND c.relkind IN ('r', 'p')
+"""
+_TITLES = """
+    SELECT c.oid::int8, n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = ANY(%s::oid[])
+"""
+_NOT_PUBLISHED_HINT = (
+    "write SCHEMA.TABLE as in the database, and add the table to the publication; with publish_via_partition_root, "
+    "name the partitioned table"
+)
+_LOCK_PATIENCE_MS = 5_000
+"""The server locks a table to list it. A longer wait would hold up the end of the session."""
+
+
+class PublishedTables:
+    """The tables of one session. `is_binary`: the stream sends values in binary format."""
+
+    def __init__(self, source: SourceSettings, catalog: Catalog, plans: Plans, *, is_binary: bool) -> None:
+        self._source = source
+        self._catalog = catalog
+        self._plans = plans
+        self._is_binary = is_binary
+        self._plan_of: dict[int, RelationPlan] = {}
+
+    def relids_of(self, titles: Sequence[str]) -> list[int]:
+        """Return the relids of tables SCHEMA.TABLE. Raises SnapshotRefused for one that does not exist."""
+        with contextlib.closing(self._connected()) as connection:
+            found = dict(fetch(connection, _RELIDS, (list(titles),)))
+        for title in titles:
+            if title not in found:
+                raise SnapshotRefused("the table does not exist", hint=_NOT_PUBLISHED_HINT, table=title)
+        return [found[title] for title in titles]
+
+    def titles_of(self, relids: Sequence[int]) -> dict[int, str]:
+        """Return the names SCHEMA.TABLE of the tables that exist. Raises Source errors."""
+        with contextlib.closing(self._connected()) as connection:
+            return dict(fetch(connection, _TITLES, (list(relids),)))
+
+    def all(self) -> list[CopiedTable]:
+        """Return every published table. Raises Source errors."""
+        with contextlib.closing(self._connected()) as connection:
+            return list(map(copied_table, published_tables(connection, self._source.publications)))
+
+    def find(self, relid: int) -> Published | None:
+        """Return a published table, None if it is not published; make its plan. Raises Source and schema errors."""
+        with contextlib.closing(self._connected()) as connection:
+            tables = published_tables(connection, self._source.publications, only=relid)
+        if not tables:
+            return None
+        table = tables[0]
+        relation = self._catalog.relation(relid, table.columns)
+        plan = self._plan_of[relid] = self._plans.place(relation)
+        key = [relation.columns[i] for i in plan.key_indexes]
+        binary = [column.name for column in key if self._is_binary and not has_text_form(column.type_oid)]
+        unreadable = binary[0] if binary else None
+        return Published(copied_table(table), relation, tuple(column.name for column in key), unreadable)
+
+    def _connected(self) -> Any:
+        connection = connect_sql(self._source)
+        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_PATIENCE_MS),))
+        return connection
+
+    def plan_of(self, relid: int) -> RelationPlan:
+        """Return the plan of the table as it was found last."""
+        return self._plan_of[relid]

@@ -1,0 +1,59 @@
+"""Execute the commands of the topic of signals while a session streams.
+
+In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
+Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is passed,
+with a line in the log. A topic that cannot be read does not end the session; it is tried again.
+Must not: show a command's condition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from cdcd.errors import CdcdError, SnapshotRefused, SourceError
+from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.snapshot.signal_reader import SignalReader
+
+_LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
+RETRY_S = 10.0
+
+
+class SignalFollower:
+    """`new_reader` makes a reader that continues at an offset; None: at the end of the topic."""
+
+    def __init__(
+        self, copying: IncrementalSnapshots, new_reader: Callable[[int | None], SignalReader]
+    ) -> None:
+        self._copying = copying
+        self._new_reader = new_reader
+
+    async def run(self) -> None:
+        """Follow the topic until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except CdcdError as error:
+                _LOG.warning("signals_not_read", error=str(error), hint=error.advice, pause_s=RETRY_S)
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        at = self._copying.signals_at
+        reader = self._new_reader(at if at >= 0 else None)
+        try:
+            next_offset = await reader.open()
+            if at < 0:
+                await self._copying.pass_signals(next_offset)
+            async for command in reader:
+                try:
+                    await self._copying.execute(command)
+                except (SnapshotRefused, SourceError) as refusal:
+                    offset = command.signal_offset or 0
+                    _LOG.warning(
+                        "snapshot_signal_refused", offset=offset, error=str(refusal), hint=refusal.advice
+                    )
+                    await self._copying.pass_signals(offset + 1)
+        finally:
+            await reader.close()

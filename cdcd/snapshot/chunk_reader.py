@@ -1,0 +1,511 @@
+"""Read the chunks of one table over one connection, each in a snapshot of its own. Blocking.
+
+In: a function that connects, the publications, a table.  Out: `Description`s, `ChunkSnapshot` chunks, their rows.
+Invariant: a chunk's snapshot is taken first. Then the table is locked against rewriting, and compared with its
+description and its file (F73, F81); then the end LSN is read: every transaction that the snapshot sees, and every
+change of the table's columns so far, has its commit record below it.
+Must not: decide what is read next, or whether rows are emitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import psycopg2
+from psycopg2 import sql
+
+from cdcd.avro.tuple_data import cut_tuple
+from cdcd.errors import CdcdError, SnapshotRefused, SnapshotStale, SourceUnavailable
+from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
+from cdcd.lsn import Lsn, parse_lsn
+from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
+from cdcd.ops.notices import log_notices
+from cdcd.snapshot.chunk_sql import (
+    KEY_COLUMNS,
+    KeyColumn,
+    key_columns,
+    rows_after,
+    rows_of_blocks,
+    rows_of_keys,
+)
+from cdcd.snapshot.condition import OF_COMMAND, check_condition, source_of
+from cdcd.snapshot.copy_rows import CopyRows
+from cdcd.snapshot.load_limits import Sessions
+from cdcd.snapshot.publication_versions import publication_versions
+from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
+from cdcd.snapshot.running_xids import RUNNING
+from cdcd.snapshot.table_copy import Chunk, KeysChunk
+from cdcd.snapshot.units import Blocks, CopiedTable
+from cdcd.snapshot.visibility import Snapshot, end_of_commits
+from cdcd.source.copy_out import CopyOut
+from cdcd.source.deadline import hang_up
+from cdcd.source.locks import is_lock_timeout, lock_holders
+
+SLICE_BYTES = 64 * 1024
+"""Rows that are emitted at once: the stream waits for them."""
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+SNAPSHOT_FUNCTIONS_SINCE = 130_000
+Connect = Callable[[], Any]
+Translate = Callable[[psycopg2.Error], CdcdError]
+
+_BEGIN = """
+    BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
+    SET LOCAL row_security = off;
+    SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = 0;
+    SET LOCAL lock_timeout = '5s'
+"""
+# Without a wait for a synchronous standby, which may be away.
+FLUSH_WAL = """
+    SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, %s, '')
+"""
+# The timeline is the beginning of a WAL file's name.
+_SERVER = """
+    SELECT current_setting('wal_block_size')::int, pg_size_bytes(current_setting('wal_segment_size')),
+           (SELECT system_identifier::text FROM pg_control_system()),
+           pg_walfile_name(pg_current_wal_insert_lsn())
+"""
+# What a description depends on: any change of the table's or an index's catalog rows changes it.
+_VERSIONS = """
+    SELECT c.oid::int8, c.xmin::text, n.nspname::text, c.relname::text,
+           (SELECT array_agg(a.attnum || ' ' || a.xmin::text ORDER BY a.attnum)
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+           (SELECT array_agg(i.indexrelid::int8 || ' ' || i.xmin::text ORDER BY i.indexrelid)
+            FROM pg_index i WHERE i.indrelid = c.oid)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
+# A row of pg_inherits has the transaction that attached the partition. The size is that of all its own partitions.
+_PARTITIONS = """
+    SELECT t.relid::oid || ':' || coalesce(i.xmin::text, ''),
+           (SELECT coalesce(sum(pg_relation_size(leaf.relid)), 0) = 0 FROM pg_partition_tree(t.relid) leaf)
+    FROM pg_partition_tree(%s::oid) t
+    LEFT JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid
+    WHERE t.level > 0 ORDER BY t.relid::oid
+"""
+# The name as it is resolved now, not as of the snapshot.
+_IS_STILL = "SELECT to_regclass(%s)::oid IS NOT DISTINCT FROM %s::oid"
+_ESTIMATE = """
+    SELECT sum(c.reltuples)::int8, bool_or(c.reltuples < 0 OR c.reltuples = 0 AND c.relpages = 0)
+    FROM pg_class c WHERE c.oid IN (SELECT relid FROM pg_partition_tree(%(relid)s::oid) WHERE isleaf)
+       OR c.oid = %(relid)s AND c.relkind = 'r'
+"""
+# All of cdcd's connections have the same application_name. Without pg_read_all_stats state and backend_type of other
+# roles' sessions are null; only client sessions have a database and a role.
+_SESSIONS = """
+    SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state IS NULL)
+    FROM pg_stat_activity
+    WHERE coalesce(backend_type, 'client backend') = 'client backend' AND datid IS NOT NULL AND usesysid IS NOT NULL
+          AND pid <> pg_backend_pid() AND application_name IS DISTINCT FROM current_setting('application_name')
+"""
+_FILE = """
+    SELECT pg_relation_filenode(c.oid)::int8, pg_relation_size(c.oid) / current_setting('block_size')::int8,
+           n.nspname::text, c.relname::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
+_NOT_PUBLISHED_HINT = (
+    "add the table to the publication; with publish_via_partition_root, name the partitioned table"
+)
+_NO_KEY_HINT = (
+    "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity; "
+    "or run `cdcd snapshot start --table {table} --blocking --recopy`, which stops the stream while it copies"
+)
+_BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
+
+
+class Published(NamedTuple):
+    """A table as it is published now. `key_names`: the columns of its records' key, () without one.
+
+    `unreadable`: the first of them whose values the stream does not send as text.
+    """
+
+    table: CopiedTable
+    relation: Relation
+    key_names: tuple[str, ...]
+    unreadable: str | None = None
+
+
+FindPublished = Callable[[int], Published | None]
+"""Returns the table with a relid, None if it is not published any more. Blocking. Raises Source errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A table as it is copied: its columns, its key's index, the row versions of its catalog rows.
+
+    `partitions`: of a partitioned table, each as it is attached now. `empty_partitions`: those without rows, so that
+    all their later rows come by the stream. `estimated_rows`: None if the server has no statistics.
+    """
+
+    table: CopiedTable
+    relation: Relation
+    key_names: tuple[str, ...]
+    key: tuple[KeyColumn, ...]
+    versions: tuple[object, ...]
+    partitions: tuple[str, ...]
+    empty_partitions: frozenset[str]
+    estimated_rows: int | None
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """What the order of the rows depends on: the key of a row is a position only in the same order."""
+        return tuple(
+            " ".join((one.name, *map(".".join, (one.type, one.collation or ("",), one.less))))
+            for one in self.key
+        )
+
+
+class ChunkSnapshot(NamedTuple):
+    """A snapshot in which the next chunk may be read."""
+
+    snapshot: Snapshot
+    end_lsn: Lsn
+
+
+class Seen(NamedTuple):
+    """The row versions of a table's catalog rows; everything committed before they were read ends below `end_lsn`."""
+
+    versions: tuple[object, ...]
+    end_lsn: Lsn
+
+
+class ReadRows(NamedTuple):
+    """Rows of a chunk, in slices, each with the key of its last row; () for a table without one.
+
+    `is_last`: no further rows follow; of a chunk by keys: no rows of these keys. `is_cut`: rows were left out: the
+    chunk became too large.
+    """
+
+    slices: list[tuple[RowBatch, KeyValues]]
+    is_last: bool
+    is_cut: bool
+    size_bytes: int
+
+
+class Piece(NamedTuple):
+    """The blocks of the next chunk, what is left of their range, and the partition that has them."""
+
+    blocks: Blocks
+    rest: Blocks | None
+    leaf: tuple[str, str] | None
+
+
+class ServerAndTimeline(NamedTuple):
+    """The server of the stream."""
+
+    system_identifier: str
+    timeline: int
+
+
+class ChunkReader:
+    """One connection, for one table at a time."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        translate: Translate,
+        publications: Sequence[str],
+        published: FindPublished,
+        server: ServerAndTimeline,
+    ) -> None:
+        """Connect (blocking). Raises Source errors; SourceUnavailable if another server or timeline answers."""
+        self._translate = translate
+        self._publications = publications
+        self._published = published
+        self._rows_read = 0
+        self._connection = connect()
+        try:
+            ((self._block_bytes, self._segment_bytes, identifier, wal_file),) = self._rows(_SERVER)
+        except BaseException:
+            self._connection.close()
+            raise
+        if (identifier, int(wal_file[:8], 16)) != server:
+            self._connection.close()
+            raise SourceUnavailable("the connection for a snapshot is to another server than the stream")
+
+    def running(self) -> list[tuple[Any, ...]]:
+        """Return the transactions that may be inside their commit: rows of `RUNNING`."""
+        return self._rows(RUNNING)
+
+    def sessions(self) -> Sessions:
+        """Return the sessions that load the server, without cdcd's own. Raises Source errors."""
+        ((active, hidden),) = self._rows(_SESSIONS)
+        return Sessions(active, hidden)
+
+    def take_rows_read(self) -> int:
+        """Return the number of rows read since the last call."""
+        rows, self._rows_read = self._rows_read, 0
+        return rows
+
+    def look(self, relid: int) -> Seen:
+        """Return the row versions of a table's catalog rows. Raises Source errors."""
+        with self._transaction():
+            return Seen(self._versions(relid), self._end_lsn())
+
+    def describe(
+        self, relid: int, where: str | None, seen: Seen, is_by_key: bool = True
+    ) -> Description | None:
+        """Return a table's description, None if it has changed since it was seen.
+
+        `is_by_key`: its rows are read by key, so that it needs one.
+        To be called when everything below the end LSN was received: the schemas of a table are registered in the
+        order of its changes. Raises SnapshotRefused if the table cannot be copied, and Source errors.
+        """
+        with self._transaction():
+            versions = self._versions(relid)
+            if versions != seen.versions:
+                return None
+            found = self._published(relid)
+            if found is None:
+                raise SnapshotRefused("the table is not published", hint=_NOT_PUBLISHED_HINT, relid=relid)
+            table = replace(found.table, where=where)
+            if where is not None:
+                with self._translated(), self._connection.cursor() as cursor:
+                    check_condition(cursor, table, OF_COMMAND)
+            if not is_by_key:  # before the stream waits: may the role read it?
+                columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+                self._execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, source_of(table)))
+            key = self._key(table, found) if is_by_key else ()
+            return self._described(table, found, key, versions)
+
+    def _key(self, table: CopiedTable, found: Published) -> tuple[KeyColumn, ...]:
+        if found.unreadable is not None:
+            raise SnapshotRefused(
+                "an incremental snapshot cannot read this key's values from the stream in binary format",
+                hint=_BINARY_HINT,
+                table=table.title,
+                column=found.unreadable,
+            )
+        names = found.key_names
+        key = key_columns(self._rows(KEY_COLUMNS, {"relid": table.relid, "columns": list(names)}))
+        if not names or not key or not {column.name for column in key} <= set(table.columns):
+            hint = _NO_KEY_HINT.format(table=table.title)
+            raise SnapshotRefused("the table has no key to copy it by", hint=hint, table=table.title)
+        return key
+
+    def _described(
+        self,
+        table: CopiedTable,
+        found: Published,
+        key: tuple[KeyColumn, ...],
+        versions: tuple[object, ...],
+    ) -> Description:
+        ((rows, is_unknown),) = self._rows(_ESTIMATE, {"relid": table.relid})
+        is_part = is_unknown or table.row_filter or table.where
+        partitions = self._partitions(table) if table.is_partitioned else []
+        return Description(
+            table,
+            found.relation,
+            found.key_names,
+            key,
+            versions,
+            tuple(name for name, _ in partitions),
+            frozenset(name for name, is_empty in partitions if is_empty),
+            None if is_part else rows,
+        )
+
+    # --- one chunk ---
+
+    def begin(self, described: Description) -> ChunkSnapshot | None:
+        """Begin the transaction of a chunk; None if the table has changed: describe it again.
+
+        Raises SnapshotStale if this snapshot may not see all rows: the next one does.
+        """
+        table = described.table
+        with self._ended_by_errors():
+            self._execute(_BEGIN)
+            function = (
+                "pg_current_snapshot"
+                if self._connection.server_version >= SNAPSHOT_FUNCTIONS_SINCE
+                else "txid_current_snapshot"
+            )
+            ((text,),) = self._rows(f"SELECT {function}()::text")
+            self._execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))
+            self._execute("SET LOCAL lock_timeout = 0")
+            if self._is_changed(described):
+                self.end()
+                return None
+            files = self._files(table)
+            if fate_of(files) is Fate.STALE:
+                raise SnapshotStale("the table's file was replaced", table=table.title)
+            return ChunkSnapshot(Snapshot.parse(text), self._end_lsn())
+
+    def piece_of(self, described: Description, blocks: Blocks, pages: int) -> Piece | None:
+        """Return the next `pages` of a range; None if its file was replaced since the range was planned."""
+        rows = self._rows(_FILE, (blocks.leaf or described.table.relid,))
+        if not rows or rows[0][0] != blocks.node:
+            return None
+        ((_, end, schema, name),) = rows
+        leaf = (schema, name) if blocks.leaf else None
+        last = end if blocks.end is None else min(blocks.end, end)
+        if blocks.first + pages >= last:
+            return Piece(blocks, None, leaf)
+        at = blocks.first + pages
+        return Piece(replace(blocks, end=at), replace(blocks, first=at), leaf)
+
+    def read_blocks(
+        self, described: Description, piece: Piece, lsn: Lsn, *, max_bytes: int = MAX_CHUNK_BYTES
+    ) -> ReadRows:
+        """Read the rows of these blocks, and end the transaction."""
+        blocks = piece.blocks
+        statement = rows_of_blocks(described.table, blocks.first, blocks.end, piece.leaf)
+        return self._read(described, statement, lsn, max_bytes)
+
+    def read(
+        self,
+        described: Description,
+        chunk: Chunk,
+        limit: int,
+        lsn: Lsn,
+        *,
+        max_bytes: int = MAX_CHUNK_BYTES,
+    ) -> ReadRows:
+        """Read a chunk's rows, at most `limit` or about `max_bytes` of them, and end the transaction."""
+        table = described.table
+        if isinstance(chunk, KeysChunk):
+            by_name = {column.name: column for column in described.key}
+            named = [by_name[name] for name in described.key_names]
+            statement = rows_of_keys(table, named, chunk.keys.values())
+        else:
+            statement = rows_after(table, described.key, chunk.after, limit)
+        read = self._read(described, statement, lsn, max_bytes)
+        rows = sum(batch.count for batch, _ in read.slices)
+        is_last = isinstance(chunk, KeysChunk) or rows < limit
+        return read._replace(is_last=read.is_last and is_last)
+
+    def _read(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
+        with self._ended_by_errors():
+            read = self._slices(described, statement, lsn, max_bytes)
+        self.end()
+        self._rows_read += sum(batch.count for batch, _ in read.slices)
+        return read
+
+    def _slices(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
+        rows = CopyRows(described.table.relid, len(described.table.columns), lsn)
+        copying = CopyOut(self._connection)
+        copying.begin(statement)
+        slices: list[tuple[RowBatch, KeyValues]] = []
+        size_bytes, has_more = 0, True
+        while has_more:
+            has_more = copying.read(rows, SLICE_BYTES)
+            if (taken := rows.take()) is not None:
+                batch, last_at = taken
+                slices.append((batch, _key_of(described, batch.frames, last_at)))
+                size_bytes += len(batch.frames)
+            if has_more and size_bytes >= max_bytes:
+                self._connection.cancel()
+                self._drain(copying, rows)
+                return ReadRows(slices, is_last=False, is_cut=True, size_bytes=size_bytes)
+        return ReadRows(slices, is_last=True, is_cut=False, size_bytes=size_bytes)
+
+    @staticmethod
+    def _drain(copying: CopyOut, rows: Any) -> None:
+        """Read what is left of a cancelled copy."""
+        with contextlib.suppress(CdcdError):
+            while copying.read(rows, SLICE_BYTES):
+                rows.take()
+
+    def flush_wal(self) -> None:
+        """Have the server write its WAL to disk: the stream only sends such WAL.
+
+        An idle server leaves the WAL of transactions without changes, of which a reading transaction may be one, in
+        memory for seconds. A transaction with a logical message of cdcd's own, which is no data, ends that.
+        """
+        with contextlib.suppress(CdcdError):
+            self._rows(FLUSH_WAL, (FLUSH_PREFIX,))
+
+    def end(self) -> None:
+        """End the transaction of a chunk. Raises Source errors."""
+        self._execute("ROLLBACK")
+        log_notices(self._connection.notices)
+
+    def hang_up(self) -> None:
+        """Shut down the connection: a thread that waits for the server gets an error. May be called in any thread."""
+        hang_up(self._connection)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    # --- statements ---
+
+    def _end_lsn(self) -> Lsn:
+        ((insert_lsn,),) = self._rows("SELECT pg_current_wal_insert_lsn()::text")
+        return end_of_commits(
+            parse_lsn(insert_lsn), block_bytes=self._block_bytes, segment_bytes=self._segment_bytes
+        )
+
+    def _versions(self, relid: int) -> tuple[object, ...]:
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(_VERSIONS, (relid,))
+            table = [tuple(map(_hashable, row)) for row in cursor.fetchall()]
+            return (*table, *publication_versions(cursor, self._publications))
+
+    def _partitions(self, table: CopiedTable) -> list[tuple[str, bool]]:
+        return [(name, is_empty) for name, is_empty in self._rows(_PARTITIONS, (table.relid,))]
+
+    def _is_changed(self, described: Description) -> bool:
+        table = described.table
+        name = sql.Identifier(table.schema, table.name).as_string(self._connection)
+        # The lock is on the table that has the name now; the snapshot may still show the name on another one.
+        ((is_still,),) = self._rows(_IS_STILL, (name, table.relid))
+        if not is_still or self._versions(table.relid) != described.versions:
+            return True
+        partitions = self._partitions(table) if table.is_partitioned else []
+        return tuple(name for name, _ in partitions) != described.partitions
+
+    def _files(self, table: CopiedTable) -> list[Any]:
+        with self._translated(), self._connection.cursor() as cursor:
+            if table.is_partitioned and is_regrouped(cursor, table.relid):
+                raise SnapshotStale("a partition was attached or detached", table=table.title)
+            return replaced_files(cursor, table.relid, is_partitioned=table.is_partitioned)
+
+    def _rows(self, statement: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return list(cursor.fetchall())
+
+    def _execute(self, statement: Any) -> None:
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._ended_by_errors():
+            self._execute(_BEGIN)
+            yield
+        self.end()
+
+    @contextlib.contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except CdcdError as error:
+            with contextlib.suppress(CdcdError):
+                self.end()
+            if not is_lock_timeout(error):
+                raise
+            holders = lock_holders(self._connection) or "no session any more"
+            raise SourceUnavailable(f"the table is locked; locks on tables are held by {holders}") from error
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg2.Error as error:
+            raise self._translate(error) from error
+
+
+def _hashable(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _key_of(described: Description, frames: bytes, last_at: int) -> KeyValues:
+    """Return the key of the last row of a slice, in the order of the index. Raises ProtocolError."""
+    columns = described.table.columns
+    position = last_at + FRAME_BYTES + relid_at(None) + RELID_BYTES + 1
+    row, _, _ = cut_tuple(frames, position, len(frames), len(columns))
+    values = [row[columns.index(column.name)] for column in described.key]
+    return tuple(bytes(value).decode() for value in values if value is not None)

@@ -1,0 +1,54 @@
+"""The table that a copy reads, and the check of a condition that a user has given for it. Blocking.
+
+In: a cursor, a table with its condition.  Out: SQL of the table; SourceSetup if the server refuses the condition.
+Invariant: a condition is one expression: it cannot end the parentheses around it.
+Must not: read a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+from psycopg2 import sql
+
+from cdcd.errors import SourceSetup
+from cdcd.redaction import clean
+from cdcd.snapshot.units import CopiedTable
+from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
+
+_WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
+_OVERRIDE = ("in snapshot.overrides", "correct `where` for this table, and restart cdcd")
+OF_COMMAND = ("of the command", "correct the condition, and start the snapshot again")
+
+
+def source_of(table: CopiedTable) -> sql.Composable:
+    """Return the table as a FROM item: a partitioned table with its partitions, other tables without children."""
+    name = sql.Identifier(table.schema, table.name)
+    return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
+
+
+def check_condition(cursor: Any, table: CopiedTable, origin: tuple[str, str] = _OVERRIDE) -> None:
+    """Raise SourceSetup if the server does not accept the table's condition; psycopg2 errors.
+
+    `origin`: where the condition comes from, and the hint.
+    """
+    if table.where is None:
+        return
+    # Both forms together: only one expression is valid in parentheses and without.
+    query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({where}) AND {where}").format(
+        source_of(table), where=sql.SQL(table.where)
+    )
+    try:
+        cursor.execute(query)
+    except psycopg2.errors.InsufficientPrivilege:
+        raise
+    except psycopg2.Error as error:
+        if error.pgcode is None or error.pgcode[:2] not in _WRONG_SQL:
+            raise
+        primary = clean(first_line(error.diag.message_primary or ""), MAX_REPORT_CHARACTERS)
+        raise SourceSetup(
+            f"the server does not accept the condition {origin[0]}: {primary}",
+            hint=origin[1],
+            table=table.title,
+        ) from error

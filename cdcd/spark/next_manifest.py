@@ -1,0 +1,89 @@
+"""The manifest after a batch, and the check that it has no incomplete row that cannot become complete.
+
+In: the manifest before, the batch's offsets and folded buckets.  Out: the next manifest.
+Invariant: a row whose values the mirror does not all have is never among a table's rows, and exists only while cdcd
+copies the table incrementally.
+Must not: write files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.cuts import Offsets, loading_of, merge, without_loading
+from cdcd.spark.events import BEGINNING
+from cdcd.spark.manifest import BucketFile, Manifest, TableEntry, read_incomplete
+from cdcd.spark.plan import TablePlan
+from cdcd.spark.shape import MISSING, TableShape
+from cdcd.spark.tasks import Folded
+
+
+def next_manifest(
+    manifest: Manifest,
+    offsets: Offsets,
+    entries: dict[str, TableEntry],
+    plans: dict[str, TablePlan],
+    folded: list[Folded],
+) -> Manifest:
+    """Return the manifest after a batch. `offsets` are those of `look_at`."""
+    tables = dict(manifest.tables)
+    for topic, entry in entries.items():
+        mine = [one for one in folded if one.topic == topic]
+        tables[topic] = _entry_after(entry, plans[topic].shape, mine)
+    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
+    last = max((one.applied for one in tables.values()), default=BEGINNING)
+    return replace(
+        manifest,
+        version=manifest.version + 1,
+        commit_lsn=max(last.commit_lsn, 0),
+        offsets=merge(manifest.offsets, without_loading(offsets)),
+        tables=tables,
+        loading=tuple(sorted(loading_of(offsets))),
+    )
+
+
+def _entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> TableEntry:
+    is_emptied = shape.emptied_at > entry.applied
+    files = {} if is_emptied else {one.bucket: one for one in entry.files}
+    incomplete = {} if is_emptied else {one.bucket: one for one in entry.incomplete}
+    numbers = tuple(one.number for one in entry.fields)
+    changed = [one for one in folded if one.path is not None]
+    for one in changed:
+        files[one.bucket] = BucketFile(one.bucket, one.path or "", one.rows, numbers)
+        incomplete.pop(one.bucket, None)
+        if one.incomplete_path is not None:
+            incomplete[one.bucket] = BucketFile(one.bucket, one.incomplete_path, one.incomplete_rows, numbers)
+    return replace(
+        entry,
+        keyed=entry.keyed if entry.keyed is not None or not changed else shape.keyed,
+        applied=max([entry.applied, shape.emptied_at, *(one.applied for one in folded)]),
+        files=tuple(files[bucket] for bucket in sorted(files)),
+        incomplete=tuple(incomplete[bucket] for bucket in sorted(incomplete)),
+    )
+
+
+_LACKS = (
+    "copy the table again (`cdcd resnapshot`), then start the mirror with a --max-rows so large that the batch after "
+    "its position has all of the copied rows"
+)
+
+
+def refuse_incomplete(target: str, manifest: Manifest) -> None:
+    """Raise MirrorInconsistent for an incomplete row of a table that is not loading: its values will not come."""
+    for topic, entry in manifest.tables.items():
+        if not entry.incomplete or topic in manifest.loading:
+            continue
+        missing = [
+            lsn
+            for file in entry.incomplete
+            for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
+            for _, lsn in columns
+        ]
+        raise MirrorInconsistent(
+            "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
+            hint=_LACKS,
+            topic=topic,
+            rows=sum(file.rows for file in entry.incomplete),
+            first_commit_lsn=min(missing),
+        )

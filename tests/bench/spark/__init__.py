@@ -1,0 +1,1 @@
+"""The benchmark of the reading side: `make bench-spark`."""

@@ -1,0 +1,90 @@
+"""`make bench-spark`: the cost of reading the topics. `make bench-spark ARGS="--rows N --rounds N"`.
+
+In: options.  Out: a line for each way to decode and each set of columns: rows per second of one core, and the CPU of
+a row; the median of the rounds, which alternate between the ways. All ways have the same records in Arrow's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from cdcd.columnar import decoder
+from cdcd.columnar.decoder import RecordDecoder
+from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
+from cdcd.spark.columns import arrow_array
+from cdcd.spark.schemas import expanded, parsed_physical
+from tests.bench.spark import envelopes
+
+SLICE_ROWS = 10_000
+SLOW_SHARE = 20
+"""The ways in Python decode one record of so many."""
+Way = Callable[[pa.Array], object]
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if decoder.Columns is ColumnsInPython:
+        print("the C extension cdcd.columnar._arrow is not compiled here", file=sys.stderr)
+        return 1
+    records = envelopes.records(options.rows)
+    print(f"{options.rows} records of {records.nbytes // options.rows} bytes, {options.rounds} rounds")
+    print(f"{'way':10} {'columns':>8} {'rows/s a core':>14} {'us a row':>9}")
+    for columns, wanted in (("13 of 13", envelopes.all_columns()), ("3 of 13", envelopes.few_columns())):
+        for name, costs in measured(ways(wanted), records, options.rounds).items():
+            cost_s = statistics.median(costs)
+            print(f"{name:10} {columns:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
+    return 0
+
+
+def ways(wanted: pa.Schema) -> dict[str, Way]:
+    """Return the ways to decode records into these columns."""
+    schema = expanded(envelopes.schema())
+    native = RecordDecoder(wanted, lambda number: schema)
+    fallback = RecordDecoder(wanted, lambda number: schema, ColumnsInPython)
+    return {"native": native.decode, "fallback": fallback.decode, "fastavro": _with_fastavro(wanted, schema)}
+
+
+def _with_fastavro(wanted: pa.Schema, schema: Any) -> Way:
+    """Return a function that reads each record into Python objects, and makes the columns of them."""
+    parsed = parsed_physical(envelopes.schema())
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+
+    def decode(batch: pa.Array) -> list[pa.Array]:
+        rows = []
+        for record in batch:
+            data = io.BytesIO(record.as_py())
+            data.seek(HEADER_BYTES)
+            rows.append(fastavro.schemaless_reader(data, parsed))
+        return [arrow_array([row[name] for row in rows], fields[name]) for name in wanted.names]
+
+    return decode
+
+
+def measured(ways: dict[str, Way], records: pa.Array, rounds: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of a row in each round."""
+    costs: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            rows = len(records) if name == "native" else len(records) // SLOW_SHARE
+            begun_s = time.process_time()
+            for first in range(0, rows, SLICE_ROWS):
+                way(records.slice(first, min(SLICE_ROWS, rows - first)))
+            costs[name].append((time.process_time() - begun_s) / rows)
+    return costs
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Fault 2: kills at twenty moments of an initial snapshot under load, and cuts of the exported snapshot's connection.
+
+The moments are in the copy, at the hand-over to the stream, and after it. The oracle judges each run; a table that
+was complete at an interruption is not copied again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.faults.snapshot_kills import CHAINS, CONFIGURATION, LOAD, ROWS, Kills, account
+from tests.faults.world import World
+from tests.support.doors import through
+from tests.support.forked import Forks
+from tests.support.proxy import Proxy
+from tests.support.stack import PostgresServers, drop_database, new_database_name
+
+MAJORS = (14, 16, 18)
+SHORT, FEW_ROWS = ("hand-over", 18), ROWS // 2
+"""What `make test` runs; `make faults` runs every chain on every version, with all rows."""
+STREAMED = {("random", 16), ("random", 18), ("two", 16), ("two", 18)}
+"""Here each transaction is streamed while it is open, and many are prepared, with two_phase."""
+AT_LEAST_ONCE = {("groups", 16), ("after", 16)}
+IMMEDIATE = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+CASES = [
+    (*SHORT, FEW_ROWS),
+    *(
+        pytest.param(
+            chain,
+            major,
+            ROWS,
+            marks=pytest.mark.nightly if chain == SHORT[0] and major != MAJORS[0] else pytest.mark.long,
+        )
+        for chain in CHAINS
+        for major in MAJORS
+    ),
+]
+
+
+def _configuration(chain: str, major: int) -> dict[str, Any]:
+    delivery = "at_least_once" if (chain, major) in AT_LEAST_ONCE else "exactly_once"
+    return {**CONFIGURATION, "sink": {**CONFIGURATION["sink"], "delivery": delivery}}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("chain", "major", "rows"), CASES)
+def test_an_interrupted_snapshot_loses_and_repeats_nothing(
+    chain: str,
+    major: int,
+    rows: int,
+    tmp_path: Path,
+    pg_server: PostgresServers,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    forks: Forks,
+) -> None:
+    """F36, F37, F40: the topics have each row and each change once, whatever interrupted the snapshot."""
+    begun_s, is_streamed = time.monotonic(), (chain, major) in STREAMED
+    server, database = pg_server(major), new_database_name()
+    server.create_database(database)
+    try:
+        with (
+            Proxy(server.port) as link,
+            World(
+                tmp_path / "cdcd",
+                f"kills{database}",
+                server,
+                database,
+                bootstrap=kafka.bootstrap,
+                registry_url=registry.url,
+                daemon_dsn=through(server.dsn(database), server, link) + (IMMEDIATE if is_streamed else ""),
+                source={"protocol": {"two_phase": is_streamed}},
+                buffer={"memory": "1MiB", "spill_dir": str(tmp_path / "spill")},
+                **_configuration(chain, major),
+            ) as world,
+        ):
+            world.daemon.spawn = forks.spawn
+            kills = Kills(world, link, f"{chain} {major}", LOAD | {"prepared": 60} if is_streamed else LOAD)
+            kills.begin(rows)
+            for moment in CHAINS[chain]:
+                kills.strike(moment)
+            link.heal()
+            if world.daemon.process is None or world.daemon.process.poll() is not None:
+                world.daemon.start()
+            findings = world.judge()
+            assert [str(one) for one in findings] == []
+            assert world.daemon.stop() == 0
+            assert world.last_block is not None
+            copied, abandoned, kept = account(world.last_block)
+    finally:
+        drop_database(server, database)
+    print(
+        f"\n{chain} on {major}: {len(kills.done)} interruptions, {world.transactions} transactions,"
+        f" {copied} rows copied, {abandoned} of them in abandoned attempts, {kept} tables complete before,"
+        f" {time.monotonic() - begun_s:.0f} s"
+    )

@@ -1,0 +1,358 @@
+"""The initial snapshot against a model of the server: its attempts, crashes at any step, and the stream after it.
+
+In: a seeded `random.Random`; the core: `verdict`, `CopyProgress`, `Snapshotter`, `Pump`, `Floors`.
+Out: a topic for each table, whose readers have the table's rows; each row and change is there once.
+Other transactions commit between any two steps. A crash discards what Kafka has not committed; the next session
+begins with the stored position. Only the glue of `session/snapshot_handover.py`, workers and writer are replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.position_tracker import PositionTracker
+from cdcd.avro.transaction import TransactionContext
+from cdcd.model import (
+    CopyState,
+    Progress,
+    Record,
+    SourceIdentity,
+    TransactionInfo,
+)
+from cdcd.pipeline.floors import Floors
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.table_copies import TableCopies
+from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
+from cdcd.session.copy_workers import Piece
+from cdcd.session.snapshot_copy import Snapshotter
+from cdcd.session.snapshot_handover import _progress_of, _resume
+from cdcd.snapshot.copy_progress import CopyProgress
+from cdcd.snapshot.table import CopiedRows
+from cdcd.snapshot.units import CopyUnit
+from cdcd.source.copyboth import cut_items
+from cdcd.txn.assembler import Assembler
+from tests.simulator import clock
+from tests.simulator.initial_server import KEYS, Change, Rows, Server, Slot, apply
+from tests.simulator.initial_topic import Plans, copied, decoded, payloads, relation_of, table_of
+from tests.simulator.seeds import run_seeds
+from tests.support.copydata import keepalive
+
+WANTED = Wanted("slot", create_slot=True, mode="initial")
+
+
+class Crash(Exception):
+    """The process ends."""
+
+
+@dataclass
+class Kafka:
+    """The committed records, in order, and the stored position."""
+
+    topic: list[Record] = field(default_factory=list)
+    stored: Progress | None = None
+    stored_before: list[Progress] = field(default_factory=list)
+
+    def commit(self, records: Iterable[Record], position: CommitPosition, slot_lsn: int) -> None:
+        """Commit a Kafka transaction with its progress record."""
+        identity = SourceIdentity("1", 1, "shop", "slot", slot_lsn=slot_lsn)
+        self.topic += records
+        self.stored = Progress(
+            identity,
+            position.phase,
+            position.commit_lsn,
+            position.end_lsn,
+            position.commit_us,
+            snapshot_tables=position.snapshot_tables,
+            prepared_before=position.prepared_before,
+            part=position.part,
+            copy=position.copy,
+        )
+        self.stored_before.append(self.stored)
+
+
+class _Uncounted:
+    """Metrics that are not recorded."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_named: None
+
+
+class Workers:
+    """Reads the units of an attempt, several at the same time, a few rows at a time."""
+
+    def __init__(self, simulation: Simulation, point: int, relids: Iterable[int]) -> None:
+        self.estimates: Mapping[int, int | None] = {}
+        self.partitions: Mapping[int, tuple[str, ...]] = {}
+        self._simulation = simulation
+        self._point = point
+        self.units = [unit for relid in relids for unit in simulation.units_of(relid)]
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Yield the rows of the units, and the end of each."""
+        random = self._simulation.random
+        waiting, reading = iter(self.units), dict[CopyUnit, Iterator[CopiedRows]]()
+        workers = random.randint(1, 3)
+        while True:
+            while len(reading) < workers and (unit := next(waiting, None)) is not None:
+                reading[unit] = self._simulation.rows_of(unit, self._point)
+            if not reading:
+                return
+            unit = random.choice(list(reading))
+            rows = next(reading[unit], None)
+            if rows is None:
+                del reading[unit]
+            self._simulation.step()
+            yield Piece(unit, rows)
+
+
+class Simulation:
+    """One run: sessions that crash, a last one that does not, and the comparison."""
+
+    floors: ClassVar[type[Floors]] = Floors
+    copies: ClassVar[type[TableCopies]] = TableCopies
+    progress: ClassVar[type[CopyProgress]] = CopyProgress
+    snapshotter: ClassVar[type[Snapshotter]] = Snapshotter
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"{seed} initial")
+        self.server = Server(self.random)
+        self.kafka = Kafka()
+        self.slot: Slot | None = None
+        self.counts = Counter[str]()
+        self._slot_lsn = 0
+        self._crashes = self.random.choice([0, 2, 4, 8])
+        self._odds = self.random.choice([0.03, 0.06, 0.15])
+        self._unit_keys = self.random.choice([1, 3, KEYS])
+        self._has_standby = Random(f"{seed} standby").random() < 0.5
+        self._open: list[Record] = []
+        self._position: CommitPosition | None = None
+
+    def run(self) -> Counter[str]:
+        """Run it. Raises AssertionError."""
+        for _ in range(self.random.randint(0, 30)):
+            self.server.work()
+        while self._crashes:
+            try:
+                clock.run(self.session(self.random.randint(1, 10)))
+            except Crash:
+                self._crashes -= 1
+                self.counts["crashes"] += 1
+                self._open, self._position = [], None
+                self.lose_slot()
+        self._odds = 0.0
+        clock.run(self.session(1_000_000))
+        self.judge()
+        return self.counts
+
+    def lose_slot(self) -> None:
+        """Drop the slot of an incomplete snapshot at times: all tables are copied again then."""
+        is_copying = self.kafka.stored is not None and self.kafka.stored.phase == "snapshot"
+        if is_copying and self.random.random() < 0.1:
+            self.slot = None
+            self.counts["lost slots"] += 1
+
+    # --- one session ---
+
+    async def session(self, transactions: int) -> None:
+        """Decide, copy, and stream at most this many transactions. Raises Crash."""
+        server = SimpleNamespace(
+            system_identifier="1", timeline=1, database="shop", wal_lsn=self.server.wal_lsn, in_recovery=False
+        )
+        begin = verdict(self.kafka.stored, self.slot, server, WANTED)
+        resume = await self.snapshot(begin) if isinstance(begin, Snapshot) else begin
+        await self.stream(resume, transactions)
+        if self._odds:
+            raise Crash
+
+    async def snapshot(self, begin: Snapshot) -> Resume:
+        """Do what `SnapshotHandover` does."""
+        left = begin.left
+        if left is None:
+            marker = CommitPosition(begin.commit_lsn, begin.end_lsn, 1, 0, "snapshot", begin.begun_topics)
+            self._slot_lsn = 0
+            self.kafka.commit((), marker, self._slot_lsn)
+            self.step()
+            point = self._slot_lsn = self.server.point()
+            self.slot = Slot(point)
+            copied_at = point
+            if self._has_standby:  # the snapshot of a standby is a later one
+                self.counts["standbys"] += 1
+                self.step()
+                copied_at = self.server.point()
+            progress = self.progress(
+                point_lsn=copied_at,
+                stream_lsn=point,
+                written_commit_lsn=begin.commit_lsn,
+                since_us=1,
+                before_us=1,
+                begun_topics=begin.begun_topics,
+            )
+            await self.copy(progress, copied_at, list(self.server.tables))
+            return Resume(point, point - 1, None, progress.done().copy if self._has_standby else None)
+        if left.state.pending:
+            self.counts["rests"] += 1
+            point = self.server.point()
+            progress = _progress_of(begin, left, point)
+            progress.__class__ = self.progress
+            await self.copy(progress, point, list(left.state.pending))
+            return _resume(left, progress)
+        raise AssertionError("a snapshot is complete, and the stream has not begun")
+
+    async def copy(self, progress: CopyProgress, point: int, relids: list[int]) -> None:
+        """Copy tables in the snapshot of a point."""
+        self.step()
+        progress.to_copy(relids)
+        snapshotter = self.snapshotter(
+            Plans(self.server.tables),  # type: ignore[arg-type]
+            self.add,
+            _context,
+            _Uncounted(),
+            progress,
+            point_lsn=point,
+        )
+        tables = [(table_of(relid), relation_of(relid)) for relid in relids]
+        workers: Any = Workers(self, point, relids)
+        assert await snapshotter.run(tables, workers) is None
+        await self.add(Chunk((), 0, progress.done()))
+        self.commit()
+        self.counts["copies"] += 1
+
+    def units_of(self, relid: int) -> list[CopyUnit]:
+        """Divide a table into ranges of keys."""
+        return [CopyUnit(table_of(relid), number) for number in range(-(-KEYS // self._unit_keys))]
+
+    def rows_of(self, unit: CopyUnit, point: int) -> Iterator[CopiedRows]:
+        """Yield the rows of a unit, as a snapshot sees them."""
+        keys = [f"key {key}" for key in range(KEYS) if key // self._unit_keys == unit.number]
+        seen = self.server.rows_at(point, unit.table.relid)
+        rows = [(key, seen[key]) for key in keys if key in seen]
+        while rows:
+            size = self.random.randint(1, 3)
+            yield copied(unit.table.relid, rows[:size], point)
+            del rows[:size]
+
+    async def stream(self, begin: Resume, transactions: int) -> None:
+        """Stream from a position, which the slot still has."""
+        assert self.slot is not None
+        start_lsn = self.random.choice([self.slot.confirmed_flush_lsn, begin.start_lsn])
+        assert start_lsn <= begin.start_lsn
+        pump = Pump(
+            Assembler(1, written_commit_lsn=begin.written_commit_lsn),
+            Plans(self.server.tables),  # type: ignore[arg-type]
+            self,
+            _context,
+            _Uncounted(),
+            PositionTracker(begin.start_lsn, begin.written_commit_lsn),
+            floors=self.floors(begin.copy),
+            copies=self.copies(begin.copy),
+        )
+        received, described = start_lsn, set[int]()
+        for _ in range(transactions):
+            commit = next((one for one in self.server.commits if one.lsn >= received), None)
+            if commit is None:
+                break
+            received = commit.end_lsn
+            items, _ = cut_items([*payloads(commit, described), keepalive(commit.end_lsn)], False)
+            await pump.feed(items)
+            self.step()
+            self.counts["streamed"] += 1
+        self.commit()
+
+    # --- what the pump and the snapshot write to ---
+
+    async def add(self, chunk: Chunk) -> None:
+        """Take records; at a position, a commit may follow."""
+        self._open += chunk.records
+        if chunk.commit_position is not None:
+            self._position = chunk.commit_position
+            if self.random.random() < 0.3:
+                self.commit()
+
+    def idle(self, position: CommitPosition, *, is_urgent: bool) -> None:
+        """Take a position without records."""
+        self._position = position
+
+    def commit(self) -> None:
+        """Commit the records so far, and perhaps confirm their position."""
+        if self._position is None:
+            return
+        self.kafka.commit(self._open, self._position, self._slot_lsn)
+        self._open = []
+        is_streaming = self._position.phase == "streaming"
+        if is_streaming and self.slot is not None and self.random.random() < 0.5:
+            self.slot.confirmed_flush_lsn = max(self.slot.confirmed_flush_lsn, self._position.end_lsn)
+
+    def step(self) -> None:
+        """Let others work, or crash."""
+        while self.random.random() < 0.3 and len(self.server.commits) < 150:
+            self.server.work()
+        if self.random.random() < self._odds:
+            raise Crash
+
+    # --- the reader ---
+
+    def judge(self) -> None:
+        """Compare a strict reader's rows with the tables: each row is created before it is changed, and once."""
+        found: dict[str, Rows] = defaultdict(dict)
+        last: dict[str, tuple[int, int]] = {}
+        for record in self.kafka.topic:
+            event = decoded(record)
+            rows, key = found[record.topic], event.key
+            assert event.place > last.get(record.topic, (0, 0)), "the numbers of a topic do not increase"
+            last[record.topic] = event.place
+            if event.op in "rc":
+                assert key not in rows, f"{event.op} of a row that exists"
+            elif event.op in "ud":
+                assert key in rows, f"{event.op} of a row that does not exist"
+            change = Change(0, event.op.replace("r", "c"), key, event.value)
+            apply(rows, change)
+        for relid, rows in self.server.tables.items():
+            assert found[str(relid)] == rows, "the reader's rows differ from the table"
+        self.judge_progress()
+
+    def judge_progress(self) -> None:
+        """A table that is complete is not copied again, and what is done leaves no trace in the position."""
+        complete: dict[int, int] = {}
+        listed: set[int] = set()
+        for stored in self.kafka.stored_before:
+            if stored.phase == "snapshot" and stored.copy is None:
+                complete, listed = {}, set()
+            elif stored.phase == "snapshot" and stored.copy is not None:
+                listed |= set(stored.copy.pending)
+                for relid in listed - set(stored.copy.pending):
+                    complete.setdefault(relid, stored.copy.point_lsn)
+        again = [relid for relid, point in complete.items() if relid in self.copied_after(point)]
+        assert not again, "a complete table is copied again"
+        self.counts["kept"] += sum(self.copied_after(point) != set() for point in complete.values())
+        stored = self.kafka.stored
+        assert stored is not None
+        assert stored.phase == "streaming"
+        if self.server.commits and self.server.commits[-1].lsn >= (stored.copy or CopyState()).point_lsn:
+            assert stored.copy is None or not stored.copy.floors, "floors are kept behind their points"
+
+    def copied_after(self, point: int) -> set[int]:
+        """Return the tables with rows of a later snapshot."""
+        events = ((int(record.topic), decoded(record)) for record in self.kafka.topic)
+        return {relid for relid, event in events if event.op == "r" and event.place[0] + 1 > point}
+
+
+def _context(info: TransactionInfo) -> TransactionContext:
+    return TransactionContext(info, timeline=1, name="shop", database="shop", now_us=1, version="1")
+
+
+def main() -> int:
+    """Run the seeds. Return 1 if any of them failed."""
+    return run_seeds(
+        "python -m tests.simulator.initial", __doc__, lambda seed: Simulation(seed).run(), 10_000
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Planted bugs of the initial snapshot: each is a simulation whose daemon does one thing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from cdcd.lsn import Lsn
+from cdcd.model import CopyState
+from cdcd.pipeline.floors import Floors
+from cdcd.pipeline.table_copies import TableCopies
+from cdcd.recovery.start_decision import Resume, Snapshot
+from cdcd.session.snapshot_copy import Snapshotter
+from cdcd.snapshot.copy_progress import CopyProgress
+from cdcd.snapshot.table import CopiedRows
+from cdcd.snapshot.units import CopyUnit
+from tests.simulator.initial import Simulation
+
+
+class _NoFloors(Floors):
+    def concern(self, commit_lsn: Lsn) -> bool:
+        return False
+
+    def dropped(self, relids: Collection[int], commit_lsn: Lsn) -> set[int]:
+        return set()
+
+
+class FloorsMissing(Simulation):
+    """Changes that a later copy of their table contains are written again."""
+
+    floors = _NoFloors
+
+
+class _OneHigher(Floors):
+    def __init__(self, copy: CopyState | None = None) -> None:
+        super().__init__(
+            copy and replace(copy, floors={relid: lsn + 1 for relid, lsn in copy.floors.items()})
+        )
+
+
+class FloorsTooHigh(Simulation):
+    """A commit that begins exactly at the point of a later copy is dropped (F1)."""
+
+    floors = _OneHigher
+
+
+class _OneForAll(Floors):
+    def dropped(self, relids: Collection[int], commit_lsn: Lsn) -> set[int]:
+        return set(relids) if commit_lsn < self._highest_lsn else set()
+
+
+class FloorsOfOtherTables(Simulation):
+    """Below the highest floor every table's changes are dropped."""
+
+    floors = _OneForAll
+
+
+class _Forgotten(TableCopies):
+    def state_at(self, end_lsn: Lsn) -> CopyState | None:
+        return None
+
+
+class FloorsForgotten(Simulation):
+    """The progress records of the stream lack the floors, which a restart needs."""
+
+    copies = _Forgotten
+
+
+class StreamFromTheLastPoint(Simulation):
+    """The stream begins at the point of the last copy, not of the first one."""
+
+    async def stream(self, begin: Resume, transactions: int) -> None:
+        if begin.copy is not None and begin.copy.floors:
+            point = max(begin.copy.floors.values())
+            begin = replace(begin, start_lsn=max(begin.start_lsn, point))
+        await super().stream(begin, transactions)
+
+
+class RangeSkipped(Simulation):
+    """The rows of a table's second range are not copied."""
+
+    def rows_of(self, unit: CopyUnit, point: int) -> Iterator[CopiedRows]:
+        return iter(()) if unit.number == 1 else super().rows_of(unit, point)
+
+
+class RangeTwice(Simulation):
+    """The rows of a table's second range are copied twice."""
+
+    def rows_of(self, unit: CopyUnit, point: int) -> Iterator[CopiedRows]:
+        yield from super().rows_of(unit, point)
+        if unit.number == 1:
+            yield from super().rows_of(unit, point)
+
+
+class RangesOfTwoSnapshots(Simulation):
+    """A range is read in a later snapshot than the others of its table."""
+
+    def rows_of(self, unit: CopyUnit, point: int) -> Iterator[CopiedRows]:
+        return super().rows_of(unit, self.server.wal_lsn if unit.number else point)
+
+
+class _Early(CopyProgress):
+    def begin(self, topic: str) -> None:
+        super().begin(topic)
+        self.complete(int(topic))
+
+
+class CompleteTooEarly(Simulation):
+    """A table counts as complete with its first row."""
+
+    progress = _Early
+
+
+class _NotCleared(Snapshotter):
+    async def _clear(self, plans: object) -> None:
+        pass
+
+
+class NotEmptied(Simulation):
+    """The rows of an interrupted copy remain in the topic of a table that is copied again."""
+
+    snapshotter = _NotCleared
+
+
+class _NeverBegun(CopyProgress):
+    def begin(self, topic: str) -> None:
+        pass
+
+
+class BegunForgotten(Simulation):
+    """The progress record lacks the topics that have rows of an incomplete copy."""
+
+    progress = _NeverBegun
+
+
+class CompleteCopiedAgain(Simulation):
+    """After an interruption all tables are copied."""
+
+    async def snapshot(self, begin: Snapshot) -> Resume:
+        if begin.left is not None:
+            state = replace(begin.left.state, pending=tuple(self.server.tables))
+            begin = replace(begin, left=replace(begin.left, state=state))
+        return await super().snapshot(begin)
+
+
+BUGS: dict[type[Simulation], str] = {
+    bug: (bug.__doc__ or "").strip()
+    for bug in (
+        FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
+        RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, NotEmptied, BegunForgotten, CompleteCopiedAgain,
+    )
+}  # fmt: skip

@@ -1,0 +1,150 @@
+"""The client of a reader: what it says, what it must not say, and that nothing of it is left, by both readers."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.errors import ConfigError, SinkUnavailable
+from cdcd.spark import kafka as reading
+from cdcd.spark import librdkafka, ranges
+from cdcd.spark.kafka import Range
+from cdcd.spark.ranges import read_ranges
+from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of
+from tests.support.secured_kafka import SecuredKafka
+from tests.support.topics import new_name
+from tests.support.waiting import eventually
+
+
+def _client_threads() -> set[str]:
+    """Return the threads of this process that librdkafka has started."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            if (task / "comm").read_text().startswith("rdk:"):
+                found.add(task.name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+@IN_USE
+@pytest.mark.parametrize("end", ["returns", "is abandoned", "fails", "cannot be created"])
+def test_the_client_is_destroyed(
+    implementation: str, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    topic = Topic(kafka.bootstrap)
+    topic.commit(records(0, 60_000))
+    monkeypatch.setattr(reading, "STALL_TIMEOUT_S", 2.0)
+    before = _client_threads()
+    wanted, properties = topic.ranges(), {}
+    if end == "fails":
+        wanted = [Range(new_name("missing"), 0, 0, 1)]
+    elif end == "cannot be created":
+        properties = {"ssl.ca.location": "/dev/null/missing", "security.protocol": "ssl"}
+    found = read_ranges(kafka.bootstrap, properties, wanted)
+    if end == "returns":
+        list(found)
+    elif end == "is abandoned":
+        next(found)
+        assert _client_threads() > before
+        found.close()
+    else:
+        with pytest.raises((SinkUnavailable, ConfigError)):
+            list(found)
+    eventually(lambda: _client_threads() <= before, "the end of the client's threads")
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"no.such.property": "s3cret-value"}, 'No such configuration property: "no.such.property"'),
+        ({"fetch.wait.max.ms": "soon"}, "fetch.wait.max.ms"),
+        (
+            {"security.protocol": "ssl", "ssl.key.password": "s3cret-value", "ssl.key.location": "/missing"},
+            "ssl.key",
+        ),
+        ({"security.protocol": "ssl", "ssl.key.pem": "s3cret-value"}, "ssl.key.pem"),
+    ],
+)
+def test_what_librdkafka_does_not_accept_is_named_without_its_secret(
+    implementation: str,
+    properties: dict[str, str],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        list(read_ranges("127.0.0.1:1", properties, [Range("t", 0, 0, 1)]))
+    assert said in str(raised.value)
+    assert "s3cret" not in str(raised.value) + repr(raised.value.__cause__) + caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def _login(password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "reader",
+        "sasl.password": password,
+    }
+
+
+@IN_USE
+def test_a_password_is_used_and_never_shown(
+    implementation: str,
+    secured_kafka: SecuredKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(reading, "STALL_TIMEOUT_S", 5.0)
+    secured_kafka.set_password("reader", "pA55word-of-the-reader")
+    secured_kafka.allow("User:reader")
+    topic = Topic(secured_kafka.broker.bootstrap)
+    topic.commit(records(0, 100))
+    address, wanted = f"127.0.0.1:{secured_kafka.sasl.port}", topic.ranges()
+    good = rows_of(read_ranges(address, _login("pA55word-of-the-reader"), wanted))
+    assert by_place(good) == by_place(topic.written)
+    capfd.readouterr()  # the writer's log
+    with caplog.at_level(logging.DEBUG), pytest.raises(SinkUnavailable) as raised:
+        list(read_ranges(address, {**_login("wr0ng-password"), "debug": "security,conf"}, wanted))
+    logged = [one.getMessage() for one in caplog.records if one.name == "cdcd.spark.kafka"]
+    assert any("uthentication failed" in line for line in logged)
+    assert "wr0ng" not in str(raised.value) + repr(raised.value) + caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def test_without_librdkafkas_symbols_the_fallback_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(librdkafka, "library", lambda: None)
+    reader = ranges.ranges_reader(reading.consumer_settings("127.0.0.1:1", {}), [Range("t", 0, 0, 1)])
+    reader.close()
+    assert isinstance(reader, ranges.RangesInPython)
+
+
+FORKED = """
+import os, sys
+from cdcd.spark.kafka import Range, consumer_settings
+from cdcd.spark.ranges import ranges_reader
+reader = ranges_reader(consumer_settings("127.0.0.1:1", {}), [Range("t", 0, 0, 1)])
+child = os.fork()
+if not child:
+    if hasattr(reader, "_messages"):
+        reader.close()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+reader.close()
+"""
+
+
+def test_a_forked_process_leaves_its_parents_client_alone() -> None:
+    """The child has none of the client's threads, and would wait for them for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "7\n"

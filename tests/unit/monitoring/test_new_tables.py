@@ -1,0 +1,266 @@
+"""Which new tables wait for their copy, and how long: across comparisons, sessions and crashes (F42)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdcd.monitoring import new_tables as new_tables_module
+from cdcd.monitoring.new_tables import NewTables
+from cdcd.monitoring.publication_monitor import Comparison, PublicationMonitor
+from cdcd.ops.metrics import Metrics
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
+from cdcd.source.publication_diff import (
+    Publication,
+    PublicationEntry,
+    Published,
+    changes,
+    dump,
+    load,
+    load_new_tables,
+)
+
+
+def pub(*relids: int, name: str = "pub") -> Published:
+    return {
+        name: Publication(
+            10,
+            "insert",
+            tables={relid: PublicationEntry(f"public.t{relid}", entry=relid) for relid in relids},
+        )
+    }
+
+
+class Monitored:
+    """A monitor of one process; `kafka` is what the last committed record of the topics has."""
+
+    def __init__(
+        self, policy: Any = "snapshot", kafka: bytes | None = None, names: tuple[str, ...] = ("pub",)
+    ) -> None:
+        self.new = NewTables(policy)
+        self.watch = PublicationMonitor(
+            names,
+            Metrics("0", with_process=False),
+            halts_at_removal=False,
+            topic_of=lambda schema, table: f"{schema}.{table}",
+            new_tables=self.new,
+        )
+        self.kafka = kafka
+
+    def begin(self, *, is_anew: bool = False, has_gap: bool = False) -> None:
+        self.identities = TopicIdentities() if self.kafka is None else TopicIdentities.load(self.kafka, 0)
+        if is_anew:
+            self.identities.reset()
+        self.watch.begin(self.identities, is_anew=is_anew, has_gap=has_gap)
+
+    def sees(self, now: Published) -> str | None:
+        before = self.watch._accepted
+        found = [] if before is None else changes(before, now)
+        has_records = self.watch._has_records(self.identities.with_records())
+        new = self.new.found(None, now, has_records)
+        error = self.watch.judge(Comparison(before, now, [], found, new=new))
+        return None if error is None else str(error)
+
+    def commit(self) -> None:
+        """A Kafka transaction: the record of the topics is written."""
+        self.kafka = self.identities.dump()
+
+    @property
+    def waits(self) -> set[int]:
+        return set(self.new.waiting)
+
+
+@pytest.fixture(autouse=True)
+def complete(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Return the tables of which the stream has every row."""
+    tables: set[int] = set()
+    monkeypatch.setattr(
+        new_tables_module, "with_every_row", lambda _connection, _before, _now, new: tables & set(new)
+    )
+    return tables
+
+
+def test_a_table_waits_until_its_copy_is_recorded_whatever_ends_the_process() -> None:
+    daemon = Monitored()
+    daemon.begin()
+    assert daemon.sees(pub(1)) is None
+    assert daemon.waits == set()
+    daemon.commit()
+    daemon.sees(pub(1, 2))
+    assert daemon.waits == {2}
+    assert daemon.new.names == {2: "public.t2"}
+    assert daemon.new.is_any.is_set()
+
+    not_recorded = Monitored(kafka=daemon.kafka)
+    not_recorded.begin()
+    not_recorded.sees(pub(1, 2))
+    assert not_recorded.waits == {2}, "it is found again"
+
+    daemon.commit()
+    recorded = Monitored(kafka=daemon.kafka)
+    recorded.begin()
+    assert recorded.waits == {2}
+    recorded.sees(pub(1, 2))
+    assert recorded.new.names == {2: "public.t2"}
+    recorded.watch.begun([2])
+    assert not recorded.new.is_any.is_set()
+    recorded.commit()
+
+    last = Monitored(kafka=recorded.kafka)
+    last.begin()
+    last.sees(pub(1, 2))
+    assert last.waits == set()
+
+
+def test_a_table_that_leaves_again_does_not_wait_and_joins_anew() -> None:
+    daemon = Monitored()
+    daemon.begin()
+    for tables, expected in (((1,), set()), ((1, 2), {2}), ((1,), set()), ((1, 2), {2})):
+        daemon.sees(pub(*tables))
+        assert daemon.waits == expected
+
+
+def test_tables_of_a_new_snapshot_are_no_new_tables(complete: set[int]) -> None:
+    """Also a table that was created between the start's comparison and the slot."""
+    daemon = Monitored()
+    daemon.begin(is_anew=True)
+    daemon.sees(pub(1))
+    daemon.sees(pub(1, 2))
+    assert daemon.waits == {2}, "while the snapshot runs, nobody knows whether it has the table"
+    daemon.watch.copied([1, 2, 3])
+    assert daemon.waits == set()
+    daemon.sees(pub(1, 2, 3))
+    assert daemon.waits == set()
+    daemon.sees(pub(1, 2))
+    daemon.sees(pub(1, 2, 3))
+    assert daemon.waits == {3}, "it has left and joined since the copy"
+    daemon.commit()
+    daemon.begin(is_anew=True)
+    daemon.sees(pub(1, 2, 3))
+    assert daemon.waits == set()
+
+
+def test_a_table_whose_rows_are_all_in_the_stream_does_not_wait_unless_there_is_a_gap(
+    complete: set[int],
+) -> None:
+    complete |= {2, 3}
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1))
+    daemon.sees(pub(1, 2))
+    assert daemon.waits == set()
+    daemon.commit()
+    daemon.begin(has_gap=True)
+    daemon.sees(pub(1, 2, 3))
+    assert daemon.waits == {3}
+    daemon.commit()
+    later = Monitored(kafka=daemon.kafka)
+    later.begin()  # the gap is marked by now
+    later.sees(pub(1, 2, 3))
+    assert later.waits == {3}
+
+
+def test_a_table_that_was_created_before_the_slot_waits_if_no_snapshot_copies_it(complete: set[int]) -> None:
+    """The first comparison of a start is before the slot, whose creation may take long."""
+    complete |= {2, 3, 4, 5}
+    daemon = Monitored()
+    daemon.begin(is_anew=True, has_gap=True)
+    daemon.sees(pub(1))
+    daemon.sees(pub(1, 2))
+    daemon.sees(pub(1, 2, 3))
+    daemon.new.streams()
+    daemon.sees(pub(1, 2, 3, 4))
+    assert daemon.waits == {2, 3, 4}
+    daemon.sees(pub(1, 2, 3, 4, 5))
+    assert daemon.waits == {2, 3, 4}
+    copying = Monitored()
+    copying.begin(is_anew=True)
+    copying.sees(pub(1))
+    copying.sees(pub(1, 2))
+    assert copying.waits == set()
+
+
+def test_a_publication_that_the_configuration_adds_brings_only_tables_that_no_other_one_had() -> None:
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1, 2))
+    daemon.commit()
+    other = Monitored(kafka=daemon.kafka, names=("other",))
+    other.begin()
+    other.sees(pub(2, 3, name="other"))
+    assert other.waits == {3}
+
+
+def test_other_policies_let_nothing_wait() -> None:
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1))
+    daemon.sees(pub(1, 2))
+    daemon.commit()
+    for policy in ("stream_only", "halt"):
+        other = Monitored(policy, kafka=daemon.kafka)
+        other.begin()
+        other.sees(pub(1, 2))
+        assert other.waits == set()
+
+
+def test_the_policy_halt_halts_once_for_each_table_and_a_resume_streams_it() -> None:
+    daemon = Monitored("halt")
+    daemon.begin()
+    daemon.sees(pub(1))
+    message = daemon.sees(pub(1, 2))
+    assert message is not None
+    assert "table public.t2 was added" in message
+    assert "cdcd snapshot start --table" in message
+    found = changes(pub(1), pub(1, 2))
+    halt = new_halt(found)
+    daemon.watch.resumed(halt)
+    assert daemon.sees(pub(1, 2)) is None
+    assert daemon.sees(pub(1, 2, 3)) is not None
+
+
+def new_halt(found: Any) -> Any:
+    from cdcd.monitoring.publication_monitor import what_halts
+
+    halt = what_halts(found, at_removal=False, at_addition=True)
+    assert halt is not None
+    return halt
+
+
+def test_a_table_of_a_name_that_readers_have_rows_of_is_copied_again_from_nothing(complete: set[int]) -> None:
+    """Removed and added again, or dropped and created again: readers have rows that may not exist any more."""
+    complete |= {1, 2, 3, 4, 5}
+    daemon = Monitored()
+    daemon.begin()
+    for name in ("public.t1", "public.t2"):
+        daemon.identities.take(name, TopicIdentity("id", 1))
+    daemon.sees(pub(1, 2, 3))
+    daemon.sees(pub(1))
+    assert daemon.new.gone == {"public.t2"}, "the topic of the other one has no records"
+    daemon.commit()
+    stopped = Monitored(kafka=daemon.kafka)
+    stopped.begin()
+    stopped.sees(pub(1, 2, 3))
+    assert stopped.new.waiting == {2: True}
+    assert stopped.new.gone == frozenset()
+    stopped.commit()
+    last = Monitored(kafka=stopped.kafka)
+    last.begin()
+    assert last.new.waiting == {2: True}
+
+    running = Monitored()
+    running.begin()
+    running.identities.take("public.t1", TopicIdentity("id", 1))
+    running.sees(pub(1))
+    recreated = {"pub": replace(pub(5)["pub"], tables={5: PublicationEntry("public.t1", entry=5)})}
+    running.sees(recreated)
+    assert running.new.waiting == {5: True}
+
+
+def test_an_older_version_reads_the_stored_text() -> None:
+    text = dump(pub(1, 2), waiting={2: False}, gone=["public.t3"])
+    assert load(text) == pub(1, 2)
+    assert load_new_tables(text) == ({2: False}, {"public.t3"})
+    assert load_new_tables(dump(pub(1))) == ({}, frozenset())

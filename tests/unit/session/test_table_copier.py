@@ -1,0 +1,99 @@
+"""A table is described for its chunks after the stream has received its earlier descriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from cdcd.model import Column, Relation, ReplicaIdentity, TableCopyState
+from cdcd.pipeline.table_copies import TableCopies, WatchedTable
+from cdcd.session.table_copier import Read, TableCopier, described_as_received
+from cdcd.snapshot.chunk_pace import ChunkPace
+from cdcd.snapshot.chunk_reader import ChunkSnapshot, ReadRows, Seen
+from cdcd.snapshot.table_copy import RangeChunk
+from cdcd.snapshot.visibility import Snapshot
+
+
+class Session:
+    """A reader, the emitter and the threads. The table is altered once, after the first look."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.version = 0
+
+    def look(self, _relid: int) -> Seen:
+        self.version += 1
+        return Seen((self.version,), 100 * self.version)
+
+    def describe(self, _relid: int, _where: str | None, seen: Seen, _is_by_key: bool) -> str | None:
+        self.events.append(f"describe {seen.versions}")
+        return "description" if self.version == 2 else None
+
+    def flush_wal(self) -> None:
+        raise AssertionError
+
+    async def received(self, end_lsn: int, _flush_wal: object) -> None:
+        self.events.append(f"received {end_lsn}")
+
+    async def in_thread(self, function: Callable[..., Any], *args: object) -> Any:
+        return function(*args)
+
+    @property
+    def emitter(self) -> Session:
+        return self
+
+
+def test_a_schema_is_registered_after_those_that_the_stream_still_needed() -> None:
+    """A registry may refuse an older schema after a newer one, which would halt the stream."""
+    session: Any = Session()
+    assert asyncio.run(described_as_received(session, session, 7, None)) == "description"
+    assert session.events == ["received 100", "describe (1,)", "received 200", "describe (2,)"]
+
+
+class Described:
+    """A plan, or a description, of a table with one column."""
+
+    def __init__(self, column: str) -> None:
+        columns = (Column(column, 23, -1, True),)
+        self.relation = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, columns)
+        self.topic = "topic"
+        self.versions: tuple[object, ...] = (column,)
+        self.partitions = self.order = ()
+        self.empty_partitions = frozenset[str]()
+
+
+class OneChunk(Session):
+    """The rows of a chunk were read; meanwhile a command has described the table with another column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = TableCopies()
+        self.plan = Described("id")
+
+    report = before_chunk = None
+
+    def plan_of(self, _relid: int) -> Described:
+        return self.plan
+
+    async def emit(self, *_slice: object) -> int:
+        self.events.append("emitted")
+        return 0
+
+    def emitted(self, _relid: int, _rows: int) -> None:
+        """Count nothing."""
+
+
+def test_rows_are_not_encoded_with_the_columns_of_a_later_description() -> None:
+    session: Any = OneChunk()
+    session.report = session
+    session.copies.begin(7, TableCopyState("topic"))
+    table: WatchedTable = session.copies.tables[7]
+    described: Any = Described("id")
+    copier = TableCopier(7, table, session, session, ChunkPace(1.0), described)
+    begun = ChunkSnapshot(Snapshot.parse("90:90:"), 100)
+    read = Read(ReadRows([], is_last=True, is_cut=False, size_bytes=0), [], None)
+    assert asyncio.run(copier._emit(RangeChunk(None), begun, read))
+    session.plan = Described("other")
+    assert not asyncio.run(copier._emit(RangeChunk(None), begun, read))
+    assert session.events == ["emitted"]
