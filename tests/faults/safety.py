@@ -34,6 +34,8 @@ class Sampler(threading.Thread):
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self.count = 0
+        self.backlog_bytes: int | None = None
+        """The WAL above the slot's confirmed position at the last query; None if there was no answer or no slot."""
 
     def run(self) -> None:
         """Take samples."""
@@ -50,7 +52,9 @@ class Sampler(threading.Thread):
             reader.close()
 
     def _confirmed(self) -> int | None:
-        query = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        query = """SELECT confirmed_flush_lsn - '0/0'::pg_lsn, pg_current_wal_insert_lsn() - confirmed_flush_lsn
+            FROM pg_replication_slots WHERE slot_name = %s"""
+        self.backlog_bytes = None
         try:
             with (
                 closing(psycopg2.connect(self._dsn, connect_timeout=5)) as connection,
@@ -61,7 +65,10 @@ class Sampler(threading.Thread):
                 row: Any = cursor.fetchone()
         except psycopg2.Error:
             return None
-        return None if row is None or row[0] is None else int(row[0])
+        if row is None or row[0] is None:
+            return None
+        self.backlog_bytes = int(row[1])
+        return int(row[0])
 
     def taken(self) -> tuple[Sample, ...]:
         """Return the samples since the last call."""

@@ -38,10 +38,19 @@ NOTES = ("", " ", "it's", "a\tb\nc", "NULL", "\\N", "Zürich 東京🛒", 'quo"t
 
 
 class Writer(threading.Thread):
-    """One session. `kinds`: weights of the kinds of transactions; `big_rows`: rows of a large transaction."""
+    """One session. `kinds`: weights of the kinds of transactions; `big_rows`: rows of a large transaction.
+
+    No transaction begins while `has_room` returns False; those of the kind "prepared" are decided before.
+    """
 
     def __init__(
-        self, dsn: str, seed: str, kinds: dict[str, int], big_rows: int = 600, pause_s: float = 0.01
+        self,
+        dsn: str,
+        seed: str,
+        kinds: dict[str, int],
+        big_rows: int = 600,
+        pause_s: float = 0.01,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(name=f"writer {seed}", daemon=True)
         self._dsn = dsn
@@ -49,6 +58,7 @@ class Writer(threading.Thread):
         self._seed = seed
         self._big_rows = big_rows
         self._pause_s = pause_s
+        self._has_room = has_room
         self._kinds = [KINDS[name] for name in kinds]
         self._weights = list(kinds.values())
         self._over = threading.Event()
@@ -69,6 +79,9 @@ class Writer(threading.Thread):
                 if not self._may_go.is_set():
                     self._idle.set()
                     self._may_go.wait(0.5)
+                    continue
+                if not self._has_room():
+                    self._idle.set()
                     continue
                 self._idle.clear()
                 self.once()

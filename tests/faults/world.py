@@ -29,6 +29,7 @@ from tests.support.daemon import Daemon
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
+BACKLOG_BYTES = 256 * 1024
 SEEN_WITHIN_S = 60.0
 """The time within which the live reader has to reach the end once the faults are over."""
 
@@ -108,6 +109,10 @@ class World:
             writer = Writer(self.dsn, f"{seed}.{number}", dict(kinds), **options)
             self.writers.append(writer)
             writer.start()
+
+    def keeps_up(self) -> bool:
+        """Whether the daemon is less than `BACKLOG_BYTES` behind; also before there is a slot."""
+        return (self.sampler.backlog_bytes or 0) < BACKLOG_BYTES
 
     def wait_for_writes(self, count: int) -> None:
         """Wait until `count` more transactions have been committed or rolled back."""
