@@ -7,6 +7,24 @@ In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or P
 Invariant: nothing here imports what runs a daemon. Both sides share the wire format, the configuration
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
-Pure: `cuts`, `columns`, `events`, `shape`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark: `source`, `decode`,
-`tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark.
+Pure: `cuts`, `columns`, `frame`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark:
+`source`, `decoding`, `tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdcd.spark.decoding import decode
+
+__all__ = ["decode"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public function; PySpark is imported at its first use, because not every module here needs it."""
+    if name == "decode":
+        from cdcd.spark.decoding import decode
+
+        return decode
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

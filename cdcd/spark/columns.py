@@ -16,6 +16,7 @@ import pyarrow as pa
 from cdcd.errors import SparkReadError
 
 AvroType = Any
+FieldOf = Callable[[AvroType, pa.DataType], pa.Field]
 
 _PRIMITIVES: dict[str, Callable[[], pa.DataType]] = {
     "boolean": pa.bool_,
@@ -63,18 +64,26 @@ def _logical(avro: AvroType) -> str | None:
     return avro.get("logicalType") if isinstance(avro, dict) else None
 
 
-def arrow_type(avro: AvroType) -> pa.DataType:
-    """Return the Arrow type of an expanded Avro type. An unknown logical type becomes its plain type."""
+def plain_field(one: AvroType, arrow: pa.DataType) -> pa.Field:
+    """Return the field of a record under its Avro name."""
+    return pa.field(one["name"], arrow)
+
+
+def arrow_type(avro: AvroType, field_of: FieldOf = plain_field) -> pa.DataType:
+    """Return the Arrow type of an expanded Avro type. An unknown logical type becomes its plain type.
+
+    `field_of`: returns the Arrow field of an Avro field, at each level.
+    """
     avro = without_null(avro)
     kind, logical = _kind(avro), _logical(avro)
     if kind in ("bytes", "fixed") and logical == "decimal":
         return pa.decimal128(avro["precision"], avro.get("scale", 0))
     if kind == "array":
-        return pa.list_(arrow_type(avro["items"]))
+        return pa.list_(arrow_type(avro["items"], field_of))
     if kind == "map":
-        return pa.map_(pa.string(), arrow_type(avro["values"]))
+        return pa.map_(pa.string(), arrow_type(avro["values"], field_of))
     if kind == "record":
-        return pa.struct([pa.field(one["name"], arrow_type(one["type"])) for one in avro["fields"]])
+        return pa.struct([field_of(one, arrow_type(one["type"], field_of)) for one in avro["fields"]])
     special = _LOGICAL.get((kind, logical or ""))
     known = special or _PRIMITIVES.get(kind)
     if known is None:

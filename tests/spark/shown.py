@@ -20,8 +20,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcd.spark import decode
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.decode import decode
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
 

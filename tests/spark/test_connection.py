@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import EXIT_FAILURE, CdcdError, ConfigError, SecretUnreadable, SinkAuthorization
+from cdcd.spark import decode
 from cdcd.spark import mirror as mirroring
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.decode import decode
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.source import CdcdReader, parse_options, register
 from tests.faults.access import sink_by_certificate, sink_by_password, sink_by_token

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.spark.decode import decode
+from cdcd.errors import SparkReadError
+from cdcd.spark import decode
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 
+ID = column("id", "long", required=True)
 FIELDS = [
-    column("id", "long", required=True),
+    ID,
     column("price", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}),
     column("born", {"type": "int", "logicalType": "date"}),
     column("at", {"type": "long", "logicalType": "timestamp-micros"}),
@@ -48,7 +52,9 @@ def test_a_batch_has_typed_columns(spark: SparkSession, topics: TopicsWriter) ->
         10, topics.change(table, "u", 10, 3, after=ROW, unchanged=["raw"], special={"after.born": "infinity"})
     )
     topics.commit(20, topics.change(table, "d", 20, 1, before={"id": 7}))
-    df = decode(_raw(spark, topics, stream=False), registry_url=topics.registry_url, topic=table.topic)
+    df = decode(
+        _raw(spark, topics, stream=False), registry_url=topics.registry_url, topic=table.topic, before=True
+    )
     update, delete, tombstone = (row.asDict(recursive=True) for row in df.orderBy("offset").collect())
     assert update["op"] == "u"
     assert update["key"] == {"id": 7}
@@ -85,3 +91,40 @@ def test_a_stream_decodes_as_a_batch_does(spark: SparkSession, topics: TopicsWri
     )
     assert run_to_end(stream.start) is None
     assert [row["id"] for row in spark.sql(f"select key.id from decoded_{topics.prefix}").collect()] == [7]
+
+
+def test_one_pass_returns_the_changes_of_several_tables(spark: SparkSession, topics: TopicsWriter) -> None:
+    """Names that differ only in case are refused, unless Spark distinguishes them."""
+    name = "Stra_u00dfe"
+    orders = topics.table("orders", [ID, column(name, "string", **{"pg.name": "Straße", "pg.type": "text"})])
+    people = topics.table("people", [column("code", "string", required=True)], key=("code",))
+    other = topics.table("other", [column("ID", "string", required=True)], key=("ID",))
+    topics.commit(
+        10,
+        [
+            *topics.change(orders, "u", 10, 1, before={"id": 1}, after={"id": 1, name: "A"}),
+            *topics.change(people, "c", 10, 2, after={"code": "x"}),
+            *topics.change(other, "c", 10, 3, after={"ID": "B"}),
+        ],
+    )
+    kafka = _raw(spark, topics, stream=False)
+    kafka = kafka.withColumn("timestampType", F.lit(0))  # a column of the JVM's source
+    df = decode(
+        kafka, topic=[orders.topic, people.topic], registry_url=topics.registry_url, columns=["Straße"]
+    )
+    found = df.orderBy("tx_seq").select("topic", "key.*", "after.*").collect()
+    assert [tuple(row) for row in found] == [
+        (orders.topic, 1, None, "A"),
+        (people.topic, None, "x", None),
+    ]
+    assert df.select("after.*").schema["Straße"].metadata == {"pg.type": "text"}
+
+    both = partial(decode, kafka, topic=[orders.topic, other.topic], registry_url=topics.registry_url)
+    with pytest.raises(SparkReadError, match=r"spark\.sql\.caseSensitive"):
+        both()
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        found = both().orderBy("tx_seq").select("after.id", "after.ID").collect()
+        assert [tuple(row) for row in found] == [(1, None), (None, "B")]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")

@@ -19,7 +19,7 @@ STARTED = {
     "cdcd.__main__": "python -m cdcd",
     "cdcd.cli": "the command cdcd",
     "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
-    "cdcd.spark.decode": "readers import it",
+    "cdcd.spark.decoding": "readers import it",
     "cdcd.spark.mirror": "readers import it",
 }
 

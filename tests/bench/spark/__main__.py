@@ -39,14 +39,24 @@ def main() -> int:
     if decoder.Columns is ColumnsInPython:
         print("the C extension cdcd.columnar._arrow is not compiled here", file=sys.stderr)
         return 1
-    records = envelopes.records(options.rows)
+    table(options, before=False)
+    table(options, before=True)
+    return 0
+
+
+def table(options: argparse.Namespace, *, before: bool) -> None:
+    """Print the costs for records without or with the old row."""
+    records = envelopes.records(options.rows, before=before)
+    whole = 23 if before else 13
+    wanted = {13: envelopes.all_columns(), 3: envelopes.few_columns()}
+    if before:
+        wanted = {23: envelopes.all_columns(before=True)} | wanted
     print(f"{options.rows} records of {records.nbytes // options.rows} bytes, {options.rounds} rounds")
     print(f"{'way':10} {'columns':>8} {'rows/s a core':>14} {'us a row':>9}")
-    for columns, wanted in (("13 of 13", envelopes.all_columns()), ("3 of 13", envelopes.few_columns())):
-        for name, costs in measured(ways(wanted), records, options.rounds).items():
-            cost_s = statistics.median(costs)
-            print(f"{name:10} {columns:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
-    return 0
+    for columns, schema in wanted.items():
+        for name, costs in measured(ways(schema), records, options.rounds).items():
+            cost_s, share = statistics.median(costs), f"{columns} of {whole}"
+            print(f"{name:10} {share:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
 
 
 def ways(wanted: pa.Schema) -> dict[str, Way]:

@@ -1,6 +1,7 @@
 """Change records as cdcd writes them, for the benchmark: an update of a table with 10 columns.
 
-In: a number of records.  Out: the schema, framed values of about 250 bytes, and the wanted columns.
+In: a number of records, with or without the old row.  Out: the schema, framed values of about 250 bytes (350 with the
+old row), and the wanted columns.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ def schema() -> Any:
     return envelope_schema("shop.public.orders", value)
 
 
-def all_columns() -> pa.Schema:
-    """Return 13 columns: the operation, the row's 10 columns, the position."""
+def all_columns(*, before: bool = False) -> pa.Schema:
+    """Return 13 columns: the operation, the row's 10 columns, the position; 23 with those of the old row."""
     row = pa.struct([pa.field("id", pa.int64()), *(pa.field(name, arrow) for name, _, arrow in NULLABLE)])
     position = pa.struct([("commit_lsn", pa.int64()), ("tx_seq", pa.int64())])
-    return pa.schema([("op", pa.string()), ("after", row), ("source", position)])
+    images = [("before", row), ("after", row)] if before else [("after", row)]
+    return pa.schema([("op", pa.string()), *images, ("source", position)])
 
 
 def few_columns() -> pa.Schema:
@@ -53,18 +55,18 @@ def few_columns() -> pa.Schema:
     return pa.schema([("op", pa.string()), ("after", row), ("source", position)])
 
 
-def records(count: int) -> pa.Array:
-    """Return framed values as a binary column."""
+def records(count: int, *, before: bool = False) -> pa.Array:
+    """Return framed values as a binary column. `before`: they have the old row (REPLICA IDENTITY FULL)."""
     parsed, chance = fastavro.parse_schema(schema()), random.Random(1)
     values = []
     for number in range(count):
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, _envelope(number, chance))
+        fastavro.schemaless_writer(out, parsed, _envelope(number, chance, before))
         values.append(b"\0" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue())
     return pa.array(values, pa.binary())
 
 
-def _envelope(number: int, chance: random.Random) -> dict[str, Any]:
+def _envelope(number: int, chance: random.Random, before: bool) -> dict[str, Any]:
     row = {
         "id": number,
         "customer": f"Customer {chance.randrange(100_000)}",
@@ -85,4 +87,5 @@ def _envelope(number: int, chance: random.Random) -> dict[str, Any]:
         "unchanged": [],
     }  # fmt: skip
     times = {"ts_ms": US // 1000, "ts_us": US, "ts_ns": US * 1000}
-    return {"before": None, "after": row, "source": source, "transaction": None, "op": "u", **times}
+    old = {**row, "status": "new"} if before else None
+    return {"before": old, "after": row, "source": source, "transaction": None, "op": "u", **times}

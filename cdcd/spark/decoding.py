@@ -1,0 +1,141 @@
+"""Raw records as typed columns, without a jar: the change, and its position in the order of changes.
+
+In: a DataFrame with topic, partition, offset, key and value (`format("cdcd")`, or the JVM's `format("kafka")`), the
+topics, a connection or a registry's URL.
+Out: the columns of `changes.change_schema`, in a batch or a stream.
+Invariant: every record is decoded under its own schema, then converted to the registry's newest schema of the
+topics, by name and by Avro's promotions; an older column that does not fit is an error. What was not asked for is
+skipped in the records.
+Must not: drop a record: tombstones have a null op.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from cdcd.errors import ConfigError, SparkReadError
+from cdcd.spark import frame
+from cdcd.spark.changes import ChangeReader, Choices, change_schema
+from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.schemas import (
+    SchemaSet,
+    TopicVersions,
+    access_of,
+    expanded,
+    topic_versions,
+    value_record,
+    value_subject,
+)
+
+
+def decode(
+    df: DataFrame,
+    *,
+    topic: str | Sequence[str],
+    connection: Connection | None = None,
+    registry_url: str | None = None,
+    before: bool = False,
+    columns: Sequence[str] | None = None,
+    source: Sequence[str] = (),
+) -> DataFrame:
+    """Return the decoded changes of a topic, or of several: their columns are united by name.
+
+    `before`: also return the old rows. `columns`: the columns of the rows, by PostgreSQL's names; default: all.
+    `source`: more fields of the records' `source`. `registry_url` is enough for a registry without authentication.
+    `key` is null for a table without a key. Times of day are microseconds (long).
+    Raises SparkReadError if there is no schema for a topic, a name is unknown, names differ only in case, or tables
+    have a column of incompatible types.
+    """
+    access = _access(connection, registry_url)
+    topics = [topic] if isinstance(topic, str) else list(dict.fromkeys(topic))
+    if not topics:
+        raise ConfigError("decode needs a topic", hint='name it: topic="shop.public.orders"')
+    versions = [_versions(access, one) for one in topics]
+    texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
+    schemas = SchemaSet(access, texts)
+    choices = _choices(versions, before=before, columns=columns, source=source)
+    if df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+        frame.check_cases(choices.row, "after")
+        frame.check_cases(choices.key or (), "key")
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = ChangeReader(choices, lambda number: expanded(schemas[number]))
+        for batch in batches:
+            yield reader.read(batch)
+
+    wanted = df.where(F.col("topic").isin(topics)).select("topic", "partition", "offset", "key", "value")
+    return wanted.mapInArrow(run, _struct_type(change_schema(choices)))
+
+
+def _access(connection: Connection | None, registry_url: str | None) -> SchemaAccess:
+    if registry_url is not None and connection is None:
+        return RegistryAccess(registry_url)
+    if connection is None or registry_url is not None:
+        raise ConfigError("decode needs a connection or a registry_url", hint="give one of both")
+    return access_of(connection)
+
+
+def _versions(access: SchemaAccess, topic: str) -> TopicVersions:
+    versions = topic_versions(access, topic)
+    if not versions.values:
+        raise SparkReadError(
+            "there is no value schema of the topic",
+            hint="correct the topic's name; the daemon's registry.subjects has to be topic_name",
+            subject=value_subject(topic),
+        )
+    return versions
+
+
+def _choices(
+    versions: Sequence[TopicVersions], *, columns: Sequence[str] | None, source: Sequence[str], **rest: Any
+) -> Choices:
+    topics = [_fields(one, source) for one in versions]
+    wanted = topics if columns is None else frame.chosen(topics, columns)
+    keys = [(one.topic, one.key) for one in topics if one.key is not None]
+    records = [value_record(_schema(one.text)) for each in versions for one in each.values]
+    return Choices(
+        row=frame.united([(one.topic, one.row) for one in wanted], "after"),
+        key=frame.united(keys, "key") if keys else None,
+        source=frame.united([(one.topic, one.source) for one in topics], "source"),
+        names=frame.renamed(records),
+        **rest,
+    )
+
+
+def _fields(versions: TopicVersions, source: Sequence[str]) -> frame.TopicFields:
+    envelope = _schema(versions.values[-1].text)
+    return frame.TopicFields(
+        topic=versions.topic,
+        row=frame.fields_of(value_record(envelope)),
+        key=frame.fields_of(_schema(versions.keys[-1].text)) if versions.keys else None,
+        source=frame.source_fields(envelope, source),
+    )
+
+
+def _schema(text: str) -> Any:
+    return expanded(json.loads(text))
+
+
+def _struct_type(fields: Sequence[pa.Field]) -> StructType:
+    """Return Spark's type of these fields, with the properties of the columns as metadata."""
+    return StructType(
+        [StructField(one.name, _spark_type(one.type), metadata=frame.properties_of(one)) for one in fields]
+    )
+
+
+def _spark_type(arrow: pa.DataType) -> DataType:
+    if pa.types.is_struct(arrow):
+        return _struct_type(list(arrow))
+    if pa.types.is_list(arrow):
+        return ArrayType(_spark_type(arrow.value_type))
+    if pa.types.is_map(arrow):
+        return MapType(_spark_type(arrow.key_type), _spark_type(arrow.item_type))
+    return from_arrow_type(arrow, prefer_timestamp_ntz=True)
