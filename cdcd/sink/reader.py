@@ -194,8 +194,8 @@ def _last_in(
         if remaining_s <= 0:
             raise SinkUnavailable(
                 "the progress topic could not be read to its end in time",
-                hint="another producer's open transaction may block the topic (find it with kafka-transactions "
-                "find-hanging); cdcd tries again",
+                hint="an open transaction, or a committed one whose marker a killed broker did not write, may "
+                "block the topic (docs/kafka.md; kafka-transactions find-hanging); cdcd tries again",
                 topic=settings.progress_topic,
                 reached=reached,
                 end=upper,

@@ -107,8 +107,8 @@ class SchemaTopic:
         if log.position < end or served.position < own_end:
             raise SinkUnavailable(
                 "the schema topic could not be read to its end in time",
-                hint="another producer's open transaction may block the topic (find it with kafka-transactions "
-                "find-hanging); cdcd tries again",
+                hint="an open transaction, or a committed one whose marker a killed broker did not write, may "
+                "block the topic (docs/kafka.md; kafka-transactions find-hanging); cdcd tries again",
                 topic=self._topic,
             )
         served.read(schema_index, end, timeout_s, is_stable_enough=True)

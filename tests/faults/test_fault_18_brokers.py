@@ -6,15 +6,19 @@ F63, F64: the producer of the next session writes unacknowledged rows again, in 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.inserting import Inserting, assert_all_there, await_more_rows
+from tests.faults.topics import consumer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
@@ -146,7 +150,10 @@ def test_rows_flow_again(
 def test_rows_flow_again_after_the_only_broker_was_killed(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    """The process continues without any action, and each row is there once."""
+    """The process continues without any action, and each row is there once.
+
+    All markers are written before the kill: Kafka 4.3.0 may skip the others at its start (docs/kafka.md).
+    """
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
     with new_daemon(postgres, database) as daemon:
         daemon.entry = ("-m", "tests.faults.impatient")
@@ -154,9 +161,13 @@ def test_rows_flow_again_after_the_only_broker_was_killed(
         process = daemon.process
         with Inserting(postgres.dsn(database)) as rows:
             await_more_rows(daemon)
-            kafka.kill()
+        await_confirmed(postgres, daemon)
+        topics = [f"{daemon.name}.public.t", f"{daemon.name}.__progress"]
+        eventually(partial(are_stable, kafka.bootstrap, topics), "all markers are written")
+        kafka.kill()
+        known_lsn = confirmed_position(postgres, daemon.slot)
+        with Inserting(postgres.dsn(database), after=rows.last) as rows:
             eventually(lambda: daemon.events("retrying"), "the daemon notices", 120)
-            known_lsn = confirmed_position(postgres, daemon.slot)
             at = rows.last
             eventually(lambda: rows.last > at + 50, "rows are inserted", pause_s=0.01)
             assert confirmed_position(postgres, daemon.slot) == known_lsn
@@ -166,4 +177,17 @@ def test_rows_flow_again_after_the_only_broker_was_killed(
         await_confirmed(postgres, daemon)
         assert daemon.process is process
         assert not daemon.events("halted")
-        assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
+        assert_all_there(reader.read(topics[0]), rows)
+
+
+def are_stable(bootstrap: str, topics: Sequence[str]) -> bool:
+    """Whether no transaction is open in these topics."""
+    ends: list[list[tuple[int, int]]] = []
+    for isolation in ("read_uncommitted", "read_committed"):
+        with closing(consumer(bootstrap, isolation)) as reader:
+            described = reader.list_topics(timeout=30).topics
+            partitions = [
+                TopicPartition(topic, number) for topic in topics for number in described[topic].partitions
+            ]
+            ends.append([reader.get_watermark_offsets(one, timeout=30) for one in partitions])
+    return ends[0] == ends[1]
