@@ -261,8 +261,10 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         "kafka-0.example.com:9093": f"127.0.0.1:{secured.kafka.sasl.port}",
         "SASL_SSL": "SASL_PLAINTEXT",
         "https://registry-0.example.com,https://registry-1.example.com": secured.door.url,
+        "after.paid": "after.id > 0",
+        "after.total": "after.id",
     }
-    assert len(page) == 2
+    assert len(page) == 3
     for old in here:
         assert any(old in block for block in page), f"no block has {old}"
     found: dict[str, Any] = {"spark": spark}
@@ -271,5 +273,11 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         for old, new in here.items():
             text = text.replace(old, new)
         exec(text, found)
-        assert found["changes"].count() == len(IDS)
-    assert sorted(row["id"] for row in found["orders"].select("after.id").collect()) == IDS
+        if found["changes"].isStreaming:
+            query = found["paid"].writeStream.format("memory").queryName("paid").trigger(availableNow=True)
+            query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
+            ids = spark.table("paid").select("id")
+        else:
+            assert found["changes"].count() == len(IDS)
+            ids = found["orders"].select("after.id")
+        assert sorted(row["id"] for row in ids.collect()) == IDS
