@@ -151,6 +151,16 @@ class HistoryMissing(SparkReadError):
     )
 
 
+class SnapshotIncomplete(SparkReadError):
+    """The topics have only rows of a snapshot that is not complete, which no batch may have."""
+
+    code = "CDCD-SNAPSHOT-INCOMPLETE"
+    hint = (
+        "read again when the snapshot is complete (`state` of /status is `streaming`); or use a stream, "
+        "whose first batch then has the snapshot"
+    )
+
+
 class GapInTopic(SparkReadError):
     """The topic has a gap marker: changes are missing there, and an operator has accepted the gap."""
 

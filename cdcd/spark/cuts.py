@@ -2,20 +2,22 @@
 
 In: progress records in order and a batch's start offsets.  Out: the batch's end offsets.
 Invariant: a cut is the sum of whole progress records, and never ends after one that marks a part or a gap, so that it
-never splits a PostgreSQL transaction; offsets never decrease. Offsets are {topic: {partition as text: next offset}},
-the JSON that Spark stores in its checkpoint. A table that cdcd copies incrementally at the cut is in them, too, as a
-pseudo topic (`with_loading`), so that a batch knows its loading tables whenever it is repeated.
+never splits a PostgreSQL transaction; offsets never decrease. It ends inside a snapshot only for a query that asks
+for the loading tables (`seen`). Offsets are {topic: {partition as text: next offset}}, the JSON that Spark stores in
+its checkpoint. A table that is loading at the cut is in them, too, as a pseudo topic (`with_loading`), so that a
+batch knows its loading tables whenever it is repeated.
 Must not: do I/O.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdcd.errors import ProgressUnreadable
+from cdcd.lsn import parse_lsn
 
 Offsets = dict[str, dict[str, int]]
 PROGRESS_FORMATS = (1, 2)
@@ -25,15 +27,17 @@ PROGRESS_FORMATS = (1, 2)
 class Commit:
     """One progress record: the partitions that its Kafka transaction wrote to, with their next offsets.
 
-    `is_part`: a PostgreSQL transaction is written only in part, or the markers of an accepted gap are not written
-    yet, so a batch must not end here.
+    `is_part`: a PostgreSQL transaction is written only in part, the markers of an accepted gap are not written yet,
+    or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
+    `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
     """
 
     commit_lsn: str
     offsets: Offsets
     is_part: bool = False
     loading: frozenset[str] = frozenset()
+    snapshot: frozenset[str] | None = None
 
 
 def parse_progress(value: bytes) -> Commit:
@@ -47,8 +51,9 @@ def parse_progress(value: bytes) -> Commit:
                 str(topic): {str(int(partition)): int(offset) for partition, offset in partitions.items()}
                 for topic, partitions in fields["offsets"].items()
             },
-            is_part=fields.get("part") is not None or fields.get("gap") is not None,
+            is_part=fields.get("part") is not None or fields.get("gap") is not None or _is_apart(fields),
             loading=_loading_of_record(fields),
+            snapshot=_snapshot_of_record(fields),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("this version cannot read a progress record") from error
@@ -64,6 +69,48 @@ def _loading_of_record(fields: Mapping[str, Any]) -> frozenset[str]:
     if not all(isinstance(topic, str) for topic in topics):
         raise TypeError
     return frozenset(topics)
+
+
+def _snapshot_of_record(fields: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the topics that the snapshot has begun, None if no row of it is missing.
+
+    After `snapshot.mode: initial_only` the phase remains "snapshot", but no table is left to copy.
+    """
+    phase, topics = fields["phase"], fields["snapshot_tables"]
+    if phase not in ("snapshot", "streaming") or not all(isinstance(topic, str) for topic in topics):
+        raise ValueError
+    if phase == "streaming":
+        return None
+    copy = fields.get("copy")
+    is_complete = copy is not None and not copy["pending"] and not copy.get("tables")
+    return None if is_complete else frozenset(topics)
+
+
+def _is_apart(fields: Mapping[str, Any]) -> bool:
+    """Return whether tables were copied at different points, and the stream has not reached the last one.
+
+    No stream follows `initial_only`, whose last record is written without rows.
+    """
+    floors = [parse_lsn(lsn) for lsn in fields.get("copy", {}).get("floors", {}).values()]
+    reached = max(parse_lsn(fields["commit_lsn"]), parse_lsn(fields["end_lsn"]))
+    is_final = fields["phase"] == "snapshot" and not fields["offsets"]
+    return max(floors, default=0) > reached and not is_final
+
+
+def seen(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
+    """Return what a query of these topics (None: all) sees of a record.
+
+    `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
+    For other queries the snapshot is one commit, and this record a part of it.
+    """
+    inside = commit.snapshot or frozenset()
+    of_query = (commit.loading | inside) if loading else frozenset()
+    return replace(
+        commit,
+        offsets=only(commit.offsets, topics),
+        is_part=commit.is_part or (commit.snapshot is not None and not loading),
+        loading=of_query if topics is None else of_query & topics,
+    )
 
 
 LOADING = "loading/"
@@ -145,6 +192,33 @@ def cut(
             rows += more
         reached, loading = following, commit.loading
     return with_loading(reached, loading)
+
+
+def after_compaction(ends: Offsets, commits: Sequence[Commit]) -> list[Commit] | None:
+    """Return the commits of a progress topic that has lost records, the first one with all partitions before it.
+
+    Partitions that no record names have been complete for a long time, so that their `ends` are before the first
+    commit. The remaining records do not describe the commits between them, so the first commit is the last complete
+    one. None if there is none, or if a partition is named only by a part after it.
+    """
+    last = max((at for at, one in enumerate(commits) if not one.is_part), default=None)
+    if last is None:
+        return None
+    named, later = _sum(commits[: last + 1]), _sum(commits[last + 1 :])
+    if any(number not in named.get(topic, {}) for topic, numbers in later.items() for number in numbers):
+        return None
+    unnamed = {
+        topic: {number: end for number, end in partitions.items() if number not in named.get(topic, {})}
+        for topic, partitions in ends.items()
+    }
+    return [replace(commits[last], offsets=merge(named, unnamed)), *commits[last + 1 :]]
+
+
+def _sum(commits: Iterable[Commit]) -> Offsets:
+    offsets: Offsets = {}
+    for commit in commits:
+        offsets = merge(offsets, commit.offsets)
+    return offsets
 
 
 def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:

@@ -11,11 +11,11 @@ Must not: decode; one topic holds several schema ids, and a stream's schema is f
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -29,23 +29,25 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.errors import SnapshotIncomplete
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.cuts import (
     LOADING,
     Commit,
     Offsets,
+    after_compaction,
     covers,
     cut,
     loading_of,
-    merge,
     normal,
-    only,
+    seen,
     without_loading,
 )
 from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history
 from cdcd.spark.ranges import read_ranges
 
+log = logging.getLogger("cdcd.spark.source")
 RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 UNLIMITED_ROWS = 2**62
 PROGRESS_SUFFIX = ".__progress"
@@ -110,8 +112,7 @@ class Commits:
     """The driver's view of the progress topic: returns cuts, and stores the records it has read.
 
     A compacted progress topic does not name every partition. Partitions that it does not name have been complete for
-    a long time, so their end is used, listed before the progress topic is read. The remaining records do not describe
-    the commits between them, so the first cut is then at the newest record.
+    a long time, so their end is used, listed before the progress topic is read (`after_compaction`).
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -126,30 +127,34 @@ class Commits:
         self._pending: deque[Commit] = deque()
         self._unopened: list[Commit] = []
         self._opened = False
+        self._told = False
 
     def refresh(self) -> None:
         """Read the progress records committed since the last call."""
         ends = {} if self._opened else self._ends()
-        commits = self._unopened + self._reader.read()
-        self._unopened = []
+        asked = self._options
+        read = [seen(one, asked.topics, loading=asked.loading) for one in self._reader.read()]
+        commits, self._unopened = self._unopened + read, []
         if commits and not self._opened:
             if not self._reader.is_whole:
-                if commits[-1].is_part:
-                    self._unopened = commits  # the partitions' ends are inside a transaction
+                complete = after_compaction(ends, commits)
+                if complete is None:
+                    self._unopened = commits  # the partitions' ends are inside a transaction or a snapshot
                     return
-                commits = [_completed(ends, commits)]
+                commits = complete
             self._opened = True
-        self._pending += [
-            dataclasses.replace(
-                one, offsets=only(one.offsets, self._options.topics), loading=self._loading(one)
+        self._pending += commits
+        if self.is_inside_snapshot and not self._told:
+            log.warning(
+                "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
             )
-            for one in commits
-        ]
+        self._told = self.is_inside_snapshot
 
-    def _loading(self, commit: Commit) -> frozenset[str]:
-        if not self._options.loading:
-            return frozenset()
-        return commit.loading if self._options.topics is None else commit.loading & self._options.topics
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether the newest record is of a snapshot that is not complete, so that no batch may have its rows."""
+        newest = (self._unopened or list(self._pending))[-1:]
+        return any(one.is_part and one.snapshot is not None for one in newest)
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
@@ -206,17 +211,6 @@ def belongs(topic: str, prefix: str, longer_prefixes: Sequence[str]) -> bool:
     if not topic.startswith(prefix + ".") or topic.startswith(prefix + ".__"):
         return False
     return not any(topic.startswith(longer + ".") for longer in longer_prefixes)
-
-
-def _completed(ends: Offsets, commits: Sequence[Commit]) -> Commit:
-    named: Offsets = {}
-    for commit in commits:
-        named = merge(named, commit.offsets)
-    unnamed = {
-        topic: {number: end for number, end in partitions.items() if number not in named.get(topic, {})}
-        for topic, partitions in ends.items()
-    }
-    return dataclasses.replace(commits[-1], offsets=merge(named, unnamed))
 
 
 def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
@@ -299,15 +293,24 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the newest commit at the call."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+        self._options = replace(options, loading=False)  # a batch cannot say which tables are loading
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. Raises HistoryMissing if Kafka no longer has all of their records."""
+        """Return the tasks.
+
+        Raises HistoryMissing if Kafka no longer has all of their records, SnapshotIncomplete if there are only rows
+        of a snapshot that is not complete.
+        """
         commits = Commits(self._options)
         try:
             commits.refresh()
             start = commits.initial()
-            return _shares(commits.ranges(start, commits.newest(start)), self._options.readers)
+            end = commits.newest(start)
+            if end == start and commits.is_inside_snapshot:
+                raise SnapshotIncomplete(
+                    "the snapshot is not complete", prefix=self._options.connection.prefix
+                )
+            return _shares(commits.ranges(start, end), self._options.readers)
         finally:
             commits.close()
 

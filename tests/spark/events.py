@@ -135,9 +135,17 @@ def register_schema(registry_url: str, subject: str, schema: Schema) -> int:
 
 
 def progress_value(
-    commit_lsn: int, offsets: Mapping[str, Mapping[int, int]], slot: str = "test", loading: Iterable[str] = ()
+    commit_lsn: int,
+    offsets: Mapping[str, Mapping[int, int]],
+    slot: str = "test",
+    loading: Iterable[str] = (),
+    snapshot: Iterable[str] | None = None,
+    commit_us: int = 0,
 ) -> bytes:
-    """Return the progress record of a Kafka transaction. `loading`: the topics of tables that are being copied."""
+    """Return the progress record of a Kafka transaction. `loading`: the topics of tables that are being copied.
+
+    `snapshot`: the topics of which an incomplete snapshot may have written rows; None while the stream runs.
+    """
     tables = {str(relid): {"topic": topic, "after": [7]} for relid, topic in enumerate(loading, 16_384)}
     copy = {"copy": {"pending": [], "floors": {}, "point_lsn": "0/0", "tables": tables}} if tables else {}
     return json.dumps(
@@ -148,12 +156,12 @@ def progress_value(
             "timeline": 1,
             "database": "test",
             "slot": slot,
-            "phase": "streaming",
+            "phase": "streaming" if snapshot is None else "snapshot",
             "commit_lsn": format_lsn(commit_lsn),
             "end_lsn": format_lsn(commit_lsn + 8),
-            "commit_us": 0,
+            "commit_us": commit_us,
             "offsets": {topic: {str(p): n for p, n in parts.items()} for topic, parts in offsets.items()},
-            "snapshot_tables": [],
+            "snapshot_tables": list(snapshot or ()),
         }
     ).encode()
 

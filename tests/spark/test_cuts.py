@@ -9,10 +9,12 @@ import pytest
 from cdcd.errors import ProgressUnreadable
 from cdcd.spark.cuts import (
     Commit,
+    after_compaction,
     cut,
     loading_of,
     merge,
     parse_progress,
+    seen,
     with_loading,
     without_loading,
 )
@@ -115,6 +117,114 @@ def test_no_batch_ends_before_the_markers_of_a_gap() -> None:
     commits = [part("0/1", {"a": {"0": 5}}), parse_progress(json.dumps(accepted).encode())]
     assert cut({}, commits) == {}
     assert cut({}, [*commits, reported]) == {"a": {"0": 7}}
+
+
+def copied(commit_lsn: int, offsets: dict, *, pending: int = 1, floors: tuple[str, ...] = ()) -> dict:
+    """Return a record of the initial snapshot."""
+    record = json.loads(progress_value(commit_lsn, offsets, snapshot=["a", "b"]))
+    relids = list(range(1, pending + 1))
+    floors_of = {str(relid): lsn for relid, lsn in enumerate(floors, 1)}
+    return {**record, "copy": {"pending": relids, "floors": floors_of, "point_lsn": "0/9"}}
+
+
+def commit_of(record: dict | bytes, *, loading: bool = False) -> Commit:
+    value = record if isinstance(record, bytes) else json.dumps(record).encode()
+    return seen(parse_progress(value), None, loading=loading)
+
+
+BEFORE = progress_value(1, {"a": {"0": 5}})
+COPIED = [progress_value(1, {}, snapshot=[]), copied(1, {"a": {"0": 50}}), copied(1, {"a": {"1": 70}})]
+COMPLETE = progress_value(9, {"b": {"0": 30}})
+AFTER = progress_value(20, {"a": {"0": 51}})
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 1}, {"max_rows": 10}, {"max_commits": 1}])
+def test_a_snapshot_is_one_commit(limits: dict[str, int]) -> None:
+    """Also a later one, and where a limit falls inside it: the batch before it ends before its first row."""
+    records = [BEFORE, *COPIED, COMPLETE, AFTER]
+    commits = [commit_of(record) for record in records]
+    before, whole = {"a": {"0": 5}}, {"a": {"0": 50, "1": 70}, "b": {"0": 30}}
+    for known in range(1, 5):
+        assert cut({}, commits[:known], **limits) == before
+        assert cut(before, commits[:known], **limits) == before
+        assert cut({}, commits[1:known], **limits) == {}, "a new query while the first snapshot runs"
+    assert cut(before, commits[1:5], **limits) == whole
+    assert cut({}, commits[1:5], **limits) == whole
+    assert cut(before, commits[1:], **limits) == (merge(whole, {"a": {"0": 51}}) if not limits else whole)
+    inside = {"a": {"0": 20}}
+    assert cut(inside, commits[:4], **limits) == inside, "also from a start inside it"
+
+
+def test_a_query_that_asks_for_loading_tables_sees_those_of_a_snapshot() -> None:
+    commits = [commit_of(one, loading=True) for one in [BEFORE, *COPIED, COMPLETE]]
+    reached, found = {}, []
+    for at in range(len(commits)):
+        reached = cut(reached, commits[at:], max_commits=1)
+        found.append((without_loading(reached).get("a"), sorted(loading_of(reached))))
+    assert found == [
+        ({"0": 5}, []),
+        ({"0": 50}, ["a", "b"]),
+        ({"0": 50, "1": 70}, ["a", "b"]),
+        ({"0": 50, "1": 70}, []),
+        ({"0": 50, "1": 70}, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_complete"),
+    [
+        (copied(1, {"a": {"0": 5}}), False),
+        (progress_value(1, {"a": {"0": 5}}, snapshot=["a"]), False),
+        (copied(1, {"a": {"0": 5}}, pending=0), True),
+        (copied(1, {"a": {"0": 5}}, pending=0, floors=("0/F0",)), False),
+        (copied(1, {}, pending=0, floors=("0/8", "0/FFFF")), True),
+    ],
+    ids=[
+        "pending",
+        "of an older version",
+        "initial_only",
+        "at different points",
+        "initial_only, interrupted",
+    ],
+)
+def test_a_snapshot_is_complete_when_no_table_is_left(record: dict | bytes, is_complete: bool) -> None:
+    """The phase remains "snapshot" after `initial_only`, which no stream follows."""
+    begun = commit_of(copied(1, {"b": {"0": 3}}))
+    assert bool(cut({}, [begun, commit_of(record)])) is is_complete
+
+
+@pytest.mark.parametrize(("end", "is_reached"), [("0/9", False), ("0/10", True), ("1/0", True)])
+@pytest.mark.parametrize("by", ["commit_lsn", "end_lsn"])
+def test_no_batch_ends_before_the_stream_has_the_point_of_the_last_tables(
+    by: str, end: str, is_reached: bool
+) -> None:
+    """After an interruption the tables were copied at different points; the stream makes them equal."""
+    record = {**copied(1, {"a": {"0": 5}}, pending=0, floors=("0/4", "0/10")), "phase": "streaming", by: end}
+    for loading in (False, True):
+        assert bool(cut({}, [commit_of(record, loading=loading)])) is is_reached
+
+
+def test_after_a_compaction_the_first_cut_is_before_a_snapshot() -> None:
+    ends = {"a": {"0": 90, "1": 7}, "c": {"0": 4}}
+    commits = [commit_of(one) for one in [BEFORE, progress_value(2, {"a": {"1": 6}}), *COPIED, COMPLETE]]
+    completed = after_compaction(ends, commits[:5])
+    assert completed is not None
+    assert cut({}, completed) == {"a": {"0": 5, "1": 6}, "c": {"0": 4}}
+    assert cut({}, after_compaction(ends, commits)) == {
+        "a": {"0": 50, "1": 70},
+        "b": {"0": 30},
+        "c": {"0": 4},
+    }
+    for unknown in (commits[2:5], [commits[0], *commits[2:5]], []):
+        assert after_compaction(ends, unknown) is None, (
+            "where the snapshot begins in a partition is not known"
+        )
+
+
+@pytest.mark.parametrize("change", [{"phase": "paused"}, {"phase": None}, {"snapshot_tables": [1]}])
+def test_an_unknown_phase_is_an_error(change: dict) -> None:
+    with pytest.raises(ProgressUnreadable):
+        commit_of({**copied(1, {}), **change})
 
 
 def test_offsets_never_move_back_and_have_one_order() -> None:

@@ -14,6 +14,7 @@ from cdcd.spark.mirror import BatchReport
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
+from tests.support.nightly import nightly
 
 ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
 
@@ -120,3 +121,30 @@ def test_a_table_without_a_key_is_copied_while_the_stream_waits(
     topics.commit(20, topics.change(log, "d", 20, 1, before=_row(1, "same")))
     opened = run_mirror(spark, topics, target)
     assert (opened.loading, rows_of(opened, log)) == ([], [_row(1, "same"), _row(2, "last")])
+
+
+@pytest.mark.parametrize("points", [(9,), nightly((9, 29))])
+def test_the_tables_of_a_snapshot_are_loading_until_it_is_complete(
+    spark: SparkSession, topics: TopicsWriter, target: Path, points: tuple[int, ...]
+) -> None:
+    """Also in a later snapshot, which empties the tables first; the batches keep to their limit."""
+    items = topics.table("items", ITEMS)
+    for lsn in points:
+        name = f"copied at {lsn}"
+        topics.snapshot = (items.topic,)
+        if lsn > 9:
+            topics.commit(lsn, topics.change(items, "t", lsn, 1, snapshot=True))
+        for number in range(2, 4):
+            topics.commit(lsn, topics.change(items, "r", lsn, number, after=_row(number, name)))
+        reports: list[BatchReport] = []
+        opened = run_mirror(spark, topics, target, max_rows=1, on_batch=reports.append)
+        assert (opened.loading, rows_of(opened, items)) == (
+            [items.topic],
+            [_row(number, name) for number in (2, 3)],
+        )
+        assert {report.loading for report in reports} == {(items.topic,)}
+        assert len(reports) == (2 if lsn == 9 else 3)
+        topics.snapshot = None
+        topics.commit(lsn + 1, topics.change(items, "r", lsn, 4, after=_row(4, name)))
+        opened = run_mirror(spark, topics, target)
+        assert (opened.loading, len(rows_of(opened, items))) == ([], 3)

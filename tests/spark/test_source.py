@@ -7,13 +7,14 @@ import json
 import pytest
 from confluent_kafka import TopicPartition
 
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, SnapshotIncomplete
 from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Offsets, loading_of, without_loading
 from cdcd.spark.kafka import Cluster, ProgressReader
-from cdcd.spark.source import CdcdStreamReader, parse_options
+from cdcd.spark.source import CdcdReader, CdcdStreamReader, parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
+from tests.support.hints import hint_of
 from tests.support.nightly import nightly
 from tests.support.waiting import eventually
 
@@ -115,6 +116,35 @@ def test_a_compacted_progress_topic_says_which_tables_are_loading(topics: Topics
         future.result(30)
     _all_readable(topics, 30)
     assert _batches(topics, places[-1], loading="true")[0] == [(0, [])]
+
+
+@pytest.mark.parametrize("limit", ["maxRows", nightly("maxCommits")])
+def test_a_snapshot_is_one_batch_whatever_the_limits(topics: TopicsWriter, limit: str) -> None:
+    """A new query, one that waits, and a batch: none has rows of the snapshot before its end."""
+    items = topics.table("items", COLUMNS)
+    options = {"brokers": topics.bootstrap, "prefix": topics.prefix, limit: "1"}
+    stream, batch = CdcdStreamReader(parse_options(options)), CdcdReader(parse_options(options))
+    topics.snapshot = (items.topic,)
+    for number in range(1, 4):
+        topics.commit(9, topics.change(items, "r", 9, number, after={"id": number}))
+    _all_readable(topics, 9)
+    try:
+        start = stream.initialOffset()
+        assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
+        with pytest.raises(SnapshotIncomplete) as raised:
+            batch.partitions()
+        assert "`state` of /status is `streaming`" in hint_of(str(raised.value))
+        topics.snapshot = None
+        topics.commit(10, topics.change(items, "r", 9, 4, after={"id": 4}))
+        topics.commit(11, topics.change(items, "c", 11, 1, after={"id": 5}))
+        _all_readable(topics, 11)
+        end = stream.latestOffset(start, stream.getDefaultReadLimit())
+        assert (
+            sum(part.end - part.start for task in stream.partitions(start, end) for part in task.value) >= 4
+        )
+    finally:
+        stream.stop()
+    assert _batches(topics, None, **{"maxRows": "1000", limit: "1"})[0] == [(4, []), (1, [])]
 
 
 def _commit(topics: TopicsWriter, items: Table) -> None:

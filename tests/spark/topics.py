@@ -41,6 +41,10 @@ class TopicsWriter:
         """The next transaction's record of the topics, under a key of its own."""
         self.loading: tuple[str, ...] = ()
         """The topics of the tables that are being copied at the following commits."""
+        self.snapshot: tuple[str, ...] | None = None
+        """The topics that the initial snapshot has begun at the following commits; None: it is complete."""
+        self.commit_us = 0
+        """The commit time in the following progress records."""
 
     @property
     def connection(self) -> Connection:
@@ -90,7 +94,9 @@ class TopicsWriter:
                 self.progress_topic, key=self.slot + b"/topics", value=self.topics_record, partition=0
             )
             self.topics_record = None
-        progress = progress_value(commit_lsn, offsets, loading=self.loading)
+        progress = progress_value(
+            commit_lsn, offsets, loading=self.loading, snapshot=self.snapshot, commit_us=self.commit_us
+        )
         self.producer.produce(self.progress_topic, key=self.slot, value=progress, partition=0)
         self.producer.commit_transaction(60)
 
