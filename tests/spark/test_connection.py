@@ -262,7 +262,7 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         "SASL_SSL": "SASL_PLAINTEXT",
         "https://registry-0.example.com,https://registry-1.example.com": secured.door.url,
         "after.paid": "after.id > 0",
-        "after.total": "after.id",
+        "after.total": "after.name",
     }
     assert len(page) == 3
     for old in here:
