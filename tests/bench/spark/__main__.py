@@ -2,28 +2,41 @@
 
 In: options.  Out: a line for each way to decode and each set of columns: rows per second of one core, and the CPU of
 a row; the median of the rounds, which alternate between the ways. All ways have the same records in Arrow's memory.
+With --from-avro also Spark's own decoder, with the whole schema and with one of the wanted fields: the CPU of a JVM
+with one core, on the same records in Spark's memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cdcd.columnar import decoder
 from cdcd.columnar.decoder import RecordDecoder
 from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
+from cdcd.demo.stack.artefacts import Artefact, Cache
+from cdcd.demo.stack.packages import ivy_retrieve
+from cdcd.errors import StackError
 from cdcd.spark.columns import arrow_array
 from cdcd.spark.schemas import expanded, parsed_physical
 from tests.bench.spark import envelopes
+from tests.support.spark_versions import python_with_spark
 
+AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
+"""A Spark for which there is a spark-avro."""
 SLICE_ROWS = 10_000
 SLOW_SHARE = 20
 """The ways in Python decode one record of so many."""
@@ -35,6 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--from-avro", action="store_true", help=f"measure from_avro of Spark {AVRO_SERIES}")
     options = parser.parse_args()
     if decoder.Columns is ColumnsInPython:
         print("the C extension cdcd.columnar._arrow is not compiled here", file=sys.stderr)
@@ -55,8 +69,46 @@ def table(options: argparse.Namespace, *, before: bool) -> None:
     print(f"{'way':10} {'columns':>8} {'rows/s a core':>14} {'us a row':>9}")
     for columns, schema in wanted.items():
         for name, costs in measured(ways(schema), records, options.rounds).items():
-            cost_s, share = statistics.median(costs), f"{columns} of {whole}"
-            print(f"{name:10} {share:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
+            _print(name, f"{columns} of {whole}", costs)
+    if options.from_avro and not before:
+        for name, costs in by_spark(records, wanted, options.rounds).items():
+            _print("from_avro", "whole" if name == "whole" else f"{name} of {whole}", costs)
+
+
+def _print(name: str, share: str, costs: list[float]) -> None:
+    cost_s = statistics.median(costs)
+    print(f"{name:10} {share:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
+
+
+def by_spark(records: pa.Array, wanted: dict[int, pa.Schema], rounds: int) -> dict[str, list[float]]:
+    """Return the costs of Spark's `from_avro`, for the writer's schema ("whole") and those of the wanted columns."""
+    schemas = {str(columns): envelopes.pruned_schema(schema) for columns, schema in wanted.items()}
+    with TemporaryDirectory() as folder:
+        given, schema_file = f"{folder}/records.parquet", Path(folder, "schemas.json")
+        pq.write_table(pa.table({"value": records}), given)
+        schema_file.write_text(json.dumps({"whole": envelopes.schema(), **schemas}))
+        command = [str(python_with_spark(AVRO_SERIES)), "-m", "tests.bench.spark.from_avro"]
+        command += [given, str(schema_file), str(_avro_jar()), str(rounds)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    costs: dict[str, list[float]] = {}
+    for line in map(json.loads, output.splitlines()):
+        costs.setdefault(line["way"], []).append(line["cost_s"])
+    return costs
+
+
+def _avro_jar() -> Path:
+    name = f"spark-avro_2.13-{AVRO_VERSION}"
+    place = 'org="org.apache.spark" name="spark-avro_2.13"'
+    module = f'<dependency {place} rev="{AVRO_VERSION}" conf="default->master"/>'
+
+    def fill(folder: Path) -> None:
+        ivy_retrieve(module, folder, types=("jar",))
+
+    def probe(folder: Path) -> None:
+        if not (folder / f"{name}.jar").exists():
+            raise StackError("Ivy did not fetch the jar of spark-avro")
+
+    return Cache().get(Artefact(name, fill, probe)) / f"{name}.jar"
 
 
 def ways(wanted: pa.Schema) -> dict[str, Way]:

@@ -14,6 +14,7 @@ import fastavro
 import pyarrow as pa
 
 from cdcd.schema.envelope import envelope_schema
+from cdcd.spark.schemas import expanded
 
 SCHEMA_ID = 7
 US = 1_700_000_000_000_000
@@ -53,6 +54,22 @@ def few_columns() -> pa.Schema:
     """Return 3 columns: the operation, the key, the position."""
     row, position = pa.struct([("id", pa.int64())]), pa.struct([("commit_lsn", pa.int64())])
     return pa.schema([("op", pa.string()), ("after", row), ("source", position)])
+
+
+def pruned_schema(wanted: pa.Schema) -> Any:
+    """Return the envelope's schema without the fields that `wanted` does not have: a reader's schema for Avro."""
+    return _pruned(expanded(schema()), wanted)  # the row is defined in `before`
+
+
+def _pruned(avro: Any, wanted: Any) -> Any:
+    """Return a record's schema, or that of a union with null, with the fields of a struct or a schema of Arrow."""
+    if isinstance(avro, list):
+        return [one if one == "null" else _pruned(one, wanted) for one in avro]
+    if not isinstance(avro, dict) or "fields" not in avro:
+        return avro
+    types = {field.name: field.type for field in wanted}
+    fields = [field for field in avro["fields"] if field["name"] in types]
+    return {**avro, "fields": [{**one, "type": _pruned(one["type"], types[one["name"]])} for one in fields]}
 
 
 def records(count: int, *, before: bool = False) -> pa.Array:
