@@ -20,6 +20,8 @@ class Fault(enum.IntEnum):
     COUNT = 9
     TRAILING = 10
     TOO_LARGE = 11
+    SCHEMA = 12
+    """Not a fault of the bytes: `RecordDecoder` has it, the C extension does not."""
 
 
 REASONS = {
@@ -33,18 +35,23 @@ REASONS = {
     Fault.DECIMAL: "a decimal has more digits than its type",
     Fault.COUNT: "a block has more items than the record has bytes",
     Fault.TRAILING: "bytes follow the last value",
+    Fault.SCHEMA: "its schema cannot be read",
     Fault.TOO_LARGE: "its columns need more memory than a batch may have",
 }
 
 
 class BadRecord(NamedTuple):
-    """A record that cannot be decoded. `row`: its place in the input; `schema_id`: None without a valid header."""
+    """A record that cannot be decoded. `row`: its place in the input; `schema_id`: None without a valid header.
+
+    `problem`: what is wrong with its schema, where the fault is SCHEMA.
+    """
 
     row: int
     fault: Fault
     schema_id: int | None
+    problem: str = ""
 
     @property
     def reason(self) -> str:
         """What is wrong with the record, without any of its bytes."""
-        return REASONS[self.fault]
+        return self.problem or REASONS[self.fault]

@@ -4,7 +4,7 @@ In: Arrow batches of topic, partition, offset, key and value; the wanted columns
 of an id.
 Out: Arrow batches of the columns of `change_schema`, row for row; a record without a value has a null op.
 Invariant: every record is decoded under its own schema into the wanted columns; what is not wanted is skipped. A
-broken record is an error with its topic, partition and offset.
+broken record is an error with its topic, partition and offset; in quarantine, a row with the reason and the bytes.
 Must not: use Spark; drop a record; put a value into an error.
 """
 
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.columnar.decoder import Decoded, RecordDecoder
+from cdcd.columnar.faults import Fault
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import AvroType
-from cdcd.spark.special import Renames
+from cdcd.spark.special import Renames, SpecialTexts
 
 SpecialPolicy = Literal["map", "string", "null", "error"]
 ErrorPolicy = Literal["fail", "quarantine"]
@@ -50,8 +51,13 @@ _QUARANTINE = [
 NO_TIMELINE = 0
 """The timeline of a record from a version of cdcd that does not write it."""
 _BROKEN_HINT = (
-    'read on past such records with decode(..., on_error="quarantine"), which returns them with the reason and their '
-    "bytes; if cdcd wrote the record, report it"
+    'find out who wrote the record, and report it if cdcd did; on_error="quarantine" returns such records with the '
+    "reason and their bytes"
+)
+_SCHEMA_HINT = (
+    "after a change of a column's type start the query again: its columns have the types of its start; if the id is "
+    'unknown, read from the registry that cdcd writes to; on_error="quarantine" returns such records with the reason '
+    "and their bytes"
 )
 _SPECIAL_HINT = 'choose special="map" or special="string", which return the text of such a value'
 
@@ -73,7 +79,9 @@ class Choices:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The wanted images of a row."""
+        """The wanted images of a row; none without columns."""
+        if not self.row:
+            return ()
         return ("before", "after") if self.before else ("after",)
 
 
@@ -100,6 +108,14 @@ def change_schema(choices: Choices) -> pa.Schema:
     )
 
 
+class _Problem(NamedTuple):
+    """Why a row is broken: `context` has names and numbers, never a value."""
+
+    reason: str
+    hint: str
+    context: Mapping[str, object]
+
+
 class ChangeReader:
     """Decodes the batches of one task into the columns of `change_schema`."""
 
@@ -111,17 +127,26 @@ class ChangeReader:
         envelope = pa.schema(
             [*images, pa.field("source", pa.struct([*_SOURCE, *also])), ("ts_us", pa.int64())]
         )
-        self._values = RecordDecoder(envelope, schema_of)
-        self._keys = None if choices.key is None else RecordDecoder(pa.schema(list(choices.key)), schema_of)
+        self._values = _decoder(envelope, schema_of)
+        self._keys = None if choices.key is None else _decoder(pa.schema(list(choices.key)), schema_of)
         self._renames = Renames(choices.names)
+        self._specials = SpecialTexts(choices.row, choices.images)
 
     def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch decoded. Raises SparkReadError for a broken record, unless it goes to quarantine."""
-        values = _checked(self._values.decode(batch["value"]), batch, "value")
-        columns = {name: batch[name] for name in _PLACE} | self._changes(values.rows)
-        columns["schema_id"] = values.schema_ids
-        if self._keys is not None:
-            columns["key"] = _checked(self._keys.decode(batch["key"]), batch, "key").rows
+        values = self._values.decode(batch["value"])
+        keys = None if self._keys is None else self._keys.decode(batch["key"])
+        problems = _bad("value", values) | ({} if keys is None else _bad("key", keys))
+        if self._choices.special == "error":
+            found = self._specials.first_columns(values.rows.field("source").field("special"))
+            problems = {row: _special_problem(name) for row, name in found.items()} | problems
+        if problems and self._choices.on_error == "fail":
+            raise _failure(problems, batch)
+        columns = {name: batch[name] for name in _PLACE} | self._changes(_without(values.rows, problems))
+        columns |= _quarantined(problems, batch)
+        columns["schema_id"] = _schema_ids(values)
+        if keys is not None:
+            columns["key"] = keys.rows
         return pa.RecordBatch.from_arrays([columns[name] for name in self._target.names], schema=self._target)
 
     def _changes(self, rows: pa.StructArray) -> dict[str, pa.Array]:
@@ -135,7 +160,7 @@ class ChangeReader:
         columns["timeline"] = pc.if_else(is_change, pc.fill_null(held["timeline"], NO_TIMELINE), None)
         columns["ts_us"] = columns["ts_us"].view(_TIMES[0].type)
         columns["unchanged"] = self._renames.unchanged(columns["unchanged"])
-        columns["special"] = self._renames.special(columns["special"])
+        columns |= self._special_columns(held["special"])
         if self._choices.source:
             chosen = [held[one.name] for one in self._choices.source]
             columns["source"] = pa.StructArray.from_arrays(
@@ -143,21 +168,74 @@ class ChangeReader:
             )
         return columns
 
+    def _special_columns(self, special: pa.MapArray) -> dict[str, pa.Array]:
+        texts = {}
+        if self._choices.special == "string":
+            texts = {f"special_{name}": self._specials.texts(special, name) for name in self._choices.images}
+        if self._choices.special in ("string", "null"):
+            special = self._specials.others(special)
+        return {"special": self._renames.special(special)} | texts
+
+
+def _decoder(wanted: pa.Schema, schema_of: Callable[[int], AvroType]) -> RecordDecoder:
+    return RecordDecoder(wanted, schema_of, schema_faults=(SparkReadError,))
+
 
 def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:
     """Return the fields by name; each is null where its row is."""
     return {rows.type.field(place).name: rows.field(place) for place in range(rows.type.num_fields)}
 
 
-def _checked(decoded: Decoded, batch: pa.RecordBatch, part: str) -> Decoded:
-    """Return the rows. Raises SparkReadError for the first record that could not be decoded."""
-    if decoded.bad:
-        first = decoded.bad[0]
-        place = {name: batch[name][first.row].as_py() for name in _PLACE}
-        raise SparkReadError(
-            f"the {part} of a record cannot be decoded: {first.reason}",
-            hint=_BROKEN_HINT,
-            **place,
-            schema_id=first.schema_id,
+# --- broken records ------------------------------------------------------------------------------------------
+
+
+def _bad(part: str, decoded: Decoded) -> dict[int, _Problem]:
+    """Return the problem of each row of which this part cannot be decoded."""
+    return {
+        one.row: _Problem(
+            f"the {part} of a record cannot be decoded: {one.reason}",
+            _SCHEMA_HINT if one.fault is Fault.SCHEMA else _BROKEN_HINT,
+            {"schema_id": one.schema_id},
         )
-    return decoded
+        for one in decoded.bad
+    }
+
+
+def _special_problem(column: str) -> _Problem:
+    return _Problem(f"a value is outside the type of its column {column}", _SPECIAL_HINT, {"column": column})
+
+
+def _failure(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> SparkReadError:
+    first = min(problems)
+    problem = problems[first]
+    place = {name: batch[name][first].as_py() for name in _PLACE}
+    return SparkReadError(problem.reason, hint=problem.hint, **place, **problem.context)
+
+
+def _without(rows: pa.StructArray, problems: Mapping[int, _Problem]) -> pa.StructArray:
+    """Return the rows with null in place of broken ones."""
+    if not problems:
+        return rows
+    return rows.take(pa.array([None if row in problems else row for row in range(len(rows))], pa.int64()))
+
+
+def _quarantined(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the reasons and the bytes of the broken records; null in all other rows."""
+    rows = range(batch.num_rows)
+    reasons = [problems[row].reason if row in problems else None for row in rows] if problems else None
+    places = pa.array([row if row in problems else None for row in rows], pa.int64()) if problems else None
+    none = pa.nulls(batch.num_rows, pa.binary())
+    return {
+        "error": pa.array(reasons, pa.string()) if reasons else pa.nulls(batch.num_rows, pa.string()),
+        "raw_key": none if places is None else batch["key"].take(places).cast(pa.binary()),
+        "raw_value": none if places is None else batch["value"].take(places).cast(pa.binary()),
+    }
+
+
+def _schema_ids(values: Decoded) -> pa.Int64Array:
+    if not values.bad:
+        return values.schema_ids
+    of_bad = {one.row: one.schema_id for one in values.bad}
+    return pc.coalesce(
+        values.schema_ids, pa.array([of_bad.get(row) for row in range(len(values.rows))], pa.int64())
+    )

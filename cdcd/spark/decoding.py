@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -21,10 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from cdcd.errors import ConfigError, SparkReadError
+from cdcd.errors import ConfigError, RegistryRefused, SparkReadError
 from cdcd.spark import frame
-from cdcd.spark.changes import ChangeReader, Choices, change_schema
+from cdcd.spark.changes import ChangeReader, Choices, ErrorPolicy, SpecialPolicy, change_schema
 from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.schemas import (
     SchemaSet,
     TopicVersions,
@@ -45,15 +46,22 @@ def decode(
     before: bool = False,
     columns: Sequence[str] | None = None,
     source: Sequence[str] = (),
+    special: SpecialPolicy = "map",
+    on_error: ErrorPolicy = "fail",
 ) -> DataFrame:
     """Return the decoded changes of a topic, or of several: their columns are united by name.
 
     `before`: also return the old rows. `columns`: the columns of the rows, by PostgreSQL's names; default: all.
-    `source`: more fields of the records' `source`. `registry_url` is enough for a registry without authentication.
-    `key` is null for a table without a key. Times of day are microseconds (long).
+    `source`: more fields of the records' `source`. `special`: what stands beside the null of a value outside its
+    column's type: a text in the map `special`; or in the struct `special_after` or `special_before` ("string");
+    nothing ("null"); or it is an error. `on_error`: a broken record ends the query ("fail"); or it is a row with
+    `error`, `raw_key` and `raw_value`, and nulls in the columns of a change ("quarantine"). `registry_url` is enough
+    for a registry without authentication. `key` is null for a table without a key. Times of day are microseconds.
     Raises SparkReadError if there is no schema for a topic, a name is unknown, names differ only in case, or tables
-    have a column of incompatible types.
+    have a column of incompatible types; ConfigError for an unknown policy.
     """
+    _check("special", special, SpecialPolicy)
+    _check("on_error", on_error, ErrorPolicy)
     access = _access(connection, registry_url)
     topics = [topic] if isinstance(topic, str) else list(dict.fromkeys(topic))
     if not topics:
@@ -61,18 +69,36 @@ def decode(
     versions = [_versions(access, one) for one in topics]
     texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
     schemas = SchemaSet(access, texts)
-    choices = _choices(versions, before=before, columns=columns, source=source)
+    choices = _choices(
+        versions, columns=columns, source=source, before=before, special=special, on_error=on_error
+    )
     if df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
         frame.check_cases(choices.row, "after")
         frame.check_cases(choices.key or (), "key")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = ChangeReader(choices, lambda number: expanded(schemas[number]))
+        reader = ChangeReader(choices, lambda number: expanded(_schema_of(schemas, number)))
         for batch in batches:
             yield reader.read(batch)
 
     wanted = df.where(F.col("topic").isin(topics)).select("topic", "partition", "offset", "key", "value")
     return wanted.mapInArrow(run, _struct_type(change_schema(choices)))
+
+
+def _check(parameter: str, value: str, policy: Any) -> None:
+    known = get_args(policy)
+    if value not in known:
+        raise ConfigError(f"{parameter} has an unknown value", hint=f"choose {', '.join(known)}", value=value)
+
+
+def _schema_of(schemas: SchemaSet, number: int) -> Any:
+    """Return a schema. Raises SparkReadError, an error of the record, if the registry has no Avro under the id."""
+    try:
+        return schemas[number]
+    except RegistryRefused as refused:
+        if refused.context.get("error_code") != SCHEMA_NOT_FOUND and "kind" not in refused.context:
+            raise
+        raise SparkReadError(refused.message, schema_id=number) from refused
 
 
 def _access(connection: Connection | None, registry_url: str | None) -> SchemaAccess:

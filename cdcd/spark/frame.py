@@ -61,7 +61,7 @@ def _field(one: AvroType, arrow: pa.DataType) -> pa.Field:
     if name != one["name"]:
         metadata[AVRO_NAME] = one["name"].encode()
     properties = {key: value for key, value in one.items() if key.startswith("pg.") and key != "pg.name"}
-    if properties and not isinstance(one["type"], list):
+    if "pg.name" in one and not isinstance(one["type"], list):
         properties[NOT_NULL] = True
     return pa.field(name, arrow, metadata=metadata | _stored(properties))
 

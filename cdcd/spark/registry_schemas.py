@@ -27,7 +27,7 @@ from cdcd.spark.schema_source import Version
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 _T = TypeVar("_T")
-_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, _SCHEMA_NOT_FOUND = 40401, 40402, 40403
+_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 _AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -159,7 +159,7 @@ def _refusal(answer: RegistryErrorAnswer, access: RegistryAccess, context: dict[
     shown["error_code"] = code
     if status in _UNAUTHORISED:
         return RegistryRefused(f"the registry refuses the login: {words}", hint=_CREDENTIALS_HINT, **shown)
-    if code == _SCHEMA_NOT_FOUND:
+    if code == SCHEMA_NOT_FOUND:
         return RegistryRefused("the registry has no schema with this id", hint=_LOST_HINT, **shown)
     if code in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND):
         return RegistryRefused("the registry has no such subject", hint=_LOST_HINT, **shown)

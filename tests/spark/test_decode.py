@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark import decode
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
@@ -76,6 +77,49 @@ def test_records_of_older_schemas_come_under_the_newest(spark: SparkSession, top
         (1, 5, None),
         (2, 2**40, "x"),
     ]
+
+
+def test_broken_records_go_into_a_table_of_their_own(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path
+) -> None:
+    """As the documentation shows it: with foreachBatch, and no record is lost."""
+    table = topics.table("orders", [ID, column("born", {"type": "int", "logicalType": "date"})])
+    (good,) = topics.change(table, "c", 10, 1, after={"id": 1}, special={"after.born": "infinity"})
+    foreign = (table.topic, 0, good[2], b"\0" + (2**31 - 1).to_bytes(4, "big") + b"x")
+    topics.commit(10, [good, foreign, (table.topic, 1, good[2], b"{}")])
+    raw = _raw(spark, topics, stream=True)
+    decoding = partial(decode, registry_url=topics.registry_url, topic=table.topic, special="string")
+    orders, broken = str(tmp_path / "orders"), str(tmp_path / "broken")
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.persist()
+        batch.where("error is not null").drop("op", "after", "special_after").write.mode("append").parquet(
+            broken
+        )
+        batch.where("error is null").select("op", "after.*", "special_after").write.mode("append").parquet(
+            orders
+        )
+        batch.unpersist()
+
+    stream = (
+        decoding(raw, on_error="quarantine")
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    assert run_to_end(stream.start) is None
+    assert [tuple(row) for row in spark.read.parquet(orders).collect()] == [
+        ("c", 1, None, (None, "infinity"))
+    ]
+    found = spark.read.parquet(broken).orderBy("partition").collect()
+    assert [bytes(row["raw_value"]) for row in found] == [foreign[3], b"{}"]
+    assert "the registry has no schema with this id" in found[0]["error"]
+    assert [row["schema_id"] for row in found] == [2**31 - 1, None]
+
+    with pytest.raises(PythonException, match=rf"CDCD-SPARK-READ.*topic={table.topic} partition="):
+        decoding(_raw(spark, topics, stream=False)).collect()
+    with pytest.raises(ConfigError, match="special has an unknown value"):
+        decode(raw, topic=table.topic, registry_url=topics.registry_url, special="text")  # type: ignore[arg-type]
 
 
 @pytest.mark.nightly

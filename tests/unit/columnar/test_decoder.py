@@ -160,7 +160,7 @@ def test_a_broken_record_is_named_and_leaves_nothing(
     good = framed(some + (whole.get(avro, b"\0") if isinstance(avro, str) else b"\0"))
     record = record if fault is Fault.HEADER else record[:5] + some + record[5:]
     found = decoded(schema, type_, [good, record, good], columns_class)
-    ((place, seen, schema_id),) = found.bad
+    ((place, seen, schema_id, _),) = found.bad
     assert (place, seen) == (1, fault)
     assert found.bad[0].reason == REASONS[fault]
     assert schema_id == (None if fault is Fault.HEADER else 1)

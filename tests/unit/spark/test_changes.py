@@ -7,8 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import RegistryUnavailable, SparkReadError
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark import frame
@@ -83,6 +85,8 @@ def test_columns_that_are_not_wanted_are_skipped() -> None:
     assert found["after"] == {"n": 5}
     with pytest.raises(SparkReadError, match=r"name=m\].*there are id, note, n"):
         frame.chosen([of_topic], ["m"])
+    (without,) = read([topic.value("c", after={"id": 1})], topic, row=(), special="string")
+    assert (without["op"], "after" in without, "special_after" in without) == ("c", False, False)
 
 
 def test_fields_of_the_source_on_request() -> None:
@@ -201,3 +205,207 @@ def test_names_that_differ_only_in_case_are_an_error_that_says_what_to_do() -> N
     inner = pa.field("home", pa.list_(pa.struct([("Zip", pa.string()), ("zip", pa.string())])))
     with pytest.raises(SparkReadError, match=r"after.home.Zip, after.home.zip"):
         frame.check_cases([inner], "after")
+
+
+# --- special values ------------------------------------------------------------------------------------------
+
+SPECIAL = {"after.born": "infinity", "after.gone": "x", "truncate.cascade": "true"}
+
+
+def _with_special(topic: Topic) -> list[bytes | None]:
+    return [
+        topic.value("c", after={"id": 1, "born": 5}),
+        None,
+        topic.value("u", {"special": SPECIAL}, before={"id": 2}, after={"id": 2}),
+        topic.value(
+            "u", {"special": {"after.born": "-infinity", "before.born": "infinity"}}, after={"id": 3}
+        ),
+        topic.value("u", {"special": {"before.born": "infinity"}}, after={"id": 4}),
+    ]
+
+
+@pytest.fixture
+def born() -> Topic:
+    return Topic([ID, column("born", DATE)])
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        ("map", [None, None, SPECIAL, {"after.born": "-infinity", "before.born": "infinity"}]),
+        (
+            "string",
+            [None, None, {"after.gone": "x", "truncate.cascade": "true"}, {"before.born": "infinity"}],
+        ),
+        ("null", [None, None, {"after.gone": "x", "truncate.cascade": "true"}, {"before.born": "infinity"}]),
+    ],
+)
+def test_a_policy_takes_its_columns_texts_out_of_the_map_and_no_other(
+    born: Topic, policy: str, kept: list[Any]
+) -> None:
+    found = read(_with_special(born), born, special=policy)
+    shown = [None if one["special"] is None else dict(one["special"]) for one in found]
+    assert shown == [*kept, {"before.born": "infinity"}]
+    assert [None if one["after"] is None else one["after"]["born"] for one in found[1:]] == [None] * 4
+
+
+def test_texts_in_columns_of_their_own(born: Topic) -> None:
+    found = read(_with_special(born), born, special="string", before=True)
+    nothing = {"id": None}
+    assert [one["special_after"] for one in found] == [
+        None,
+        None,
+        nothing | {"born": "infinity"},
+        nothing | {"born": "-infinity"},
+        None,
+    ]
+    assert [one["special_before"] for one in found[2:]] == [
+        None,
+        nothing | {"born": "infinity"},
+        nothing | {"born": "infinity"},
+    ]
+    assert [one["special"] is None for one in found] == [True, True, False, True, True]
+
+
+def test_a_special_value_as_an_error_names_the_column_and_never_the_value() -> None:
+    topic = Topic([ID, column("b_u002e1", DATE, **{"pg.name": "b.1"})])
+    values = [None, topic.value("u", {"special": {"after.b_u002e1": "infinity"}}, after={"id": 2})]
+    with pytest.raises(SparkReadError) as error:
+        read(values, topic, special="error")
+    assert error.value.context == {"topic": TOPIC, "partition": 2, "offset": 101, "column": "after.b.1"}
+    assert "infinity" not in str(error.value)
+    _, found = read(values, topic, special="error", on_error="quarantine")
+    assert found["error"] == "a value is outside the type of its column after.b.1"
+    assert (found["op"], found["raw_value"]) == (None, values[1])
+
+
+def test_a_special_value_of_a_column_that_is_not_wanted_is_no_error(born: Topic) -> None:
+    (identity, _) = choices(born).row
+    found = read(_with_special(born), born, special="error", row=(identity,))
+    assert [one["op"] for one in found] == ["c", None, "u", "u", "u"]
+
+
+# --- broken records ------------------------------------------------------------------------------------------
+
+OF_CHANGES = (
+    "op",
+    "after",
+    "timeline",
+    "commit_lsn",
+    "tx_seq",
+    "snapshot",
+    "lsn",
+    "ts_us",
+    "unchanged",
+    "special",
+)
+
+
+def test_quarantine_returns_each_record_and_the_broken_ones_with_reason_and_bytes() -> None:
+    topic = Topic([ID])
+    good = topic.value("c", after={"id": 1})
+    values = [good, good[:-1], None, b"{}", good]
+    found = read(values, topic, on_error="quarantine")
+    assert [one["op"] for one in found] == ["c", None, None, None, "c"]
+    assert [one["error"] for one in found] == [
+        None,
+        "the value of a record cannot be decoded: it ends within a value",
+        None,
+        "the value of a record cannot be decoded: it is not framed as 0x00, schema id, Avro",
+        None,
+    ]
+    assert [one["raw_value"] for one in found] == [None, values[1], None, values[3], None]
+    assert [one["offset"] for one in found] == [100, 101, 102, 103, 104]
+    assert [one["schema_id"] for one in found] == [1, 1, None, None, 1]
+    assert [{one[name] for name in OF_CHANGES} for one in (found[1], found[3])] == [{None}, {None}]
+
+
+def test_records_of_a_schema_that_does_not_fit_go_to_quarantine_too() -> None:
+    now, before = Topic([ID, column("n", "long")]), Topic([ID, column("n", "string")], 2)
+    values = [before.value("c", after={"id": 1, "n": "x"}), now.value("c", after={"id": 2, "n": 3})]
+    schemas = {1: expanded(now.schema), 2: expanded(before.schema)}
+    reader = ChangeReader(choices(now, on_error="quarantine"), schemas.__getitem__)
+    first, second = reader.read(batch(values)).to_pylist()
+    assert first["error"].endswith("cannot be converted to their column (column after.n, type string)")
+    assert (first["raw_value"], first["schema_id"], second["after"]) == (values[0], 2, {"id": 2, "n": 3})
+    with pytest.raises(
+        SparkReadError, match=r"column after.n.*offset=100 schema_id=2.* start the query again"
+    ):
+        ChangeReader(choices(now), schemas.__getitem__).read(batch(values))
+
+
+def test_a_broken_key_makes_the_row_broken_and_the_value_stays_in_its_bytes() -> None:
+    topic = Topic([ID])
+    key = events.key_schema(TOPIC, [ID])
+    value = topic.value("c", after={"id": 1})
+    keys = [events.frame(2, key, {"id": 1}), b"\0\0\0\0\2", None]
+    raw = batch([value] * 3)
+    raw = raw.set_column(3, "key", pa.array(keys, pa.binary()))
+    wanted = choices(topic, key=frame.fields_of(expanded(key)), on_error="quarantine")
+    schemas = {1: expanded(topic.schema), 2: expanded(key)}
+    found = ChangeReader(wanted, schemas.__getitem__).read(raw).to_pylist()
+    assert [one["key"] for one in found] == [{"id": 1}, None, None]
+    assert [one["op"] for one in found] == ["c", None, "c"]
+    assert (found[1]["raw_key"], found[1]["raw_value"]) == (keys[1], value)
+    assert found[1]["error"] == "the key of a record cannot be decoded: it ends within a value"
+
+
+def test_an_outage_of_the_registry_is_no_broken_record() -> None:
+    def schema_of(number: int) -> Any:
+        raise RegistryUnavailable("the registry cannot be reached")
+
+    topic = Topic([ID])
+    reader = ChangeReader(choices(topic, on_error="quarantine"), schema_of)
+    with pytest.raises(RegistryUnavailable):
+        reader.read(batch([topic.value("c", after={"id": 1})]))
+
+
+# --- any mixture ---------------------------------------------------------------------------------------------
+
+_KEYS = [
+    "after.born",
+    "after.a_u002eb",
+    "before.born",
+    "before.a_u002eb.not_logged",
+    "gap.reason",
+    "after.gone",
+]
+_SOME = st.none() | st.dictionaries(st.sampled_from(_KEYS), st.text(max_size=3))
+_KINDS = st.sampled_from(["change", "tombstone", "broken"])
+_NAMES = st.lists(st.sampled_from(["born", "a_u002eb"]), max_size=2)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(_KINDS, _SOME, _NAMES), max_size=6),
+    st.sampled_from(["map", "string", "null", "error"]),
+)
+def test_any_mixture_of_records_has_the_entries_of_each(
+    rows: list[tuple[str, dict[str, str] | None, list[str]]], policy: str
+) -> None:
+    topic = Topic([ID, column("born", DATE), column("a_u002eb", DATE, **{"pg.name": "a.b"})])
+    made = {
+        "tombstone": lambda value: None,
+        "broken": lambda value: value[:-1],
+        "change": lambda value: value,
+    }
+    values = [
+        made[kind](topic.value("u", {"special": special, "unchanged": names}, after={"id": 1}))
+        for kind, special, names in rows
+    ]
+    found = read(values, topic, special=policy, on_error="quarantine")
+    for (kind, special, names), one in zip(rows, found, strict=True):
+        wanted = {key: text for key, text in (special or {}).items() if key in _KEYS[:2]}
+        is_change = kind == "change" and not (policy == "error" and wanted)
+        others = {key: text for key, text in (special or {}).items() if policy == "map" or key not in wanted}
+        assert (one["op"] == "u", one["error"] is None) == (is_change, is_change or kind == "tombstone")
+        assert one["unchanged"] == ([_renamed(name) for name in names] if is_change else None)
+        kept = {_renamed(key): text for key, text in others.items()}
+        assert dict(one["special"] or ()) == (kept if is_change else {})
+        if policy == "string":
+            texts = {"id": None, "born": wanted.get("after.born"), "a.b": wanted.get("after.a_u002eb")}
+            assert one["special_after"] == (texts if is_change and wanted else None)
+
+
+def _renamed(name: str) -> str:
+    return name.replace("a_u002eb", "a.b")
