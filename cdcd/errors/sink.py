@@ -176,3 +176,20 @@ class MirrorInconsistent(SparkReadError):
 
     code = "CDCD-MIRROR-INCONSISTENT"
     hint = "start the mirror with an empty target; if the error returns, report it"
+
+
+class StorageError(SparkReadError):
+    """The storage of a target refuses a request, does not answer, or lacks a file."""
+
+    code = "CDCD-STORAGE"
+    hint = "check the URI of the target, the credentials, and the storage's own log"
+
+
+class StorageConflict(StorageError):
+    """Another writer created or replaced the file first."""
+
+    code = "CDCD-STORAGE-CONFLICT"
+    hint = (
+        "nothing of this writer was published: one mirror may write to a target, so stop the other one, or choose "
+        "another target, and start this one again"
+    )

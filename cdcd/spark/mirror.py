@@ -1,10 +1,10 @@
 """The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
 
-In: a connection, a target folder.  Out: a streaming query; after each batch the target is equal to the
-source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
-Invariant: a batch takes effect by one rename of the manifest, which has the last applied change of each table. A
-batch that Spark repeats therefore changes nothing, and a query starts at the manifest's offsets, whatever its
-checkpoint is.
+In: a connection, a target (a folder, or a bucket's URI).  Out: a streaming query; after each batch the target is
+equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
+Invariant: a batch takes effect by one write of the manifest, which has the last applied change of each table, and
+only while no other mirror has taken over the target. A batch that Spark repeats therefore changes nothing, and a
+query starts at the manifest's offsets, whatever its checkpoint is.
 Must not: depend on Spark's batch ids.
 
 Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per changed bucket, reading only
@@ -17,22 +17,20 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError, StorageConflict
 from cdcd.lsn import format_lsn
 from cdcd.spark.connection import Connection, SchemaAccess
 from cdcd.spark.connection_options import connection_from
@@ -44,6 +42,7 @@ from cdcd.spark.manifest import (
     read_manifest,
     remove_files,
     sweep,
+    take_over,
     write_manifest,
 )
 from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
@@ -51,7 +50,8 @@ from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
 from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
-from cdcd.spark.target import CHECKPOINT, refuse_anothers, starting_manifest, take
+from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
 DEFAULT_BUCKETS = 4
@@ -71,6 +71,7 @@ def mirror(
     connection: Connection,
     target: str,
     *,
+    target_options: Mapping[str, str] | None = None,
     format: str = "parquet",
     trigger: str | None = "available_now",
     buckets: int = DEFAULT_BUCKETS,
@@ -81,6 +82,7 @@ def mirror(
 ) -> StreamingQuery:
     """Start the query that updates `target` from the topics.
 
+    `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `buckets` applies only to a new target.
@@ -88,15 +90,13 @@ def mirror(
     schemas = access_of(connection)
     if format != "parquet":
         raise ConfigError(f"unknown mirror format {format!r}; use parquet")
-    Path(target).mkdir(parents=True, exist_ok=True)
-    refuse_anothers(target)
-    held = take(target)
-    # Spark's checkpoint is dropped, so that only the manifest has the start offsets, also if a target was restored
-    # from a copy or a crash happened between the manifest and Spark's commit.
+    storage = open_storage(target, target_options)
+    refuse_anothers(storage)
+    held = take(storage)
     cluster = Cluster(connection.brokers, connection.read_properties()).id()
-    start = starting_manifest(target, connection.prefix, buckets, cluster)
-    shutil.rmtree(Path(target) / CHECKPOINT, ignore_errors=True)
-    sweep(target)
+    start = take_over(storage, starting_manifest(storage, connection.prefix, buckets, cluster))
+    checkpoint = new_checkpoint(storage)
+    sweep(storage)
     register(spark)
     reader = (
         spark.readStream.format("cdcd")
@@ -108,12 +108,12 @@ def mirror(
     )
     if topics:
         reader = reader.option("topics", ",".join(topics))
-    batch = MirrorBatch(target, start, schemas, on_batch, accept_gaps)
+    batch = MirrorBatch(storage, start, schemas, on_batch, accept_gaps)
     writer = (
         reader.load()
         .writeStream.foreachBatch(batch)
         .queryName(f"mirror of {connection.prefix}")
-        .option("checkpointLocation", str(Path(target) / CHECKPOINT))
+        .option("checkpointLocation", checkpoint)
     )
     if trigger == "available_now":
         writer = writer.trigger(availableNow=True)
@@ -145,7 +145,7 @@ class MirrorBatch:
 
     def __init__(
         self,
-        target: str,
+        target: Storage,
         start: Manifest,
         schemas: SchemaAccess,
         on_batch: Callable[[BatchReport], None] | None,
@@ -153,17 +153,17 @@ class MirrorBatch:
     ) -> None:
         self._accept_gaps = accept_gaps
         self._target = target
-        self._empty = Manifest(start.prefix, start.buckets, cluster=start.cluster)
+        self._prefix, self._buckets, self._writer = start.prefix, start.buckets, start.writer
         self._schemas = schemas
         self._on_batch = on_batch
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Apply one batch. Applying a batch again changes nothing."""
         started = time.monotonic()
-        frame = frame.withColumn("bucket", _bucket_column(self._empty.buckets)).persist()
+        frame = frame.withColumn("bucket", _bucket_column(self._buckets)).persist()
         try:
-            manifest = replace(read_manifest(self._target) or self._empty, cluster=self._empty.cluster)
-            offsets, looks = look_at(frame, self._empty.prefix, manifest)
+            manifest = self._own_manifest()
+            offsets, looks = look_at(frame, self._prefix, manifest)
             plans, entries = self._plan(looks, manifest)
             folded = self._fold(frame, plans, sum(one.rows for one in looks)) if plans else []
         finally:
@@ -172,6 +172,13 @@ class MirrorBatch:
         refuse_incomplete(self._target, manifest)
         write_manifest(self._target, manifest)
         self._report(batch_id, manifest, looks, folded, time.monotonic() - started)
+
+    def _own_manifest(self) -> Manifest:
+        """Return the manifest. Raises StorageConflict if it is no longer that of this query."""
+        manifest = read_manifest(self._target)
+        if manifest is None or manifest.writer != self._writer:
+            raise StorageConflict("another mirror has taken over the target", target=self._target.uri)
+        return manifest
 
     def _plan(
         self, looks: Iterable[Look], manifest: Manifest
@@ -192,7 +199,7 @@ class MirrorBatch:
 
     def _fold(self, frame: DataFrame, plans: dict[str, TablePlan], rows: int) -> list[Folded]:
         changes = frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
-        folded = fold_frame(changes, plans, self._target, self._empty.buckets, rows)
+        folded = fold_frame(changes, plans, self._target, self._buckets, rows)
         moved = {one.topic for one in folded if one.moved}
         if moved:
             undone = [one for one in folded if one.topic in moved]
@@ -200,7 +207,7 @@ class MirrorBatch:
             remove_files(self._target, written)
             whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
             folded = [one for one in folded if one.topic not in moved]
-            folded += fold_frame(whole, plans, self._target, self._empty.buckets, rows)
+            folded += fold_frame(whole, plans, self._target, self._buckets, rows)
         return folded
 
     def _report(
@@ -308,6 +315,7 @@ def _run(options: argparse.Namespace, connection: Connection, stopping: threadin
             spark,
             connection,
             options.target,
+            target_options=_pairs(options.target_option),
             trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
             buckets=options.buckets,
             max_rows=options.max_rows,
@@ -320,8 +328,11 @@ def _run(options: argparse.Namespace, connection: Connection, stopping: threadin
 
 def _connection_options(options: argparse.Namespace) -> dict[str, str]:
     named = {name: getattr(options, name) for name in ("config", "brokers", "prefix", "registry")}
-    pairs = dict(one.partition("=")[::2] for one in options.option)
-    return {name: value for name, value in named.items() if value is not None} | pairs
+    return {name: value for name, value in named.items() if value is not None} | _pairs(options.option)
+
+
+def _pairs(options: Sequence[str]) -> dict[str, str]:
+    return dict(one.partition("=")[::2] for one in options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -350,7 +361,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="an option of the connection, as kafka.security.protocol=SASL_SSL; may be repeated",
     )
-    parser.add_argument("--target", required=True, help="the mirror's folder")
+    parser.add_argument("--target", required=True, help="the mirror's folder, or its URI in a bucket")
+    parser.add_argument(
+        "--target-option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the bucket's storage, as endpoint=https://s3.example.com; may be repeated",
+    )
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--trigger-ms", type=int, default=2000, help="time between batches")
     when.add_argument("--available-now", action="store_true", help="stop at the newest commit at the start")

@@ -16,6 +16,7 @@ from cdcd.spark.events import BEGINNING
 from cdcd.spark.manifest import BucketFile, Manifest, TableEntry, read_incomplete
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import MISSING, TableShape
+from cdcd.spark.storage import Target
 from cdcd.spark.tasks import Folded
 
 
@@ -69,7 +70,7 @@ _LACKS = (
 )
 
 
-def refuse_incomplete(target: str, manifest: Manifest) -> None:
+def refuse_incomplete(target: Target, manifest: Manifest) -> None:
     """Raise MirrorInconsistent for an incomplete row of a table that is not loading: its values will not come."""
     for topic, entry in manifest.tables.items():
         if not entry.incomplete or topic in manifest.loading:

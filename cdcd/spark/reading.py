@@ -1,14 +1,15 @@
 """Read a mirror: all tables as of one PostgreSQL commit.
 
-In: the folder of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or DataFrames.
+In: the folder or URI of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or
+DataFrames.
 Invariant: all tables of one `Mirror` are from one manifest; after two later manifests the caller has to open the
 mirror again. A table in `loading` lacks rows that cdcd still copies; a row is either complete or not there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,13 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import SparkReadError
 from cdcd.spark.manifest import Manifest, read_bucket, read_manifest
 from cdcd.spark.shape import KEY
+from cdcd.spark.storage import Storage, Target, open_storage
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
     """A mirror as of one manifest."""
 
-    target: Path
+    target: Storage
     manifest: Manifest
 
     @property
@@ -48,7 +50,7 @@ class Mirror:
         """Return a table's rows in no order, with `__special`: texts of values outside the types' ranges."""
         entry = self.manifest.tables.get(topic)
         if entry is None:
-            raise SparkReadError("the mirror has no such table", topic=topic, target=self.target)
+            raise SparkReadError("the mirror has no such table", topic=topic, target=self.target.uri)
         shape = entry.shape()
         files = entry.files or (None,)
         parts = [read_bucket(self.target, shape, file) for file in files]
@@ -59,9 +61,10 @@ class Mirror:
         return spark.createDataFrame(self.table(topic))
 
 
-def read_mirror(target: str | Path) -> Mirror:
-    """Open a mirror. Raises SparkReadError if there is none."""
-    manifest = read_manifest(target)
+def read_mirror(target: Target, options: Mapping[str, str] | None = None) -> Mirror:
+    """Open a mirror. `options` are those of the target's storage. Raises SparkReadError if there is none."""
+    storage = open_storage(target, options)
+    manifest = read_manifest(storage)
     if manifest is None:
-        raise SparkReadError("there is no mirror", target=target)
-    return Mirror(Path(target), manifest)
+        raise SparkReadError("there is no mirror", target=storage.uri)
+    return Mirror(storage, manifest)

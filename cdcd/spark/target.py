@@ -1,29 +1,37 @@
 """The ownership of a mirror's target: one prefix of one Kafka cluster, and one writing process at a time.
 
-In: the folder, the prefix and the cluster's id.  Out: the manifest to continue from, and a lock, held until the
-process ends or another query of the process takes over.
+In: the storage, the prefix and the cluster's id.  Out: the manifest to continue from, and a lock, held until the
+process ends or another query of the process takes over. A bucket has no lock: there a start takes over the manifest
+(`manifest.take_over`), and the earlier writer cannot publish any more.
 Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
 folder with other files is refused, too, because a mirror removes all files that are not its own. A start removes the
-files that no manifest names, also those that another process is about to name: this is the reason for the lock (F80).
+files that no manifest names, also those that another process is about to name: this is the reason for the lock, and
+for taking over the manifest before (F80).
 Must not: write the manifest.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from cdcd.errors import SparkReadError
 from cdcd.spark.manifest import NAME, Manifest, is_of_a_mirror, read_manifest
+from cdcd.spark.storage import Target, open_storage
 
 LOCK = "_lock"
 CHECKPOINT = "_checkpoint"
 _SHOWN = 5
+_LOOKED_AT = 100
 _WITHIN_S = 5.0
 """Maximum time until the lock of a killed process is released."""
 _LOOK_AGAIN_S = 0.1
@@ -39,55 +47,54 @@ class Query(Protocol):
 
 @dataclass
 class Held:
-    """A lock of this process; `query` is the query that writes under it."""
+    """A lock of this process; `query` is the query that writes under it. `file` None: the storage has no locks."""
 
-    file: int
+    file: int | None
     query: Query | None = None
 
 
-_held: dict[Path, Held] = {}
+_held: dict[str, Held] = {}
 
 
-def refuse_anothers(target: str | Path) -> None:
-    """Raise SparkReadError for a folder that has no manifest, but other files than an interrupted first start.
+def refuse_anothers(target: Target) -> None:
+    """Raise SparkReadError for a target that has no manifest, but other files than an interrupted first start.
 
     A mirror removes unknown files in its folder, and first of all Spark's checkpoint (F79).
     """
-    folder = Path(target)
-    if (folder / NAME).exists():
+    storage = open_storage(target)
+    if storage.exists(NAME):
         return
-    entries = sorted(path for path in folder.iterdir() if not _is_of_the_file_system(path.name))
-    is_begun = any(path.name == LOCK for path in entries)
-    strangers = [path.name for path in entries if not (is_begun and _is_of_a_beginning(path))]
-    if strangers:
+    is_begun = storage.exists(LOCK)
+    strangers = (path for path in storage.paths() if not (is_begun and _is_of_a_beginning(path)))
+    shown = {path.partition("/")[0] for path in islice(strangers, _LOOKED_AT)}
+    if shown:
         raise SparkReadError(
             "the target has no manifest of a mirror, and is not empty",
             hint="choose an empty folder, because a mirror removes unknown files from its target",
-            target=folder,
-            has=", ".join(strangers[:_SHOWN]),
+            target=storage.uri,
+            has=", ".join(sorted(shown)[:_SHOWN]),
         )
 
 
-def _is_of_the_file_system(name: str) -> bool:
-    return name == "lost+found" or name.startswith(".")
+def _is_of_a_beginning(path: str) -> bool:
+    return path.partition("/")[0] in (LOCK, CHECKPOINT) or is_of_a_mirror(path)
 
 
-def _is_of_a_beginning(path: Path) -> bool:
-    return path.name in (LOCK, CHECKPOINT) or is_of_a_mirror(path)
-
-
-def take(target: str | Path) -> Held:
+def take(target: Target) -> Held:
     """Return the lock of a target for a new query. Raises SparkReadError while another query writes there."""
-    folder = Path(target).resolve()
-    held = _held.get(folder)
+    storage = open_storage(target)
+    folder = storage.folder
+    name = str(folder.resolve()) if folder else storage.uri
+    held = _held.get(name)
     if held is None:
-        held = _held[folder] = Held(_locked(folder))
+        held = _held[name] = Held(_locked(folder.resolve()) if folder else None)
     elif held.query is not None and held.query.isActive:
-        raise SparkReadError("another query of this process writes to the target", target=folder)
+        raise SparkReadError("another query of this process writes to the target", target=name)
     return held
 
 
 def _locked(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline_s = time.monotonic() + _WITHIN_S
     while True:
@@ -111,11 +118,27 @@ def _locked(folder: Path) -> int:
             return file
 
 
-def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: str) -> Manifest:
+def new_checkpoint(target: Target) -> str:
+    """Return an empty folder for Spark's checkpoint, local for a bucket: only the manifest has the start offsets.
+
+    So it does not matter if a target was restored from a copy, or a crash happened between the manifest and Spark's
+    commit.
+    """
+    folder = open_storage(target).folder
+    if folder is not None:
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+        return str(folder / CHECKPOINT)
+    made = tempfile.mkdtemp(prefix="cdcd-checkpoint-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made).as_uri()
+
+
+def starting_manifest(target: Target, prefix: str, buckets: int, cluster: str) -> Manifest:
     """Return the manifest to start from. Raises SparkReadError if the target mirrors another prefix or cluster.
 
     A manifest of an older version has no cluster id: this cluster's id is added.
     """
+    target = open_storage(target)
     manifest = read_manifest(target)
     if manifest is None:
         return Manifest(prefix, buckets, cluster=cluster)
@@ -123,7 +146,7 @@ def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: st
         raise SparkReadError(
             "the target mirrors another prefix",
             hint="choose another target",
-            target=target,
+            target=target.uri,
             has=manifest.prefix,
         )
     if manifest.cluster not in ("", cluster):
@@ -131,7 +154,7 @@ def starting_manifest(target: str | Path, prefix: str, buckets: int, cluster: st
             "the target mirrors another Kafka cluster",
             hint="choose another target; or, if the topics were moved with their offsets, write the new id into "
             "manifest.json",
-            target=target,
+            target=target.uri,
             has=manifest.cluster,
             now=cluster,
         )

@@ -23,6 +23,7 @@ from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_key
 from cdcd.spark.manifest import BucketFile, read_bucket, read_incomplete, write_bucket
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divided
+from cdcd.spark.storage import Target
 
 SMALL_BATCH_ROWS = 20_000
 """Up to this size the driver folds by itself, because a Spark job would take longer to start."""
@@ -56,7 +57,7 @@ def bucket_of(key: bytes, buckets: int) -> int:
 
 
 def fold_frame(
-    changes: DataFrame, plans: dict[str, TablePlan], target: str, buckets: int, rows: int
+    changes: DataFrame, plans: dict[str, TablePlan], target: Target, buckets: int, rows: int
 ) -> list[Folded]:
     """Fold each (topic, bucket): on the driver for a small batch, otherwise in Spark's tasks."""
     chosen = changes.select("topic", "bucket", "key", "value")
@@ -113,7 +114,7 @@ _RESULT_ARROW = pa.schema(
 )
 
 
-def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: str, buckets: int) -> pa.Table:
+def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> pa.Table:
     """Fold the records of one (topic, bucket), write the bucket's new file, and return its description."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
@@ -156,7 +157,7 @@ def _fold_buckets(
     shape: TableShape,
     bucket: int,
     emptied_now: bool,
-    target: str,
+    target: Target,
     buckets: int,
 ) -> list[_Written]:
     existing = _existing(plan.files, shape, bucket, emptied_now, partial(read_bucket, target))
@@ -185,7 +186,7 @@ def _existing(
     return pa.concat_tables([read(shape, file) for file in held])
 
 
-def _written(target: str, shape: TableShape, bucket: int, rows: pa.Table) -> _Written:
+def _written(target: Target, shape: TableShape, bucket: int, rows: pa.Table) -> _Written:
     complete, incomplete = divided(rows)
     file = write_bucket(target, shape, bucket, complete)
     return file, write_bucket(target, shape, bucket, incomplete) if incomplete.num_rows else None

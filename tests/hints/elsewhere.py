@@ -54,6 +54,9 @@ ELSEWHERE: dict[str, str] = {
     "test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another",
     "CDCD-HISTORY-MISSING": "tests/spark/test_mirror.py::test_a_start_that_kafka_has_removed_is_an_error",
     "CDCD-GAP": "tests/spark/test_gaps.py::test_the_mirror_stops_at_a_gap_until_it_is_accepted",
+    "CDCD-STORAGE": "tests/spark/test_storage.py::test_an_endpoint_without_tls_has_to_be_allowed",
+    "CDCD-STORAGE-CONFLICT": "tests/spark/test_mirror_in_bucket.py::"
+    "test_a_mirror_that_another_has_taken_over_stops",
     "CDCD-MIRROR-INCONSISTENT": "no server writes topics that contradict themselves",
 }
 

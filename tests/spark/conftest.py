@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.session import session
 from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
+from tests.support.s3 import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,16 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """The reader that `read_ranges` uses."""
     use(request.param, monkeypatch)
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def s3(artefacts: Cache, stack_folder: Path) -> Iterator[S3Server]:
+    """Yield a real S3 API. A test that stops it starts it again."""
+    with S3Server(stack_folder / "s3", cache=artefacts) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    """Return the URI of a new bucket."""
+    return s3.create_bucket(f"b{uuid.uuid4().hex[:12]}")

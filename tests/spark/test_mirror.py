@@ -279,7 +279,9 @@ def test_a_start_that_kafka_has_removed_is_an_error(
         future.result(30)
     with pytest.raises(StreamingQueryException, match="CDCD-HISTORY-MISSING") as raised:
         run_mirror(spark, topics, target)
-    assert read_manifest(target) is None
+    opened = read_manifest(target)
+    assert opened is not None
+    assert opened.tables == {}
     hint = hint_of(str(raised.value))
     assert "another name" in hint
     assert "into an empty target" in hint

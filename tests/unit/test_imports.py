@@ -43,6 +43,7 @@ LIBRARY_ROOMS = {
     "psycopg2": {"source", "snapshot", "demo"},
     "confluent_kafka": {"sink", "registry", "demo", "spark"},
     "prometheus_client": {"ops"},
+    "obstore": {"spark"},
     "pyspark": {"spark", "demo"},
     "pyarrow": {"spark", "columnar", "demo"},
 }

@@ -1,0 +1,83 @@
+"""A mirror in a bucket of a real S3 API, where no lock exists: the manifest says who may write."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.spark.manifest import NAME, read_manifest, take_over
+from cdcd.spark.mirror import mirror
+from cdcd.spark.reading import read_mirror
+from cdcd.spark.session import run_to_end
+from cdcd.spark.storage import open_storage
+from cdcd.spark.tasks import SMALL_BATCH_ROWS
+from tests.spark.events import Table, column
+from tests.spark.topics import TopicsWriter, rows_of
+from tests.support.s3 import S3Server
+
+pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
+ITEMS = [column("id", "int", required=True), column("body", "string")]
+WITHIN_S = 60
+
+
+def rows(table: Table, target: str, options: dict[str, str]) -> list[dict[str, Any]]:
+    return rows_of(read_mirror(target, options), table)
+
+
+@pytest.mark.nightly  # the next test runs at each change
+@pytest.mark.parametrize("count", [3, SMALL_BATCH_ROWS + 5000])
+def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
+    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, count: int
+) -> None:
+    """The large batch is written by Spark's tasks, which read the secret themselves."""
+    target, options = f"{bucket}/lake", s3.options()
+    items = topics.table("items", ITEMS)
+    run = partial(mirror, spark, topics.connection, target, target_options=options)
+    expected = [{"id": n, "body": f"text {n}"} for n in range(count)]
+    topics.commit(
+        10, [one for row in expected for one in topics.change(items, "r", 10, row["id"], after=row)]
+    )
+    assert run_to_end(run) is None
+    assert rows(items, target, options) == sorted(expected, key=repr)
+    changed = {"id": 0, "body": "changed"}
+    gone = topics.change(items, "d", 20, 2, before={"id": 1, "body": None})
+    topics.commit(20, [*topics.change(items, "u", 20, 1, after=changed), *gone])
+    for _ in range(2):  # the second start changes nothing
+        assert run_to_end(run) is None
+        assert rows(items, target, options) == sorted([changed, *expected[2:]], key=repr)
+    storage = open_storage(target, options)
+    manifest = read_manifest(storage)
+    assert manifest is not None
+    assert sorted(storage.paths()) == sorted({NAME, *manifest.files(), *manifest.replaced})
+
+
+def test_a_mirror_that_another_has_taken_over_stops(
+    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str
+) -> None:
+    """Both would otherwise remove files that the other is about to name (F80)."""
+    storage = open_storage(bucket, s3.options())
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1, "body": "a"}))
+    query = mirror(spark, topics.connection, bucket, target_options=s3.options(), trigger="100 milliseconds")
+    try:
+        deadline_s = time.monotonic() + WITHIN_S
+        while (found := read_manifest(storage)) is None or not found.tables:
+            assert time.monotonic() < deadline_s
+            assert query.isActive, query.exception()
+            time.sleep(0.1)
+        taken = take_over(storage, found)  # as the start of another process does
+        topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 2, "body": "b"}))
+        while query.isActive:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        assert "CDCD-STORAGE-CONFLICT" in str(query.exception())
+        assert "another mirror has taken over the target" in str(query.exception())
+    finally:
+        query.stop()
+    assert read_manifest(storage) == taken
+    assert run_to_end(partial(mirror, spark, topics.connection, bucket, target_options=s3.options())) is None
+    assert [row["id"] for row in rows(items, bucket, s3.options())] == [1, 2]
