@@ -198,7 +198,7 @@ class SessionStart:
         assert timelines is not None
         options = in_readable_form(self._granted(server), known.text_columns)
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
-            stored = await self._open_sink()
+            stored = await self._open_sink(server)
         decision, is_two_phase = await in_thread(self._decide, stored, server, timelines)
         stored, found = decision.stored, decision.verdict
         await self._set_identities(stored, is_anew=begins_anew(found))
@@ -215,9 +215,9 @@ class SessionStart:
         )
         return StartState(stored, server, options, found, identity, timelines)
 
-    async def _open_sink(self) -> Progress | None:
+    async def _open_sink(self, server: ServerIdentity) -> Progress | None:
         await in_thread(self._topics.ensure_progress, self._config.progress_topic)
-        stored = await in_thread(self._sink.open)
+        stored = await in_thread(self._sink.open, partial(self._confirmed_lsn, server))
         await in_thread(self._topics.read_limits)
         if stored is not None:
             self._status.progress(stored)
@@ -229,6 +229,14 @@ class SessionStart:
                 tables_to_copy=None if stored.copy is None else len(stored.copy.pending),
             )
         return stored
+
+    def _confirmed_lsn(self, server: ServerIdentity) -> Lsn:
+        slot = slot_state(self._source, server)
+        if slot is None:
+            return INVALID_LSN
+        if slot.active:
+            raise slot_held(self._source.slot, slot.active_pid)
+        return slot.confirmed_flush_lsn or INVALID_LSN
 
     async def _open_schemas(self) -> None:
         if self._config.dead_letter_topic is not None:

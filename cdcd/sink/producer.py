@@ -14,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.errors import CdcdError, RecordTooLarge, SinkAuthorization, SinkError, SinkFenced, SinkUnavailable
 from cdcd.failpoints import hit
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Progress, Record
 from cdcd.sink.client import Client, not_open
 from cdcd.sink.error_map import error_of
+from cdcd.sink.hidden_commit import hidden_progress
 from cdcd.sink.limits import Limits
 from cdcd.sink.produce_batch import by_partition, last_of_each, produce_batch
 from cdcd.sink.progress import dump, key_of, key_of_joining
@@ -35,6 +38,7 @@ from cdcd.sink.topic_ownership import TopicOwnership
 
 __all__ = ["KafkaSink"]
 
+_LOG = structlog.stdlib.get_logger("cdcd.sink.producer")
 _ONE_PARTITION = 0
 _WRITING_TOPICS = "writing the record of the topics"
 
@@ -59,15 +63,17 @@ class KafkaSink:
 
     # --- life --------------------------------------------------------------------------------------------
 
-    def open(self) -> Progress | None:
+    def open(self, confirmed_lsn: Callable[[], Lsn] = lambda: INVALID_LSN) -> Progress | None:
         """Create the producer, fence older ones, and return the slot's last durable progress (F64, F69, F76).
 
+        `confirmed_lsn` returns the LSN that the slot is confirmed up to. It is called if the progress topic cannot be
+        read to its end: the LSN may prove that the hidden transaction was committed (F86).
         Raises SinkUnavailable after the operation timeout, SinkAuthorization, TopicMissing,
         ProgressUnreadable, SinkError for properties that librdkafka refuses.
         """
         try:
             self.initialise_only()
-            last = self._fence_predecessor(read_last(self._settings))
+            last = self._fence_predecessor(self._read_last(confirmed_lsn))
             self.progress_offset = -1 if last is None else last.offset
             return None if last is None else last.progress
         except CdcdError:
@@ -80,6 +86,30 @@ class KafkaSink:
         self._client = Client(self._settings, self._properties, self._limits, self._own_topics)
         if self._settings.is_exactly_once:
             self._client.initialise()
+
+    def _read_last(self, confirmed_lsn: Callable[[], Lsn]) -> Last | None:
+        try:
+            return read_last(self._settings)
+        except SinkUnavailable:
+            if not self._settings.is_exactly_once:
+                raise
+            hidden = hidden_progress(self._settings, confirmed_lsn())
+            if hidden is None:
+                raise
+        # The markers of this transaction also end the hidden one, which the same transactional id began.
+        self.begin()
+        self.commit(hidden)
+        if self.renewal_reason:
+            self.renew_epoch()
+        _LOG.warning(
+            "hidden_commit",
+            detail="the last commit had no marker in the progress topic, which a broker that is killed can cause; "
+            "the progress record was written again, and the slot proves that the rows were committed",
+            commit_lsn=format_lsn(hidden.commit_lsn),
+            topics=sorted(hidden.offsets),
+            hint="readers see the hidden rows of a topic with its next row",
+        )
+        return read_last(self._settings)
 
     def _fence_predecessor(self, last: Last | None) -> Last | None:
         """Fence the producer that wrote last, if under another id (F69); return the last record after that.

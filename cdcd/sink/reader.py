@@ -28,6 +28,7 @@ from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 __all__ = [
     "Last",
     "bounds",
+    "last_in",
     "next_messages",
     "peek",
     "position_of",
@@ -97,7 +98,7 @@ def _last_below(
     window, upper = _FIRST_WINDOW, end
     while True:
         lower = max(low, upper - window)
-        last = _last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
+        last = last_in(consumer, settings, lower, upper, deadline, key_of(settings.slot))
         if last is not None or lower == low:
             return last
         upper, window = lower, window * _WINDOW_GROWTH
@@ -114,7 +115,7 @@ def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     consumer = _consumer(settings)
     try:
         key = key_of_topics(settings.slot)
-        last = _last_in(consumer, settings, at, at + 1, deadline, key, is_decided=True)
+        last = last_in(consumer, settings, at, at + 1, deadline, key, is_decided=True)
     finally:
         consumer.close()
     if last is None or last.value is None:
@@ -173,7 +174,7 @@ def _consumer(settings: SinkSettings) -> Consumer:
         )
 
 
-def _last_in(
+def last_in(
     consumer: Consumer,
     settings: SinkSettings,
     lower: int,
@@ -183,8 +184,9 @@ def _last_in(
     *,
     is_decided: bool = False,
 ) -> Last | None:
-    """Return the last record under this key in [lower, upper).
+    """Return the last record under this key in [lower, upper), as far as `consumer` may see it.
 
+    Raises SinkUnavailable at the deadline, with the offset that was reached.
     `is_decided`: the caller knows that all of them are committed, so a log that ends earlier does not have them.
     """
     last, reached = None, lower

@@ -1,0 +1,192 @@
+"""F86: a committed transaction without markers, as a broker leaves it that is killed after it reported the commit.
+
+Kafka 4.3.0 with one node does so at random. Here the coordinator's state is written as Kafka writes it then: the
+transaction is complete, and its records have no marker. The broker then starts with this state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SinkUnavailable
+from cdcd.model import Progress, Record
+from cdcd.sink.producer import KafkaSink
+from cdcd.sink.progress import dump, key_of, key_of_joining, load
+from cdcd.sink.settings import SinkSettings
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
+from tests.support.reader import Reader
+from tests.support.sinks import make_topics, progress, sink_settings
+from tests.support.topics import committed_values, transactional_producer
+
+pytestmark = pytest.mark.own_broker
+
+STATES = "__transaction_state"
+VERSION, STATUS_AT, COMPLETE_COMMIT, NO_PARTITIONS, NO_TAGS = 1, 16, b"\4", b"\1", b"\0"
+MAY_WRITE_STATES = "__admin_client"
+"""The client id of which a broker accepts records of its own topics."""
+END_LSN = 0x900
+
+
+@dataclasses.dataclass
+class Place:
+    """The topics of one slot, in which a transaction is committed and hidden."""
+
+    kafka: KafkaBroker
+    settings: SinkSettings
+    topic: str
+
+    def hide(self, position: Progress | None = None, positions: int = 1) -> Progress:
+        """Write a row and so many positions in a transaction; let the coordinator know it as committed."""
+        slot, progress_topic = self.settings.slot, self.settings.progress_topic
+        position = dataclasses.replace(
+            position or progress(slot, END_LSN),
+            transactional_id=self.settings.transactional_id,
+            offsets={self.topic: {0: 1}},
+        )
+        producer = transactional_producer(self.kafka.bootstrap, self.settings.transactional_id)
+        producer.begin_transaction()
+        producer.produce(self.topic, b"hidden", b"k", 0)
+        producer.produce(progress_topic, None, key_of_joining(slot), 0)
+        for _ in range(positions):
+            producer.produce(progress_topic, dump(position), key_of(slot), 0)
+        assert producer.flush(30) == 0
+        self._complete()
+        self.kafka.stop()
+        self.kafka.start()
+        return position
+
+    def _complete(self) -> None:
+        state = self._state()
+        assert int.from_bytes(state[:2], "big") == VERSION
+        now_ms = int(time.time() * 1000)
+        times = struct.pack(">qq", now_ms, now_ms)
+        value = state[:STATUS_AT] + COMPLETE_COMMIT + NO_PARTITIONS + times + NO_TAGS
+        writer = Producer({"bootstrap.servers": self.kafka.bootstrap, "client.id": MAY_WRITE_STATES})
+        writer.produce(STATES, value, self._key(), 0)
+        assert writer.flush(30) == 0
+
+    def _key(self) -> bytes:
+        name = self.settings.transactional_id.encode()
+        return struct.pack(">hh", 0, len(name)) + name
+
+    def _state(self) -> bytes:
+        """Return the coordinator's last record of the transactional id."""
+        found = [value for key, value in self.read(STATES) if key == self._key() and value is not None]
+        return found[-1]
+
+    def read(self, topic: str) -> list[tuple[bytes, bytes | None]]:
+        """Return all records of the topic's first partition, undecided ones too."""
+        properties = {
+            "bootstrap.servers": self.kafka.bootstrap,
+            "group.id": "hidden",
+            "enable.partition.eof": True,
+        }
+        with closing(Consumer({**properties, "isolation.level": "read_uncommitted"})) as consumer:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            found = []
+            while (message := consumer.poll(30)) is not None and message.error() is None:
+                found.append((message.key(), message.value()))
+            assert message is not None
+        return found
+
+    def sink(self) -> KafkaSink:
+        """Return a sink that gives up soon."""
+        return KafkaSink(dataclasses.replace(self.settings, operation_timeout_s=5.0))
+
+
+@pytest.fixture
+def place(kafka: KafkaBroker) -> Place:
+    settings = sink_settings(kafka.bootstrap)
+    return Place(kafka, settings, make_topics(settings))
+
+
+def test_a_commit_that_the_slot_proves_is_the_position_and_becomes_visible(place: Place) -> None:
+    hidden = place.hide()
+    with closing(place.sink()) as sink:
+        found = sink.open(lambda: END_LSN)
+        assert found is not None
+        assert (found.commit_lsn, found.end_lsn) == (hidden.commit_lsn, hidden.end_lsn)
+        assert committed_values(place.kafka.bootstrap, place.topic) == []
+        sink.begin()
+        assert sink.produce([Record(place.topic, 0, b"k", b"next")], 0) == 1
+        sink.commit(progress(place.settings.slot, END_LSN + 0x100))
+    assert committed_values(place.kafka.bootstrap, place.topic, 2) == [b"hidden", b"next"]
+    with closing(place.sink()) as sink:
+        found = sink.open()
+        assert found is not None
+        assert found.end_lsn == END_LSN + 0x100
+
+
+@pytest.mark.parametrize(
+    ("positions", "confirmed_lsn"),
+    [
+        pytest.param(1, lambda: END_LSN - 1, id="not confirmed"),
+        nightly(1, lambda: END_LSN + 1, id="confirmed by something else"),
+        nightly(2, lambda: END_LSN, id="two positions"),
+    ],
+)
+def test_without_a_proof_nothing_is_written(
+    positions: int, confirmed_lsn: Callable[[], int], place: Place
+) -> None:
+    """The transaction may have been aborted: its rows must not become visible."""
+    place.hide(positions=positions)
+    before = place.read(place.settings.progress_topic)
+    with closing(place.sink()) as sink, pytest.raises(SinkUnavailable, match="could not be read to its end"):
+        sink.open(confirmed_lsn)
+    assert place.read(place.settings.progress_topic) == before
+    assert committed_values(place.kafka.bootstrap, place.topic) == []
+
+
+def test_a_daemon_continues_after_the_hidden_transaction(
+    kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """Its row is not written again: PostgreSQL would not send it either."""
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
+    with new_daemon(postgres, database) as daemon:
+        daemon.entry = ("-m", "tests.faults.impatient")
+        daemon.start().wait_state("streaming")
+        postgres.execute("INSERT INTO t VALUES (1)", dbname=database)
+        await_confirmed(postgres, daemon)
+        assert daemon.stop() == 0
+        postgres.execute("INSERT INTO t VALUES (2)", dbname=database)
+        progress_topic = f"{daemon.name}.__progress"
+        last = [
+            value
+            for key, value in Place(kafka, sink_settings(kafka.bootstrap), "").read(progress_topic)
+            if value
+        ]
+        stored = load(last[-1])
+        place = Place(
+            kafka,
+            sink_settings(
+                kafka.bootstrap,
+                slot=daemon.slot,
+                progress_topic=progress_topic,
+                transactional_id=stored.transactional_id,
+            ),
+            make_topics(sink_settings(kafka.bootstrap)),
+        )
+        ((end_lsn,),) = postgres.execute(
+            "SELECT end_lsn - '0/0'::pg_lsn FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())",
+            daemon.slot,
+            dbname=database,
+        )
+        place.hide(dataclasses.replace(stored, commit_lsn=int(end_lsn) - 8, end_lsn=int(end_lsn)))
+        daemon.start().wait_state("streaming")
+        (found,) = daemon.events("hidden_commit")
+        assert found["topics"] == [place.topic]
+        postgres.execute("INSERT INTO t VALUES (3)", dbname=database)
+        await_confirmed(postgres, daemon)
+        events = reader.read(f"{daemon.name}.public.t")
+    assert [event.value["after"]["id"] for event in events] == [1, 3]
