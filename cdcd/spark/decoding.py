@@ -72,7 +72,7 @@ def decode(
     choices = _choices(
         versions, columns=columns, source=source, before=before, special=special, on_error=on_error
     )
-    if df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+    if df.sparkSession.conf.get("spark.sql.caseSensitive").lower() != "true":
         frame.check_cases(choices.row, "after")
         frame.check_cases(choices.key or (), "key")
 

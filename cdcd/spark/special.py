@@ -39,13 +39,15 @@ class SpecialTexts:
 
     def texts(self, special: pa.MapArray, image: str) -> pa.StructArray:
         """Return a text for each column: null where the value is none of these, a null struct in rows without any."""
+        fields = [pa.field(one.name, pa.string()) for one in self._row]
         entries = _Entries(special)
+        if not len(entries.keys):
+            return pa.nulls(len(special), pa.struct(fields))
         present = set(pc.unique(entries.keys).to_pylist())
         keys = self._columns[image]
         columns = [
             entries.texts_of(key) if key in present else pa.nulls(len(special), pa.string()) for key in keys
         ]
-        fields = [pa.field(one.name, pa.string()) for one in self._row]
         return pa.StructArray.from_arrays(columns, fields=fields, mask=entries.is_absent(_texts(keys)))
 
     def others(self, special: pa.MapArray) -> pa.MapArray:
