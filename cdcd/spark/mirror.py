@@ -48,7 +48,7 @@ from cdcd.spark.manifest import (
 from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
-from cdcd.spark.session import run_to_end, session
+from cdcd.spark.session import run_to_end, submitted_or_local
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, connection: Connection, stopping: threading.Event) -> Exception | None:
-    spark = session("cdcd mirror", options.cores, memory=options.memory)
+    spark = submitted_or_local("cdcd mirror", options.cores, options.memory)
     try:
         start = partial(
             mirror,
@@ -336,7 +336,7 @@ def _pairs(options: Sequence[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cdcd.spark.mirror", description="Mirror a database.")
+    parser = argparse.ArgumentParser(prog="python -m cdcd.spark mirror", description="Mirror a database.")
     parser.add_argument(
         "--config", metavar="FILE", help="cdcd's own configuration, which the others override"
     )
@@ -375,8 +375,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--buckets", type=int, default=DEFAULT_BUCKETS, help="hash buckets of a new target")
     parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="maximum rows of a batch")
     parser.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
-    parser.add_argument("--cores", default="2")
-    parser.add_argument("--memory", default="1g")
+    parser.add_argument("--cores", default="2", help="cores of a local Spark; a cluster has its own")
+    parser.add_argument("--memory", default="1g", help="memory of a local Spark")
     return parser
 
 

@@ -1,8 +1,9 @@
-"""A local Spark session for demos and tests, and a function that runs a query to its end.
+"""A Spark session, local or of the cluster that the program was submitted to, and how to run a query to its end.
 
-In: a name and a number of cores.  Out: a session on 127.0.0.1, without a UI, with little memory.
+In: a name, a number of cores.  Out: a local session on 127.0.0.1, without a UI, with little memory (`session`); or
+the session of spark-submit, where that runs the program (`submitted_or_local`).
 In: a function that starts a query.  Out: the query's error, or None (`run_to_end`, for any session).
-Invariant: the workers run the same Python.  Must not: be needed on a cluster; `mirror` works with any session.
+Invariant: the workers of a local session run the same Python.  Must not: change the resources of a cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""The variable that spark-submit sets for the programs that it runs."""
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timeType.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
 log = logging.getLogger("cdcd.spark.session")
@@ -35,15 +45,18 @@ def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partition
         .config("spark.driver.memory", memory)
         .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.timeType.enabled", "true")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.sql.streaming.minBatchesToRetain", "10")
-        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.log.level", "WARN")
+        .config(map=_SQL)
         .getOrCreate()
     )
+
+
+def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
+    """Return the session of spark-submit, with its resources, where that runs the program; otherwise a local one."""
+    if SUBMITTED in os.environ:
+        return SparkSession.builder.appName(app).config(map=_SQL).getOrCreate()
+    return session(app, cores, memory=memory)
 
 
 def run_to_end(

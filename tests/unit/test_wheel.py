@@ -19,8 +19,9 @@ STARTED = {
     "cdcd.__main__": "python -m cdcd",
     "cdcd.cli": "the command cdcd",
     "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
+    "cdcd.spark.__main__": "python -m cdcd.spark",
     "cdcd.spark.decoding": "readers import it",
-    "cdcd.spark.mirror": "readers import it",
+    "cdcd.spark.mirror": "readers import it; python -m cdcd.spark.mirror",
 }
 
 
