@@ -161,6 +161,13 @@ class SnapshotIncomplete(SparkReadError):
     )
 
 
+class PositionUnavailable(SparkReadError):
+    """The start or the end that a reader asks for is not in Kafka any more, or not yet."""
+
+    code = "CDCD-POSITION-UNAVAILABLE"
+    hint = "read from `earliest` or to `latest`, or choose a position between them"
+
+
 class GapInTopic(SparkReadError):
     """The topic has a gap marker: changes are missing there, and an operator has accepted the gap."""
 

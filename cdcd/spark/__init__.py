@@ -7,8 +7,9 @@ In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or P
 Invariant: nothing here imports what runs a daemon. Both sides share the wire format, the configuration
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
-Pure: `cuts`, `columns`, `frame`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`, `schemas`, `manifest`.  Spark:
-`source`, `decoding`, `tasks`, `mirror`. `reading` opens a mirror, `session` a local Spark.
+Pure: `cuts`, `positions`, `columns`, `frame`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`, `commits`,
+`schemas`, `manifest`.  Spark: `source`, `decoding`, `tasks`, `mirror`. `reading` opens a mirror, `session` a local
+Spark, `jvm` serves Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdcd.spark.decoding import decode
+    from cdcd.spark.jvm import offsets, packages
 
-__all__ = ["decode"]
+__all__ = ["decode", "offsets", "packages"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from cdcd.spark.decoding import decode
 
         return decode
+    if name in ("offsets", "packages"):
+        from cdcd.spark import jvm
+
+        return getattr(jvm, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,6 +31,7 @@ class Commit:
     or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
+    `end_lsn`: all commits below it are in Kafka. `commit_us`: the time of the last commit (Unix epoch), 0 if unknown.
     """
 
     commit_lsn: str
@@ -38,6 +39,8 @@ class Commit:
     is_part: bool = False
     loading: frozenset[str] = frozenset()
     snapshot: frozenset[str] | None = None
+    end_lsn: str = "0/0"
+    commit_us: int = 0
 
 
 def parse_progress(value: bytes) -> Commit:
@@ -54,6 +57,8 @@ def parse_progress(value: bytes) -> Commit:
             is_part=fields.get("part") is not None or fields.get("gap") is not None or _is_apart(fields),
             loading=_loading_of_record(fields),
             snapshot=_snapshot_of_record(fields),
+            end_lsn=str(fields["end_lsn"]),
+            commit_us=int(fields["commit_us"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("this version cannot read a progress record") from error
@@ -204,7 +209,7 @@ def after_compaction(ends: Offsets, commits: Sequence[Commit]) -> list[Commit] |
     last = max((at for at, one in enumerate(commits) if not one.is_part), default=None)
     if last is None:
         return None
-    named, later = _sum(commits[: last + 1]), _sum(commits[last + 1 :])
+    named, later = total(commits[: last + 1]), total(commits[last + 1 :])
     if any(number not in named.get(topic, {}) for topic, numbers in later.items() for number in numbers):
         return None
     unnamed = {
@@ -214,11 +219,15 @@ def after_compaction(ends: Offsets, commits: Sequence[Commit]) -> list[Commit] |
     return [replace(commits[last], offsets=merge(named, unnamed)), *commits[last + 1 :]]
 
 
-def _sum(commits: Iterable[Commit]) -> Offsets:
+def total(commits: Iterable[Commit]) -> Offsets:
+    """Return the offsets after all of these records."""
     offsets: Offsets = {}
     for commit in commits:
-        offsets = merge(offsets, commit.offsets)
-    return offsets
+        for topic, partitions in commit.offsets.items():
+            known = offsets.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[partition] = max(offset, known.get(partition, 0))
+    return normal(offsets)
 
 
 def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:

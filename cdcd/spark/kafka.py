@@ -106,13 +106,22 @@ class Cluster:
         """Return the last stable offset of each partition: nothing below it belongs to an open transaction."""
         return self._offsets(partitions, OffsetSpec.latest())
 
-    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    def high_watermarks(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the next offset of each partition, with records that are not committed yet."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def _offsets(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[tuple[str, int], int]:
         if not partitions:
             return {}
         self._admin.poll(0)
         asked = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
             request_timeout=REQUEST_TIMEOUT_S,
         )
         return self._asked(

@@ -14,7 +14,8 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import SnapshotIncomplete
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from cdcd.spark.cuts import Offsets, loading_of
-from cdcd.spark.source import CdcdReader, CdcdStreamReader, parse_options
+from cdcd.spark.source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source_options import parse_options
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.forked import Forks
 from tests.support.reader import BEGINNING, Event, Reader
@@ -114,9 +115,16 @@ def test_each_batch_ends_where_all_tables_are_complete_and_equal(
     assert daemon.stop() == 0
     run(postgres, database, BOTH)
     daemon.start().wait_state("streaming")
+    before = "SELECT pg_current_wal_lsn()::text, clock_timestamp()::timestamptz(6)"
+    lsn, moment = postgres.execute(before, dbname=database)[0]
     run(postgres, database, BOTH)
     await_confirmed(postgres, daemon)
     assert daemon.stop() == 0
+    for position in ({"startingLsn": lsn}, {"startingTimestamp": moment.isoformat()}):
+        options = {"brokers": kafka.bootstrap, "prefix": daemon.name, **position}
+        after = CdcdReader(parse_options(options))
+        rows = sum(rows.num_rows for part in after.partitions() for rows in after.read(part))
+        assert rows == 100, "the changes after the position that PostgreSQL returned"
     second = _cuts(daemon, kafka, first[-1])
     assert _cuts(daemon, kafka)[: len(first)] == first
     assert loading_of(_cuts(daemon, kafka, loading="true")[-1]) == frozenset()

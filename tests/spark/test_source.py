@@ -11,7 +11,8 @@ from cdcd.errors import ConfigError, SnapshotIncomplete
 from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Offsets, loading_of, without_loading
 from cdcd.spark.kafka import Cluster, ProgressReader
-from cdcd.spark.source import CdcdReader, CdcdStreamReader, parse_options
+from cdcd.spark.source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.hints import hint_of
@@ -209,7 +210,8 @@ def test_every_wrong_value_of_an_option_is_named() -> None:
         "maxRows": "many",
         "readers": "0",
         "loading": "yes",
-        "startingOffsets": "latest",
+        "startingOffsets": "newest",
+        "endingLsn": "12",
         "topic": "shop.public.items",
     }
     with pytest.raises(ConfigError) as raised:
@@ -219,6 +221,7 @@ def test_every_wrong_value_of_an_option_is_named() -> None:
         "option maxRows has to be a whole number from 1",
         "option readers has to be a whole number from 1",
         "option loading has to be true or false",
-        'option startingOffsets has to be earliest or offsets as {"TOPIC": {"0": OFFSET}}',
+        'option startingOffsets has to be earliest, latest, snapshot_end, or offsets as {"TOPIC": {"0": OFFSET}}',
+        "option endingLsn has to be an LSN as PostgreSQL prints it, as 16/B374D848",
         "option brokers is required, or config with the path of the daemon's configuration",
     )

@@ -1,0 +1,228 @@
+"""The commits of one daemon, as the driver sees them: cuts, and the offsets at which a query starts and ends.
+
+In: the options of a query; the progress topic, the offsets of the topics.  Out: cuts, ranges of records.
+Invariant: a position that Kafka does not have any more, or not yet, is an error, never another position.
+Must not: import PySpark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from cdcd.errors import PositionUnavailable, SnapshotIncomplete
+from cdcd.spark.cuts import (
+    Commit,
+    Offsets,
+    after_compaction,
+    covers,
+    cut,
+    merge,
+    normal,
+    only,
+    seen,
+    total,
+    without_loading,
+)
+from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history
+from cdcd.spark.positions import (
+    EARLIEST,
+    OFFSETS,
+    Position,
+    newer,
+    records_before,
+    removed,
+)
+from cdcd.spark.source_options import SourceOptions
+
+PROGRESS_SUFFIX = ".__progress"
+log = logging.getLogger("cdcd.spark.source")
+
+
+class Commits:
+    """The driver's view of the progress topic: returns cuts, and stores the records it has read.
+
+    A compacted progress topic does not name every partition. Partitions that it does not name have been complete for
+    a long time, so their end is used, listed before the progress topic is read (`after_compaction`).
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        connection = options.connection
+        self._prefix = connection.prefix
+        properties = connection.read_properties()
+        self._cluster = Cluster(connection.brokers, properties)
+        self._reader = ProgressReader(
+            connection.brokers, properties, self._prefix + PROGRESS_SUFFIX, self._cluster
+        )
+        self._pending: deque[Commit] = deque()
+        self._unopened: list[Commit] = []
+        self._opened = False
+        self._is_reported = False
+        self._checked = False
+
+    def refresh(self) -> None:
+        """Read the progress records committed since the last call."""
+        ends = {} if self._opened else self._ends()
+        asked = self._options
+        read = [seen(one, asked.topics, loading=asked.loading) for one in self._reader.read()]
+        commits, self._unopened = self._unopened + read, []
+        if commits and not self._opened:
+            if not self._reader.is_whole:
+                complete = after_compaction(ends, commits)
+                if complete is None:
+                    self._unopened = commits  # the partitions' ends are inside a transaction or a snapshot
+                    return
+                commits = complete
+            self._opened = True
+        self._pending += commits
+        if self.is_inside_snapshot and not self._is_reported:
+            log.warning(
+                "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
+            )
+        self._is_reported = self.is_inside_snapshot
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether the newest record is of a snapshot that is not complete, so that no batch may have its rows."""
+        newest = (self._unopened or list(self._pending))[-1:]
+        return any(one.is_part and one.snapshot is not None for one in newest)
+
+    def newest(self, start: Offsets) -> Offsets:
+        """Return the offsets of the newest commit known."""
+        return cut(start, self._pending)
+
+    def following(self, start: Offsets, max_rows: int | None) -> Offsets:
+        """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
+        # Only commits up to `start` are removed, because Spark may ask again from the same start. The last of them
+        # remains, because it says which tables are loading now.
+        while len(self._pending) > 1 and all(covers(start, self._pending[place]) for place in (0, 1)):
+            self._pending.popleft()
+        return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
+
+    def initial(self) -> Offsets:
+        """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""
+        position = self._options.starting
+        if position.kind == OFFSETS:
+            self._refuse_newer(position, position.offsets)
+            return position.offsets
+        starts = _by_topic(self._cluster.starts(self._partitions()))
+        if position.kind == EARLIEST:
+            return starts
+        commits = self._known()
+        now_us = time.time_ns() // 1000
+        before = records_before(position, commits, is_whole=self._reader.is_whole, now_us=now_us)
+        offsets = total(commits[:before])
+        self._refuse_removed(position, offsets, total(commits), starts)
+        return merge(starts, offsets)
+
+    def batch(self) -> tuple[Offsets, Offsets]:
+        """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
+        self.refresh()
+        start, position = self.initial(), self._options.ending
+        if position is None:
+            end = self.newest(start)
+            if end == start and self.is_inside_snapshot:
+                raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+            return start, end
+        if position.kind == OFFSETS:
+            end = only(position.offsets, self._options.topics)
+            self._refuse_newer(position, end)
+        else:
+            commits = self._known()
+            end = total(commits[: records_before(position, commits, is_whole=self._reader.is_whole)])
+        if self._options.starting.kind == EARLIEST:
+            return start, merge(start, end)
+        _refuse_reversed(start, end)
+        return start, merge(start, end)
+
+    def check_start(self, start: Offsets) -> None:
+        """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were made anew.
+
+        Only the first call looks.
+        """
+        if not self._checked:
+            self._refuse_newer(Position(OFFSETS, "offsets of the checkpoint"), start)
+            self._checked = True
+
+    def _known(self) -> list[Commit]:
+        """Return the progress records of a query that starts."""
+        if not self._opened:
+            self.refresh()
+        if self._unopened:
+            raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+        return list(self._pending)
+
+    def _refuse_newer(self, position: Position, offsets: Offsets) -> None:
+        existing = self._cluster.partitions()
+        wanted = {
+            (topic, int(partition)): offset
+            for topic, partitions in without_loading(offsets).items()
+            for partition, offset in partitions.items()
+            if int(partition) in existing.get(topic, ())
+        }
+        for (topic, partition), end in self._cluster.high_watermarks(list(wanted)).items():
+            offset = wanted[topic, partition]
+            if offset > end:
+                raise newer(position, topic=topic, partition=partition, offset=offset, end_offset=end)
+
+    @staticmethod
+    def _refuse_removed(position: Position, offsets: Offsets, named: Offsets, starts: Offsets) -> None:
+        """Raise PositionUnavailable if a partition had records from its offset on that Kafka has removed."""
+        for topic, partitions in starts.items():
+            for partition, first in partitions.items():
+                offset = offsets.get(topic, {}).get(partition, 0)
+                if offset < min(first, named.get(topic, {}).get(partition, 0)):
+                    raise removed(position, topic, partition, offset, first)
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
+        return check_history(self._cluster, without_loading(start), without_loading(end))
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
+        existing = self._cluster.partitions()
+        prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
+        prefixes = [other for other in prefixes if other.startswith(self._prefix + ".")]
+        return [
+            (name, partition)
+            for name, numbers in existing.items()
+            if belongs(name, self._prefix, prefixes)
+            and (self._options.topics is None or name in self._options.topics)
+            for partition in numbers
+        ]
+
+    def _ends(self) -> Offsets:
+        return _by_topic(self._cluster.ends(self._partitions()))
+
+
+def _by_topic(found: Mapping[tuple[str, int], int]) -> Offsets:
+    offsets: Offsets = {}
+    for (topic, partition), offset in found.items():
+        offsets.setdefault(topic, {})[str(partition)] = offset
+    return normal(offsets)
+
+
+def _refuse_reversed(start: Offsets, end: Offsets) -> None:
+    for topic, partitions in end.items():
+        for partition, offset in partitions.items():
+            if offset < start.get(topic, {}).get(partition, 0):
+                raise PositionUnavailable(
+                    "the end is before the start",
+                    hint="exchange both, or choose a later end",
+                    topic=topic,
+                    partition=partition,
+                )
+
+
+def belongs(topic: str, prefix: str, longer_prefixes: Sequence[str]) -> bool:
+    """Return whether a topic has changes of this prefix, and is neither internal nor another daemon's."""
+    if not topic.startswith(prefix + ".") or topic.startswith(prefix + ".__"):
+        return False
+    return not any(topic.startswith(longer + ".") for longer in longer_prefixes)

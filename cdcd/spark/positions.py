@@ -1,0 +1,175 @@
+"""Where a query starts and ends: options to a `Position`, and a position to a number of progress records.
+
+In: the options startingX and endingX; progress records in order.  Out: how many of them are before the position.
+Invariant: a position is the end of a complete commit. One by LSN or time is before the first Kafka transaction that
+has a commit from there on, both as a start and as an end, so that ranges which adjoin have each commit once.
+Must not: do I/O, read the clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+
+from cdcd.errors import PositionUnavailable, SnapshotIncomplete
+from cdcd.lsn import parse_lsn
+from cdcd.spark.cuts import Commit, Offsets, normal
+
+EARLIEST, LATEST, SNAPSHOT_END = "earliest", "latest", "snapshot_end"
+OFFSETS, TIME, LSN = "offsets", "time", "lsn"
+POSITION_OPTIONS = tuple(
+    side + by for side in ("starting", "ending") for by in ("Offsets", "Timestamp", "Lsn")
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+_OLDER_HINT = (
+    "start at `earliest`, at `snapshot_end`, or at a later position; the state of the tables before it comes with a "
+    "new snapshot: `cdcd resnapshot`, or `cdcd snapshot start --all --recopy`"
+)
+_NEWER_HINT = (
+    "use `latest` or an earlier position, or read again when cdcd has written it (the lag in /status); another "
+    "server's LSN or another cluster's offsets are no position here"
+)
+_NO_SNAPSHOT_HINT = "start at `earliest`, or by an LSN or a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A start or an end. `given`: the option, for errors. `value`: an LSN, or microseconds since the Unix epoch."""
+
+    kind: str
+    given: str = ""
+    value: int = 0
+    offsets: Offsets = field(default_factory=dict)
+
+
+def position_of(options: Mapping[str, str], side: str) -> Position | None:
+    """Return the position of a side, "starting" or "ending", of options with names in lower case; None: not given.
+
+    Raises ValueError with the problem.
+    """
+    named = [side + by for by in _PARSERS if (side + by).lower() in options]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise ValueError(f"options {' and '.join(named)} exclude each other")
+    name, text = named[0], options[named[0].lower()].strip()
+    parse, wanted = _PARSERS[name.removeprefix(side)]
+    try:
+        position = parse(text, f"{name} {text}")
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise ValueError(f"option {name} has to be {wanted}") from None
+    if side == "ending" and position.kind == EARLIEST:
+        raise ValueError(f"option {name} has to be latest, snapshot_end, or offsets")
+    return position
+
+
+def _from_offsets(text: str, given: str) -> Position:
+    if text in (EARLIEST, LATEST, SNAPSHOT_END):
+        return Position(text, given)
+    offsets = normal(json.loads(text))
+    if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
+        raise ValueError
+    return Position(OFFSETS, "offsets", offsets=offsets)
+
+
+def _from_time(text: str, given: str) -> Position:
+    if text.isdecimal():
+        return Position(TIME, given, int(text) * 1000)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError
+    return Position(TIME, given, (moment - _EPOCH) // _US)
+
+
+def _from_lsn(text: str, given: str) -> Position:
+    return Position(LSN, given, parse_lsn(text))
+
+
+_PARSERS: Mapping[str, tuple[Callable[[str, str], Position], str]] = {
+    "Offsets": (_from_offsets, 'earliest, latest, snapshot_end, or offsets as {"TOPIC": {"0": OFFSET}}'),
+    "Timestamp": (_from_time, "a time in ISO 8601 with its zone, or milliseconds since 1970"),
+    "Lsn": (_from_lsn, "an LSN as PostgreSQL prints it, as 16/B374D848"),
+}
+
+
+def records_before(
+    position: Position, commits: Sequence[Commit], *, is_whole: bool, now_us: int | None = None
+) -> int:
+    """Return the number of progress records before a position. `is_whole`: there are none before the first one.
+
+    `now_us`: up to this time, the newest commit is a position also where a later commit may still come; an end does
+    not have it. Raises PositionUnavailable, SnapshotIncomplete.
+    """
+    ends = _complete(commits)
+    if position.kind == LATEST:
+        return ends[-1] + 1 if ends else 0
+    if position.kind == SNAPSHOT_END:
+        return _after_snapshot(position, commits, ends)
+    reached = _reached(position, commits)
+    for before, end in zip([-1, *ends], ends, strict=False):
+        if reached[end] >= position.value:
+            if before < 0 and not is_whole:
+                raise _older(position)
+            return before + 1
+    known = now_us or 0 if position.kind == TIME else max(map(_end_lsn, commits), default=0)
+    if not ends or position.value > known:
+        raise newer(position)
+    return ends[-1] + 1
+
+
+def _complete(commits: Sequence[Commit]) -> list[int]:
+    """Return the places of the records at which every commit is complete."""
+    return [at for at, one in enumerate(commits) if not one.is_part and one.snapshot is None]
+
+
+def _reached(position: Position, commits: Sequence[Commit]) -> list[int]:
+    """Return LSN or time of the last commit up to each record. Without a commit a record has the time 0."""
+    if position.kind == LSN:
+        return [parse_lsn(one.commit_lsn) for one in commits]
+    return list(accumulate((one.commit_us for one in commits), max))
+
+
+def _end_lsn(commit: Commit) -> int:
+    """Return the LSN before which all commits are in Kafka."""
+    return parse_lsn(commit.end_lsn)
+
+
+def _after_snapshot(position: Position, commits: Sequence[Commit], ends: Sequence[int]) -> int:
+    for before, end in reversed(list(zip([-1, *ends], ends, strict=False))):
+        if any(one.snapshot is not None for one in commits[before + 1 : end]):
+            return end + 1
+    if commits and commits[-1].snapshot is not None:
+        raise SnapshotIncomplete("the snapshot is not complete")
+    raise PositionUnavailable(
+        "the progress records have no end of a snapshot", hint=_NO_SNAPSHOT_HINT, position=position.given
+    )
+
+
+def _older(position: Position) -> PositionUnavailable:
+    return PositionUnavailable(
+        "the position is older than the progress records in Kafka", hint=_OLDER_HINT, position=position.given
+    )
+
+
+def removed(position: Position, topic: str, partition: str, offset: int, first: int) -> PositionUnavailable:
+    """Return the error of a position whose records Kafka has removed."""
+    return PositionUnavailable(
+        "Kafka has removed records after this position (the topic's retention)",
+        hint=_OLDER_HINT,
+        position=position.given,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        first_offset=first,
+    )
+
+
+def newer(position: Position, **place: object) -> PositionUnavailable:
+    """Return the error of a position that is not in Kafka yet."""
+    return PositionUnavailable(
+        "the position is newer than all that is in Kafka", hint=_NEWER_HINT, position=position.given, **place
+    )

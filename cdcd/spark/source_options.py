@@ -1,0 +1,71 @@
+"""The options of `format("cdcd")`.
+
+In: Spark's options, names in any case.  Out: `SourceOptions`, or one ConfigError that has every problem.
+Must not: connect, import PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cdcd.errors import ConfigError
+from cdcd.spark.connection import Connection
+from cdcd.spark.connection_options import connection_from
+from cdcd.spark.positions import EARLIEST, POSITION_OPTIONS, Position, position_of
+
+_OWN = ("topics", *POSITION_OPTIONS, "maxRows", "maxCommits", "readers", "loading")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of the data source. `ending` None: not given, for a batch the newest commit."""
+
+    connection: Connection
+    topics: frozenset[str] | None
+    starting: Position
+    max_rows: int | None
+    max_commits: int | None
+    readers: int
+    loading: bool = False
+    ending: Position | None = None
+
+    def of_a_stream(self) -> SourceOptions:
+        """Return these options. Raises ConfigError for an end, which a stream does not have."""
+        if self.ending is not None:
+            raise ConfigError(
+                "a stream has no end: endingOffsets, endingTimestamp and endingLsn are for batch reads; "
+                "trigger(availableNow=True) stops a stream at the newest commit"
+            )
+        return self
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return Spark's options (names in any case). Raises ConfigError with every problem."""
+    given = {name.lower(): value for name, value in options.items()}
+    connection = connection_from(options, _OWN, found=_wrong_values(given))
+    topics = frozenset(name.strip() for name in given.get("topics", "").split(",") if name.strip())
+    return SourceOptions(
+        connection=connection,
+        topics=topics or None,
+        starting=position_of(given, "starting") or Position(EARLIEST),
+        max_rows=int(given["maxrows"]) if "maxrows" in given else None,
+        max_commits=int(given["maxcommits"]) if "maxcommits" in given else None,
+        readers=int(given.get("readers", "2")),
+        loading=given.get("loading", "").lower() == "true",
+        ending=position_of(given, "ending"),
+    )
+
+
+def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
+    for name in ("maxRows", "maxCommits", "readers"):
+        value = given.get(name.lower(), "1")
+        if not value.isdecimal() or int(value) < 1:
+            yield f"option {name} has to be a whole number from 1"
+    if given.get("loading", "true").lower() not in ("true", "false"):
+        yield "option loading has to be true or false"
+    for side in ("starting", "ending"):
+        try:
+            position_of(given, side)
+        except ValueError as error:
+            yield str(error)
