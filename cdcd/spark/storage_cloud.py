@@ -204,8 +204,12 @@ class CloudStorage:
                 raise self._translated(error, action, path) from None
             done = "created" if action == "create" else "replaced"
             raise self._conflict(f"another writer has {done} the file", path) from None
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except (exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             raise self._translated(error, action, path) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust: no Exception, and of no module
+                raise
+            raise self._translated(ValueError(), action, path) from None
 
     @staticmethod
     def _refuse_other(error: FileNotFoundError) -> None:
@@ -280,9 +284,9 @@ def _explained(error: Exception) -> tuple[str, str]:
         )
     if "HTTP error" in text:
         return "the storage does not answer", "check the endpoint, the network and the proxy of this host"
-    if "Config error" in text or "did not match" in text or isinstance(error, ValueError):
+    if status is None:
         return (
-            "an option, a variable or the URI is not valid",
-            "correct it; docs/spark.md has the forms of the URI",
+            "the client cannot make the request",
+            "correct the URI, the options, and the variables and files of credentials; docs/spark.md has the forms",
         )
     return "the storage answers with an error", "look up the code in the storage's documentation, or its log"

@@ -19,7 +19,7 @@ Options = tuple[tuple[str, Option], ...]
 OF_CLIENT = frozenset({"allow_http", "proxy_url", "timeout"})
 """Options of the HTTP client; the others are of the store. `timeout` is that of one request, as "60s"."""
 _S3 = """
-    access_key_id checksum_algorithm conditional_put container_authorization_token_file
+    access_key_id checksum_algorithm container_authorization_token_file
     container_credentials_full_uri container_credentials_relative_uri default_region disable_bulk_delete
     disable_tagging endpoint metadata_endpoint region request_payer role_arn role_session_name secret_access_key
     server_side_encryption session_token skip_signature sse_bucket_key_enabled sse_kms_key_id sts_endpoint

@@ -16,6 +16,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.session import session
 from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
+from tests.support.azure import AzureServer
 from tests.support.s3 import S3Server
 
 
@@ -52,6 +53,13 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def s3(artefacts: Cache, stack_folder: Path) -> Iterator[S3Server]:
     """Yield a real S3 API. A test that stops it starts it again."""
     with S3Server(stack_folder / "s3", cache=artefacts) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure(artefacts: Cache, stack_folder: Path) -> Iterator[AzureServer]:
+    """Yield a real API of Azure's blob storage."""
+    with AzureServer(stack_folder / "azure", cache=artefacts) as server:
         yield server
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.errors import EXIT_FAILURE
 from cdcd.spark.manifest import NAME, read_manifest, take_over
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import read_mirror
@@ -17,7 +20,7 @@ from cdcd.spark.storage import open_storage
 from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of
-from tests.support.s3 import S3Server
+from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
 ITEMS = [column("id", "int", required=True), column("body", "string")]
@@ -53,6 +56,32 @@ def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
     manifest = read_manifest(storage)
     assert manifest is not None
     assert sorted(storage.paths()) == sorted({NAME, *manifest.files(), *manifest.replaced})
+
+
+@pytest.mark.nightly
+def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_over(
+    topics: TopicsWriter, s3: S3Server, bucket: str
+) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1, "body": "a"}))
+    command = [sys.executable, "-m", "cdcd.spark.mirror", "--target", bucket, "--trigger-ms", "200"]
+    command += ["--brokers", topics.bootstrap, "--prefix", topics.prefix, "--registry", topics.registry_url]
+    command += [f"--target-option={name}={value}" for name, value in s3.options().items()]
+    storage = open_storage(bucket, s3.options())
+    text = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            text += line
+            if " mirror has 1 rows" in line:
+                found = read_manifest(storage)
+                assert found is not None
+                take_over(storage, found)
+                topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 2, "body": "b"}))
+    assert process.returncode == EXIT_FAILURE, text
+    assert "CDCD-STORAGE-CONFLICT" in text
+    assert PASSWORD not in text
+    assert [row["id"] for row in rows(items, bucket, s3.options())] == [1]
 
 
 def test_a_mirror_that_another_has_taken_over_stops(

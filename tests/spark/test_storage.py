@@ -1,4 +1,4 @@
-"""The files of a target, by one contract: in a local folder, and in a bucket of a real S3 API."""
+"""The files of a target, by one contract: in a local folder, in a bucket of a real S3 API, and in Azure's storage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import fcntl
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,18 +25,29 @@ from cdcd.spark import storage_cloud, storage_local
 from cdcd.spark.manifest import Manifest, read_manifest, sweep, take_over, write_manifest
 from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
+from tests.support.azure import AzureServer
 from tests.support.hints import hint_of
+from tests.support.nightly import nightly
 from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
 
 
-@pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+@pytest.fixture(params=["local", "s3", nightly("azure")])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A target, and its options."""
     if request.param == "local":
-        return open_storage(tmp_path / "target")
-    server: S3Server = request.getfixturevalue("s3")
-    return open_storage(request.getfixturevalue("bucket") + "/the/target", server.options())
+        return str(tmp_path / "target"), {}
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        return request.getfixturevalue("bucket") + "/the/target", server.options()
+    azure: AzureServer = request.getfixturevalue("azure")
+    return azure.create_container(f"c{uuid.uuid4().hex[:12]}") + "/the/target", azure.options()
+
+
+@pytest.fixture
+def storage(place: tuple[str, dict[str, str]]) -> Storage:
+    return open_storage(*place)
 
 
 def version_of(storage: Storage, path: str) -> Version:
@@ -159,12 +173,15 @@ def test_of_writers_at_once_one_creates_and_one_replaces(storage: Storage) -> No
     assert len([*storage.paths()]) == 25, "no temporary file is left"
 
 
+def racing_command(target: str, options: dict[str, str], *, rounds: int) -> list[str]:
+    pairs = [f"{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "tests.spark.racing", target, str(rounds), *pairs]
+
+
 def test_of_processes_that_publish_a_manifest_one_succeeds_each_time(
-    storage: Storage, request: pytest.FixtureRequest
+    storage: Storage, place: tuple[str, dict[str, str]]
 ) -> None:
-    options = {} if storage.folder else request.getfixturevalue("s3").options()
-    command = [sys.executable, "-m", "tests.spark.racing", storage.uri, "120"]
-    command += [f"{name}={value}" for name, value in options.items()]
+    command = racing_command(*place, rounds=120)
     racing = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
@@ -393,6 +410,39 @@ def test_what_an_executor_is_sent_has_no_secret(s3: S3Server, bucket: str) -> No
     assert pickle.loads(sent).read("a") == b"1"
 
 
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("s3://bucket/lake", {"endpoint": "::", "region": "x"}),
+        ("s3://bucket/lake", {"timeout": "soon", "region": "x"}),
+        ("s3://bucket/lake", {"skip_signature": "maybe", "region": "x"}),
+        ("abfss://c@account.elsewhere.example.com/lake", {}),
+        ("gs://bucket/lake", {"application_credentials": "/no/such/file"}),
+    ],
+)
+def test_what_the_client_cannot_use_is_an_error_of_cdcd(
+    uri: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is a panic of the library, which is no Exception."""
+    for name, value in (("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hunter2secret")):
+        monkeypatch.setenv(name, value)
+    assert failure(open_storage(uri, options)).startswith(
+        "the client cannot make the request -> correct the URI"
+    )
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(storage_cloud.RETRIES, "max_retries", 1)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2secret")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        options = {"endpoint": endpoint, "allow_http": "true", "region": "x", "timeout": "200ms"}
+        started_s = time.monotonic()
+        assert failure(open_storage("s3://bucket/lake", options)).startswith("the storage does not answer")
+        assert time.monotonic() - started_s < 30
+
+
 # --- the folder ----------------------------------------------------------------------------------------------
 
 
@@ -424,6 +474,26 @@ def test_a_replacement_waits_for_the_lock_of_the_file_and_not_for_ever(
         storage.replace("manifest.json", b"2", version)
     assert (tmp_path / "manifest.json").read_bytes() == b"2"
     assert [*storage.paths()] == ["manifest.json"]
+
+
+def test_a_writer_that_is_killed_leaves_a_complete_manifest(tmp_path: Path) -> None:
+    versions = []
+    for _ in range(5):
+        command = racing_command(str(tmp_path), {}, rounds=1_000_000)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+            before = read_manifest(tmp_path)
+            while (found := read_manifest(tmp_path)) is None or found == before:
+                assert writer.poll() is None
+            writer.kill()
+        last = read_manifest(tmp_path)
+        assert last is not None
+        versions.append(last.version)
+    assert versions == sorted(set(versions))
+    sweep(tmp_path)
+    assert [*open_storage(tmp_path).paths()] == [manifests.NAME]
 
 
 def test_a_folder_that_is_a_file_is_an_error_with_its_path(tmp_path: Path) -> None:

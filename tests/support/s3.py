@@ -1,7 +1,8 @@
 """A real S3 API: VersityGW over a folder, built from its Go module.
 
 In: a folder; Go on the PATH, at the first use on a host.  Out: `url`, buckets, and the options of a client.
-Invariant: it listens on 127.0.0.1 only; its conditional writes are atomic between all its clients.
+Invariant: it listens on 127.0.0.1 only; its conditional writes are atomic between all its clients. The file system of
+the folder has extended attributes: with `--sidecar`, which needs none, two clients replaced one version.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ class S3Server(LocalServer):
         return f"http://127.0.0.1:{self.port}"
 
     def options(self, **others: str) -> dict[str, str]:
-        """Return the options of a target here; the password is in the variable CDCD_TEST_S3_PASSWORD."""
-        os.environ["CDCD_TEST_S3_PASSWORD"] = PASSWORD
+        """Return the options of a target here; the password is in a file, which executors can read, too."""
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
         usual = {
             "endpoint": self.url,
             "region": "us-east-1",
             "allow_http": "true",
             "access_key_id": USER,
-            "secret_access_key": "env:CDCD_TEST_S3_PASSWORD",
+            "secret_access_key": f"file:{secret}",
         }
         return usual | others
 
