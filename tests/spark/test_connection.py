@@ -143,7 +143,7 @@ def test_a_mirror_that_cannot_connect_says_why_before_spark_starts(
     caplog: pytest.LogCaptureFixture,
     target: Path,
 ) -> None:
-    monkeypatch.setattr(mirroring, "session", None)
+    monkeypatch.setattr(mirroring, "submitted_or_local", None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert mirroring.main([*words, "--target", str(target)]) == EXIT_FAILURE
     assert expected in caplog.text
