@@ -106,7 +106,7 @@ def test_a_mirror_that_cannot_begin_says_why_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(mirroring, "session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(mirroring, "submitted_or_local", lambda *_, **__: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     words = ["--brokers", f"127.0.0.1:{free_port()}", "--prefix", "shop", "--registry", "http://127.0.0.1:1"]
     with caplog.at_level(logging.INFO):
