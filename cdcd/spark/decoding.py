@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -60,29 +61,67 @@ def decode(
     Raises SparkReadError if there is no schema for a topic, a name is unknown, names differ only in case, or tables
     have a column of incompatible types; ConfigError for an unknown policy.
     """
-    _check("special", special, SpecialPolicy)
-    _check("on_error", on_error, ErrorPolicy)
-    access = _access(connection, registry_url)
-    topics = [topic] if isinstance(topic, str) else list(dict.fromkeys(topic))
+    topics = (topic,) if isinstance(topic, str) else tuple(dict.fromkeys(topic))
     if not topics:
         raise ConfigError("decode needs a topic", hint='name it: topic="shop.public.orders"')
-    versions = [_versions(access, one) for one in topics]
-    texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
-    schemas = SchemaSet(access, texts)
-    choices = _choices(
-        versions, columns=columns, source=source, before=before, special=special, on_error=on_error
+    decoding = decoding_of(
+        _access(connection, registry_url),
+        topics,
+        before=before,
+        columns=columns,
+        source=source,
+        special=special,
+        on_error=on_error,
     )
-    if df.sparkSession.conf.get("spark.sql.caseSensitive").lower() != "true":
-        frame.check_cases(choices.row, "after")
-        frame.check_cases(choices.key or (), "key")
+    if df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+        decoding.check_cases()
+    wanted = df.where(F.col("topic").isin(*topics)).select("topic", "partition", "offset", "key", "value")
+    return wanted.mapInArrow(decoding.decoded, decoding.schema)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = ChangeReader(choices, lambda number: expanded(_schema_of(schemas, number)))
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the records of some topics become columns: what a task needs. It has references to secrets only."""
+
+    choices: Choices
+    schemas: SchemaSet
+
+    @property
+    def schema(self) -> StructType:
+        """The columns, with the properties of PostgreSQL's columns as metadata."""
+        return _struct_type(change_schema(self.choices))
+
+    def check_cases(self) -> None:
+        """Raise SparkReadError if names of columns differ only in case."""
+        frame.check_cases(self.choices.row, "after")
+        frame.check_cases(self.choices.key or (), "key")
+
+    def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode batches of raw records. Raises SparkReadError for a broken record, unless it goes to quarantine."""
+        reader = ChangeReader(self.choices, lambda number: expanded(_schema_of(self.schemas, number)))
         for batch in batches:
             yield reader.read(batch)
 
-    wanted = df.where(F.col("topic").isin(topics)).select("topic", "partition", "offset", "key", "value")
-    return wanted.mapInArrow(run, _struct_type(change_schema(choices)))
+
+def decoding_of(
+    access: SchemaAccess,
+    topics: Sequence[str],
+    *,
+    before: bool = False,
+    columns: Sequence[str] | None = None,
+    source: Sequence[str] = (),
+    special: SpecialPolicy = "map",
+    on_error: ErrorPolicy = "fail",
+) -> Decoding:
+    """Return how records of these topics are decoded. Reads their schemas. Parameters and errors as `decode`."""
+    _check("special", special, SpecialPolicy)
+    _check("on_error", on_error, ErrorPolicy)
+    versions = [_versions(access, one) for one in topics]
+    texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
+    choices = _choices(
+        versions, columns=columns, source=source, before=before, special=special, on_error=on_error
+    )
+    return Decoding(choices, SchemaSet(access, texts))
 
 
 def _check(parameter: str, value: str, policy: Any) -> None:

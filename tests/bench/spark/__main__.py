@@ -4,6 +4,7 @@ In: options.  Out: a line for each way to decode and each set of columns: rows p
 a row; the median of the rounds, which alternate between the ways. All ways have the same records in Arrow's memory.
 With --from-avro also Spark's own decoder, with the whole schema and with one of the wanted fields: the CPU of a JVM
 with one core, on the same records in Spark's memory.
+With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
 """
 
 from __future__ import annotations
@@ -27,16 +28,13 @@ import pyarrow.parquet as pq
 from cdcd.columnar import decoder
 from cdcd.columnar.decoder import RecordDecoder
 from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
-from cdcd.demo.stack.artefacts import Artefact, Cache
-from cdcd.demo.stack.packages import ivy_retrieve
-from cdcd.errors import StackError
 from cdcd.spark.columns import arrow_array
 from cdcd.spark.schemas import expanded, parsed_physical
 from tests.bench.spark import envelopes
+from tests.bench.spark.jars import AVRO_SERIES, avro_jar
+from tests.bench.spark.kafka import by_pipelines
 from tests.support.spark_versions import python_with_spark
 
-AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
-"""A Spark for which there is a spark-avro."""
 SLICE_ROWS = 10_000
 SLOW_SHARE = 20
 """The ways in Python decode one record of so many."""
@@ -49,7 +47,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--from-avro", action="store_true", help=f"measure from_avro of Spark {AVRO_SERIES}")
+    parser.add_argument(
+        "--kafka", action="store_true", help="from Kafka to columns, beside Spark's own source; nothing else"
+    )
     options = parser.parse_args()
+    if options.kafka:
+        by_pipelines(options.rows, options.rounds)
+        return 0
     if decoder.Columns is ColumnsInPython:
         print("the C extension cdcd.columnar._arrow is not compiled here", file=sys.stderr)
         return 1
@@ -88,27 +92,12 @@ def by_spark(records: pa.Array, wanted: dict[int, pa.Schema], rounds: int) -> di
         pq.write_table(pa.table({"value": records}), given)
         schema_file.write_text(json.dumps({"whole": envelopes.schema(), **schemas}))
         command = [str(python_with_spark(AVRO_SERIES)), "-m", "tests.bench.spark.from_avro"]
-        command += [given, str(schema_file), str(_avro_jar()), str(rounds)]
+        command += [given, str(schema_file), str(avro_jar()), str(rounds)]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     costs: dict[str, list[float]] = {}
     for line in map(json.loads, output.splitlines()):
         costs.setdefault(line["way"], []).append(line["cost_s"])
     return costs
-
-
-def _avro_jar() -> Path:
-    name = f"spark-avro_2.13-{AVRO_VERSION}"
-    place = 'org="org.apache.spark" name="spark-avro_2.13"'
-    module = f'<dependency {place} rev="{AVRO_VERSION}" conf="default->master"/>'
-
-    def fill(folder: Path) -> None:
-        ivy_retrieve(module, folder, types=("jar",))
-
-    def probe(folder: Path) -> None:
-        if not (folder / f"{name}.jar").exists():
-            raise StackError("Ivy did not fetch the jar of spark-avro")
-
-    return Cache().get(Artefact(name, fill, probe)) / f"{name}.jar"
 
 
 def ways(wanted: pa.Schema) -> dict[str, Way]:

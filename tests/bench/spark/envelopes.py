@@ -72,14 +72,14 @@ def _pruned(avro: Any, wanted: Any) -> Any:
     return {**avro, "fields": [{**one, "type": _pruned(one["type"], types[one["name"]])} for one in fields]}
 
 
-def records(count: int, *, before: bool = False) -> pa.Array:
+def records(count: int, *, before: bool = False, schema_id: int = SCHEMA_ID) -> pa.Array:
     """Return framed values as a binary column. `before`: they have the old row (REPLICA IDENTITY FULL)."""
     parsed, chance = fastavro.parse_schema(schema()), random.Random(1)
     values = []
     for number in range(count):
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, _envelope(number, chance, before))
-        values.append(b"\0" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue())
+        values.append(b"\0" + schema_id.to_bytes(4, "big") + out.getvalue())
     return pa.array(values, pa.binary())
 
 

@@ -1,0 +1,37 @@
+"""The jars of Spark's own decoder and Kafka source, for the peer of the benchmark. Ivy fetches them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdcd.demo.stack.artefacts import Artefact, Cache
+from cdcd.demo.stack.packages import ivy_retrieve
+from cdcd.errors import StackError
+
+AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
+"""A Spark for which there are both."""
+
+
+def avro_jar() -> Path:
+    """Return the jar of spark-avro."""
+    return _jars("spark-avro_2.13", "master")[0]
+
+
+def kafka_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka source, with the client and what both need."""
+    return _jars("spark-sql-kafka-0-10_2.13", "default")
+
+
+def _jars(module: str, configuration: str) -> list[Path]:
+    place = f'org="org.apache.spark" name="{module}" rev="{AVRO_VERSION}"'
+    dependency = f'<dependency {place} conf="default->{configuration}"/>'
+
+    def fill(folder: Path) -> None:
+        ivy_retrieve(dependency, folder, types=("jar", "bundle"))
+
+    def probe(folder: Path) -> None:
+        if not (folder / f"{module}-{AVRO_VERSION}.jar").exists():
+            raise StackError("Ivy did not fetch the jars", module=module)
+
+    folder = Cache().get(Artefact(f"{module}-{AVRO_VERSION}-jars", fill, probe))
+    return sorted(folder.glob("*.jar"))

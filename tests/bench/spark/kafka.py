@@ -1,0 +1,70 @@
+"""`make bench-spark ARGS=--kafka`: servers of its own, a topic of records, and the ways to read it (`pipeline`)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cdcd.demo.stack.artefacts import Cache
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.registry import SchemaRegistry
+from tests.bench.spark import envelopes
+from tests.bench.spark.jars import AVRO_SERIES, avro_jar, kafka_jars
+from tests.spark.events import register_schema
+from tests.spark.topics import TopicsWriter
+from tests.support.spark_versions import python_with_spark
+from tests.support.topics import create_topic
+
+PARTITIONS = 4
+RECORDS_OF_A_COMMIT = 100_000
+LARGE_JVM = ("-Xmx1g", "-Xshare:auto")
+
+
+def by_pipelines(rows: int, rounds: int) -> None:
+    """Print the rows per second and the CPU of each way."""
+    cache = Cache()
+    with (
+        TemporaryDirectory() as folder,
+        KafkaBroker(Path(folder, "kafka"), cache=cache, jvm_flags=LARGE_JVM) as kafka,
+        SchemaRegistry(Path(folder, "registry"), cache=cache) as registry,
+    ):
+        topics = TopicsWriter(kafka.bootstrap, registry.url, "shop")
+        topic = filled(topics, rows)
+        given = {
+            "brokers": kafka.bootstrap,
+            "registry": registry.url,
+            "prefix": topics.prefix,
+            "topic": topic,
+            "rounds": rounds,
+            "jars": [str(jar) for jar in (avro_jar(), *kafka_jars())],
+            "schema": envelopes.schema(),
+            "pruned": envelopes.pruned_schema(envelopes.all_columns()),
+        }
+        topics.close()
+        command = [str(python_with_spark(AVRO_SERIES)), "-m", "tests.bench.spark.pipeline", json.dumps(given)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    results: dict[str, list[dict[str, float]]] = {}
+    for line in map(json.loads, output.splitlines()):
+        results.setdefault(line["way"], []).append(line)
+    print(f"{rows} records from Kafka to 13 columns, local[2], {rounds} rounds")
+    print(f"{'way':18} {'rows/s':>12} {'CPU s a million':>16}")
+    for name, lines in results.items():
+        seconds, cpu_s = (statistics.median(line[one] for line in lines) for one in ("s", "cpu_s"))
+        print(f"{name:18} {rows / seconds:12,.0f} {cpu_s / rows * 1e6:16.2f}", flush=True)
+
+
+def filled(topics: TopicsWriter, rows: int) -> str:
+    """Write so many records, in commits of a Kafka transaction each; return the topic."""
+    topic = f"{topics.prefix}.public.orders"
+    create_topic(topics.bootstrap, topic, PARTITIONS)
+    schema_id = register_schema(topics.registry_url, f"{topic}-value", envelopes.schema())
+    values = envelopes.records(rows, schema_id=schema_id)
+    for number, first in enumerate(range(0, rows, RECORDS_OF_A_COMMIT), start=1):
+        part = values.slice(first, min(RECORDS_OF_A_COMMIT, rows - first)).to_pylist()
+        topics.commit(
+            number * 10, [(topic, at % PARTITIONS, b"%d" % at, value) for at, value in enumerate(part)]
+        )
+    return topic
