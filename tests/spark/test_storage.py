@@ -27,7 +27,7 @@ from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
 from tests.support.azure import AzureServer
 from tests.support.hints import hint_of
-from tests.support.nightly import nightly
+from tests.support.nightly import nightly, nightly_except
 from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
@@ -384,6 +384,29 @@ def test_a_server_that_is_away_and_returns(
         s3.start()
     storage.put_new("a", b"1")
     assert storage.read("a") == b"1"
+
+
+@pytest.mark.parametrize(
+    "action", nightly_except(["read", "put_new", "replace", "write", "paths", "delete"], "read", "replace")
+)
+def test_a_short_outage_is_waited_for(s3: S3Server, bucket: str, action: str) -> None:
+    storage = open_storage(bucket, s3.options())
+    version = storage.put_new("a", b"1")
+    actions: dict[str, Callable[[], Any]] = {
+        "read": lambda: storage.read("a"),
+        "put_new": lambda: storage.put_new("b", b"2"),
+        "replace": lambda: storage.replace("a", b"2", version),
+        "write": lambda: storage.write("a", b"2"),
+        "paths": lambda: [*storage.paths()],
+        "delete": lambda: storage.delete(["a"]),
+    }
+    s3.stop()
+    starts = threading.Timer(1, s3.start)
+    starts.start()
+    try:
+        actions[action]()
+    finally:
+        starts.join()
 
 
 def test_the_credentials_may_be_in_the_environment(
