@@ -151,8 +151,14 @@ class Commits:
         """Return the progress records of a query that starts."""
         if not self._opened:
             self.refresh()
-        if self._unopened:
+        if self.is_inside_snapshot and self._unopened:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+        if self._unopened:
+            raise PositionUnavailable(
+                "the last transaction is written only in part, and no record before it is left",
+                hint="start again when it is complete, or start at `earliest`",
+                position=self._options.starting.given,
+            )
         return list(self._pending)
 
     def _refuse_newer(self, position: Position, offsets: Offsets) -> None:

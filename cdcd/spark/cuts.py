@@ -96,10 +96,12 @@ def _is_apart(fields: Mapping[str, Any]) -> bool:
 
     No stream follows `initial_only`, whose last record is written without rows.
     """
-    floors = [parse_lsn(lsn) for lsn in fields.get("copy", {}).get("floors", {}).values()]
-    reached = max(parse_lsn(fields["commit_lsn"]), parse_lsn(fields["end_lsn"]))
+    floors = fields.get("copy", {}).get("floors")
     is_final = fields["phase"] == "snapshot" and not fields["offsets"]
-    return max(floors, default=0) > reached and not is_final
+    if not floors or is_final:
+        return False
+    reached = max(parse_lsn(fields["commit_lsn"]), parse_lsn(fields["end_lsn"]))
+    return max(map(parse_lsn, floors.values())) > reached
 
 
 def seen(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:

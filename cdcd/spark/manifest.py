@@ -91,7 +91,7 @@ class Manifest:
     replaced: tuple[str, ...] = ()
     """Files of the previous manifest that this one no longer has."""
     loading: tuple[str, ...] = ()
-    """The topics of the tables that cdcd copies incrementally at this commit: rows are still missing."""
+    """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     writer: str = ""
     """The random id of the query that has written the manifest; "" in older formats."""
 

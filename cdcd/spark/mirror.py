@@ -127,7 +127,7 @@ def mirror(
 class BatchReport:
     """The result of a batch: `rows` read, `tables` changed, the mirror's position.
 
-    `loading`: the topics of the tables that cdcd copies incrementally at this position, so rows are still missing.
+    `loading`: the topics of the tables that cdcd still copies at this position, so rows are still missing.
     """
 
     batch_id: int

@@ -30,8 +30,12 @@ _OLDER_HINT = (
     "new snapshot: `cdcd resnapshot`, or `cdcd snapshot start --all --recopy`"
 )
 _NEWER_HINT = (
-    "use `latest` or an earlier position, or read again when cdcd has written it (the lag in /status); another "
-    "server's LSN or another cluster's offsets are no position here"
+    "use `latest` or an earlier position, or read again when cdcd has written it (the lag in /status); the LSN of "
+    "another server is no position here"
+)
+_OTHER_TOPIC_HINT = (
+    "a topic was created again, or the offsets are of another cluster: start at `earliest` with a new checkpoint, a "
+    "mirror with an empty target"
 )
 _NO_SNAPSHOT_HINT = "start at `earliest`, or by an LSN or a time"
 
@@ -73,7 +77,7 @@ def _from_offsets(text: str, given: str) -> Position:
     offsets = normal(json.loads(text))
     if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
         raise ValueError
-    return Position(OFFSETS, "offsets", offsets=offsets)
+    return Position(OFFSETS, given.split()[0], offsets=offsets)
 
 
 def _from_time(text: str, given: str) -> Position:
@@ -170,6 +174,7 @@ def removed(position: Position, topic: str, partition: str, offset: int, first: 
 
 def newer(position: Position, **place: object) -> PositionUnavailable:
     """Return the error of a position that is not in Kafka yet."""
+    hint = _OTHER_TOPIC_HINT if position.kind == OFFSETS else _NEWER_HINT
     return PositionUnavailable(
-        "the position is newer than all that is in Kafka", hint=_NEWER_HINT, position=position.given, **place
+        "the position is newer than all that is in Kafka", hint=hint, position=position.given, **place
     )

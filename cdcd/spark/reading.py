@@ -34,7 +34,7 @@ class Mirror:
 
     @property
     def loading(self) -> list[str]:
-        """The topics of the tables that cdcd copies incrementally at this commit: their tables lack rows."""
+        """The topics of the tables that cdcd still copies at this commit: their tables lack rows."""
         return sorted(self.manifest.loading)
 
     @property

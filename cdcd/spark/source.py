@@ -2,7 +2,7 @@
 
 In: the options of a connection and of the source (`source_options`).
 Out: rows topic, partition, offset, timestamp, key, value; Arrow batches, no JVM connector. With `loading` "true" each
-batch of a stream has one more row for each table that cdcd copies incrementally at the batch's end: its topic is
+batch of a stream has one more row for each table that cdcd still copies at the batch's end: its topic is
 "loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records.
 Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
 topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).

@@ -142,9 +142,10 @@ def test_a_position_that_kafka_does_not_have_is_an_error(topics: TopicsWriter) -
         with pytest.raises(PositionUnavailable):
             _batch(topics, **given)
     reader = CdcdStreamReader(parse_options(_asked(topics, {})))
-    with pytest.raises(PositionUnavailable, match="offsets of the checkpoint"):
+    with pytest.raises(PositionUnavailable, match="offsets of the checkpoint") as raised:
         reader.latestOffset(json.loads(beyond), reader.getDefaultReadLimit())
     reader.stop()
+    assert "start at `earliest` with a new checkpoint" in str(raised.value)
     last = json.loads(offsets(_asked(topics, {"endingLsn": format_lsn(30)}))["endingOffsets"])
     removed = [TopicPartition(items.topic, int(one), n) for one, n in last[items.topic].items()]
     for future in topics.admin.delete_records(removed).values():
