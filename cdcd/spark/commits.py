@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
+from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import (
     Commit,
     Offsets,
@@ -193,19 +194,30 @@ class Commits:
 
     def _partitions(self) -> list[tuple[str, int]]:
         """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
-        existing = self._cluster.partitions()
-        prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
-        prefixes = [other for other in prefixes if other.startswith(self._prefix + ".")]
         return [
             (name, partition)
-            for name, numbers in existing.items()
-            if belongs(name, self._prefix, prefixes)
-            and (self._options.topics is None or name in self._options.topics)
+            for name, numbers in _topics_of(self._cluster, self._prefix).items()
+            if self._options.topics is None or name in self._options.topics
             for partition in numbers
         ]
 
     def _ends(self) -> Offsets:
         return _by_topic(self._cluster.ends(self._partitions()))
+
+
+def existing_tables(connection: Connection) -> list[str]:
+    """Return the topics of the tables that have one. Raises Sink errors."""
+    prefix = connection.prefix
+    topics = _topics_of(Cluster(connection.brokers, connection.read_properties()), prefix)
+    return [name for name in topics if name not in (f"{prefix}.message", f"{prefix}.transaction")]
+
+
+def _topics_of(cluster: Cluster, prefix: str) -> dict[str, list[int]]:
+    """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
+    existing = cluster.partitions()
+    prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
+    prefixes = [other for other in prefixes if other.startswith(prefix + ".")]
+    return {name: list(numbers) for name, numbers in existing.items() if belongs(name, prefix, prefixes)}
 
 
 def _by_topic(found: Mapping[tuple[str, int], int]) -> Offsets:

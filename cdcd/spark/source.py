@@ -1,12 +1,13 @@
-"""The Spark data source `format("cdcd")`: raw Kafka records whose batches end on a PostgreSQL commit.
+"""The Spark data source `format("cdcd")`: changes or raw records, in batches that end on a PostgreSQL commit.
 
 In: the options of a connection and of the source (`source_options`).
-Out: rows topic, partition, offset, timestamp, key, value; Arrow batches, no JVM connector. With `loading` "true" each
+Out: with the option table the columns of `decoding`, decoded in the tasks that read; otherwise rows topic, partition,
+offset, timestamp, key, value. Arrow batches, no JVM connector. With `loading` "true" each
 batch of a stream has one more row for each table that cdcd still copies at the batch's end: its topic is
 "loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records.
 Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
 topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).
-Must not: decode; one topic holds several schema ids, and a stream's schema is fixed when it starts.
+Must not: change its schema: that of a stream is fixed when it starts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.spark.commits import Commits
+from cdcd.spark.commits import Commits, existing_tables
+from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import LOADING, Offsets, loading_of, normal
+from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
 from cdcd.spark.ranges import read_ranges
+from cdcd.spark.schemas import access_of
 from cdcd.spark.source_options import SourceOptions, parse_options
+from cdcd.spark.table_options import TableOptions, topics_of
 
 RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 UNLIMITED_ROWS = 2**62
@@ -61,11 +66,19 @@ def _marked(marks: Sequence[Range]) -> pa.RecordBatch:
     )
 
 
+def _read(
+    connection: Connection, ranges: Sequence[Range], decoding: Decoding | None
+) -> Iterator[pa.RecordBatch]:
+    batches = read_ranges(connection.brokers, connection.read_properties(), ranges)
+    return batches if decoding is None else decoding.decoded(batches)
+
+
 class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._options = options
+        self._decoding = decoding
         self._commits: Commits | None = None
         self._fixed = False
 
@@ -105,8 +118,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """Read one task's ranges."""
         if partition.value[0].topic.startswith(LOADING):
             return iter([_marked(partition.value)])
-        connection = self._options.connection
-        return read_ranges(connection.brokers, connection.read_properties(), partition.value)
+        return _read(self._options.connection, partition.value, self._decoding)
 
     def stop(self) -> None:
         """Leave the broker."""
@@ -123,7 +135,8 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 class CdcdReader(DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the end, by default the newest commit at the call."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
+        self._decoding = decoding
         self._options = replace(options, loading=False)  # a batch cannot say which tables are loading
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -142,8 +155,7 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         """Read one task's ranges; no task has none when there is nothing to read."""
         if partition is None or partition.value is None:
             return iter(())
-        connection = self._options.connection
-        return read_ranges(connection.brokers, connection.read_properties(), partition.value)
+        return _read(self._options.connection, partition.value, self._decoding)
 
 
 class CdcdDataSource(DataSource):  # type: ignore[misc]
@@ -152,32 +164,48 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._known: SourceOptions | None = None
+        self._decoding: Decoding | None = None
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "cdcd"
 
-    def schema(self) -> str:
-        """Return the raw schema, which does not depend on the topics. Raises ConfigError for the options.
+    def schema(self) -> str | StructType:
+        """Return the raw schema, or the columns of the tables. Raises ConfigError for the options, SparkReadError.
 
-        Spark calls it at `load()`, so wrong options are reported before any plan has them.
+        Spark calls it at `load()`, so wrong options are reported before any plan has them. It sends this object,
+        which knows the tables then, to where the readers are made.
         """
-        self._parsed()
-        return RAW_DDL
+        options = self._parsed()
+        if options.tables is None:
+            return RAW_DDL
+        topics = topics_of(
+            options.tables.tables, options.connection.prefix, existing_tables(options.connection)
+        )
+        self._known = replace(options, topics=frozenset(topics))
+        self._decoding = _decoding(options.connection, topics, options.tables)
+        return self._decoding.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        return CdcdReader(self._parsed())
+        return CdcdReader(self._parsed(), self._decoding)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader."""
-        return CdcdStreamReader(self._parsed().of_a_stream())
+        return CdcdStreamReader(self._parsed().of_a_stream(), self._decoding)
 
     def _parsed(self) -> SourceOptions:
         if self._known is None:
             self._known = parse_options(self.options)
         return self._known
+
+
+def _decoding(connection: Connection, topics: Sequence[str], tables: TableOptions) -> Decoding:
+    decoding = decoding_of(access_of(connection), topics, **dict(tables.parameters))
+    if not tables.is_case_sensitive:
+        decoding.check_cases()
+    return decoding
 
 
 def register(spark: SparkSession) -> None:

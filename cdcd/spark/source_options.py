@@ -13,13 +13,19 @@ from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.positions import EARLIEST, POSITION_OPTIONS, Position, position_of
+from cdcd.spark.table_options import TABLE_OPTIONS, TableOptions, table_options, wrong_values
 
-_OWN = ("topics", *POSITION_OPTIONS, "maxRows", "maxCommits", "readers", "loading")
+_OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, "maxRows", "maxCommits", "readers", "loading")
+_OF_A_CATALOG = "provider"
+"""A property that Spark passes as an option for CREATE TABLE ... USING."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of the data source. `ending` None: not given, for a batch the newest commit."""
+    """The options of the data source. `ending` None: not given, for a batch the newest commit.
+
+    `tables` None: raw records.
+    """
 
     connection: Connection
     topics: frozenset[str] | None
@@ -29,6 +35,7 @@ class SourceOptions:
     readers: int
     loading: bool = False
     ending: Position | None = None
+    tables: TableOptions | None = None
 
     def of_a_stream(self) -> SourceOptions:
         """Return these options. Raises ConfigError for an end, which a stream does not have."""
@@ -42,6 +49,11 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Return Spark's options (names in any case). Raises ConfigError with every problem."""
+    if _OF_A_CATALOG in options or not options:
+        raise ConfigError(
+            "a table of SQL has no options when Spark reads it from a source in Python",
+            hint="create a view with the same options: CREATE TEMPORARY VIEW name USING cdcd OPTIONS (...)",
+        )
     given = {name.lower(): value for name, value in options.items()}
     connection = connection_from(options, _OWN, found=_wrong_values(given))
     topics = frozenset(name.strip() for name in given.get("topics", "").split(",") if name.strip())
@@ -54,6 +66,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         readers=int(given.get("readers", "2")),
         loading=given.get("loading", "").lower() == "true",
         ending=position_of(given, "ending"),
+        tables=table_options(given),
     )
 
 
@@ -69,3 +82,4 @@ def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
             position_of(given, side)
         except ValueError as error:
             yield str(error)
+    yield from wrong_values(given)

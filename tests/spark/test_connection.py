@@ -259,13 +259,14 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         "/etc/cdcd/secrets/kafka-password": f"{tmp_path}/kafka",
         "/etc/cdcd/tls/registry/ca.crt": f"{tmp_path}/ca.crt",
         "shop.public.orders": secured.items.topic,
+        '"public.orders"': '"public.items"',
         '"shop"': f'"{secured.topics.prefix}"',
         "kafka-0.example.com:9093": f"127.0.0.1:{secured.kafka.sasl.port}",
         "SASL_SSL": "SASL_PLAINTEXT",
         "https://registry-0.example.com,https://registry-1.example.com": secured.door.url,
         "/data/": f"{tmp_path}/data/",
     }
-    assert len(page) == 4
+    assert len(page) == 5
     for old in here:
         assert any(old in block for block in page), f"no block has {old}"
     found: dict[str, Any] = {"spark": spark}
@@ -277,6 +278,8 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         if not found["changes"].isStreaming:
             assert found["changes"].count() == len(IDS)
             assert sorted(row["id"] for row in found["orders"].select("after.id").collect()) == IDS
+    assert found["recent"].isStreaming
+    assert found["recent"].select("after.*").columns == ["id", "name"]
     assert found["names"].columns == ["commit_lsn", "tx_seq", "id", "name"]
     found["query"].stop()
     assert run_to_end(found["stream"].trigger(availableNow=True).start) is None

@@ -176,7 +176,7 @@ def test_a_query_that_asks_for_loading_tables_sees_those_of_a_snapshot() -> None
         (copied(1, {"a": {"0": 5}}), False),
         (progress_value(1, {"a": {"0": 5}}, snapshot=["a"]), False),
         (copied(1, {"a": {"0": 5}}, pending=0), True),
-        (copied(1, {"a": {"0": 5}}, pending=0, floors=("0/F0",)), False),
+        (copied(1, {"a": {"0": 5}}, pending=0, floors=("0/E0",)), False),
         (copied(1, {}, pending=0, floors=("0/8", "0/FFFF")), True),
     ],
     ids=[

@@ -22,7 +22,10 @@ from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.s3 import PASSWORD, S3Server
 
-pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(1200),
+]  # the S3 server is built at its first use on a host
 ITEMS = [column("id", "int", required=True), column("body", "string")]
 WITHIN_S = 60
 
@@ -31,7 +34,6 @@ def rows(table: Table, target: str, options: dict[str, str]) -> list[dict[str, A
     return rows_of(read_mirror(target, options), table)
 
 
-@pytest.mark.nightly  # the next test runs at each change
 @pytest.mark.parametrize("count", [3, SMALL_BATCH_ROWS + 5000])
 def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
     spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, count: int
@@ -58,7 +60,6 @@ def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
     assert sorted(storage.paths()) == sorted({NAME, *manifest.files(), *manifest.replaced})
 
 
-@pytest.mark.nightly
 def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_over(
     topics: TopicsWriter, s3: S3Server, bucket: str
 ) -> None:

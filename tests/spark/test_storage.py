@@ -1,4 +1,7 @@
-"""The files of a target, by one contract: in a local folder, in a bucket of a real S3 API, and in Azure's storage."""
+"""The files of a target, by one contract: in a local folder, in a bucket of a real S3 API, and in Azure's storage.
+
+The buckets are nightly: their servers take minutes to build at their first use on a host.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tests.support.s3 import PASSWORD, S3Server
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
 
 
-@pytest.fixture(params=["local", "s3", nightly("azure")])
+@pytest.fixture(params=["local", nightly("s3"), nightly("azure")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
     """A target, and its options."""
     if request.param == "local":
@@ -350,11 +353,13 @@ def failure(storage: Storage) -> str:
     return texts.pop()
 
 
+@pytest.mark.nightly
 def test_a_bucket_that_does_not_exist(s3: S3Server) -> None:
     text = failure(open_storage("s3://no-such-bucket/x", s3.options()))
     assert text.startswith("the bucket does not exist -> create the bucket")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", [{"access_key_id": "nobody"}, {"secret_access_key": "env:HOME"}])
 def test_credentials_that_are_refused(s3: S3Server, bucket: str, wrong: dict[str, str]) -> None:
     assert failure(open_storage(bucket, s3.options(**wrong))).startswith(
@@ -362,6 +367,7 @@ def test_credentials_that_are_refused(s3: S3Server, bucket: str, wrong: dict[str
     )
 
 
+@pytest.mark.nightly
 def test_an_endpoint_without_tls_has_to_be_allowed(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +378,7 @@ def test_an_endpoint_without_tls_has_to_be_allowed(
     open_storage(bucket, options).put_new("a", b"")
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_away_and_returns(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +393,7 @@ def test_a_server_that_is_away_and_returns(
     assert storage.read("a") == b"1"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "action", nightly_except(["read", "put_new", "replace", "write", "paths", "delete"], "read", "replace")
 )
@@ -409,6 +417,7 @@ def test_a_short_outage_is_waited_for(s3: S3Server, bucket: str, action: str) ->
         starts.join()
 
 
+@pytest.mark.nightly
 def test_the_credentials_may_be_in_the_environment(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +433,7 @@ def test_the_credentials_may_be_in_the_environment(
     assert open_storage(bucket).read("a/b") == b"1"
 
 
+@pytest.mark.nightly
 def test_what_an_executor_is_sent_has_no_secret(s3: S3Server, bucket: str) -> None:
     storage = open_storage(bucket, s3.options())
     storage.put_new("a", b"1")

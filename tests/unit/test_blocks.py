@@ -27,7 +27,7 @@ SHELL = [block for block in BLOCKS if block.language == "sh"]
 IN_FILES = re.compile(r"/etc/cdcd/(?:secrets|tls)/[\w./-]+")
 RUN = ("cdcd --version", "cdcd config sample", "cdcd config schema", "cdcd config show --config cdcd.yaml")
 """Commands that need no server: the test runs them."""
-OF_OTHERS = {"curl", "docker", "helm", "kafka-configs", "pre-commit", "psql", ".", "until"}
+OF_OTHERS = {"curl", "docker", "helm", "kafka-configs", "pre-commit", "psql", "spark-submit", ".", "until"}
 """Other programs, whose lines are only parsed by a shell."""
 
 
@@ -125,6 +125,9 @@ def test_what_pip_installs_is_an_extra(words: list[str]) -> None:
 def test_a_module_has_the_options(words: list[str]) -> None:
     """The module is read, not imported, because Spark may not be installed."""
     path = ROOT / words[2].replace(".", "/")
+    command = (path / words[3]).with_suffix(".py") if path.is_dir() and len(words) > 3 else None
+    if command is not None and command.exists():  # a module is the command of its package
+        path = command.with_suffix("")
     source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
     assert [word for word in words[3:] if word.startswith("--") and f'"{word}"' not in source] == []
 

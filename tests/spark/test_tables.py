@@ -1,0 +1,111 @@
+"""`format("cdcd")` with the option table: typed columns at once, for a table, for several, in SQL, in a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark import decode
+from cdcd.spark.source import register
+from tests.spark.events import column
+from tests.spark.topics import TopicsWriter
+
+ITEMS = [column("id", "int", required=True), column("name", "string")]
+SALES = [column("id", "int", required=True), column("total", "long")]
+
+
+@pytest.fixture
+def topics_of_two(topics: TopicsWriter) -> TopicsWriter:
+    """Two tables, with two commits of both."""
+    items, sales = topics.table("items", ITEMS), topics.table("sales", SALES)
+    for number in (1, 2):
+        changes = topics.change(items, "c", number * 10, 0, after={"id": number, "name": f"item {number}"})
+        changes += topics.change(sales, "c", number * 10, 1, after={"id": number, "total": number * 100})
+        topics.commit(number * 10, changes)
+    return topics
+
+
+def read(spark: SparkSession, topics: TopicsWriter, **options: str) -> DataFrame:
+    register(spark)
+    return spark.read.format("cdcd").options(**topics.connection.options(), **options).load()
+
+
+def rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, frame.collect()), key=repr)
+
+
+def test_a_table_has_the_columns_and_rows_of_decode(spark: SparkSession, topics_of_two: TopicsWriter) -> None:
+    topic = f"{topics_of_two.prefix}.public.items"
+    found = read(spark, topics_of_two, table="public.items")
+    decoded = decode(read(spark, topics_of_two), topic=topic, connection=topics_of_two.connection)
+    assert found.schema == decoded.schema
+    assert rows(found) == rows(decoded)
+    assert rows(found.select("op", "after.*")) == [("c", 1, "item 1"), ("c", 2, "item 2")]
+
+
+def test_options_choose_what_is_decoded(spark: SparkSession, topics_of_two: TopicsWriter) -> None:
+    found = read(
+        spark, topics_of_two, table="public.items", columns="name", before="true", sourceFields="table"
+    )
+    assert found.select("after.*").columns == ["name"]
+    assert found.select("before.*").columns == ["name"]
+    assert rows(found.select("source.table")) == [("items",), ("items",)]
+
+
+def test_a_pattern_is_a_union_without_other_topics(spark: SparkSession, topics_of_two: TopicsWriter) -> None:
+    found = read(spark, topics_of_two, table="public.*")
+    assert found.select("after.*").columns == ["id", "name", "total"]
+    assert rows(found.select("after.*")) == [
+        (1, "item 1", None),
+        (1, None, 100),
+        (2, "item 2", None),
+        (2, None, 200),
+    ]
+    assert {topic for (topic,) in rows(read(spark, topics_of_two, table="*.sales").select("topic"))} == {
+        f"{topics_of_two.prefix}.public.sales"
+    }
+
+
+def test_a_table_without_a_topic_is_an_error_at_load(
+    spark: SparkSession, topics_of_two: TopicsWriter
+) -> None:
+    with pytest.raises(AnalysisException, match=r"the table has no topic.*did you mean public.items"):
+        read(spark, topics_of_two, table="public.itms")
+
+
+def test_a_view_of_sql(spark: SparkSession, topics_of_two: TopicsWriter) -> None:
+    register(spark)
+    options = {**topics_of_two.connection.options(), "table": "public.sales"}
+    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sales_changes USING cdcd OPTIONS ({given})")
+    assert rows(spark.sql("SELECT sum(after.total) FROM sales_changes WHERE op = 'c'")) == [(300,)]
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE sales_table USING cdcd OPTIONS ({given})")
+
+
+def test_a_stream_of_a_table(spark: SparkSession, topics: TopicsWriter, tmp_path: Path) -> None:
+    """Each start reads the changes that are new, also those of a newer schema."""
+    register(spark)
+    items, connection = topics.table("items", ITEMS), topics.connection.options()
+    for number in (1, 2):
+        row = {"id": number, "name": "an item"}
+        topics.commit(number * 10, topics.change(items, "c", number * 10, 0, after=row))
+    for expected in (2, 3):
+        frame = spark.readStream.format("cdcd").options(**connection, table="public.items").load()
+        query = (
+            frame.select("commit_lsn", "after.id")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+        found = spark.read.parquet(str(tmp_path / "out"))
+        assert rows(found) == [(10 * number, number) for number in range(1, expected + 1)]
+        items.alter([*ITEMS, column("more", "long")])
+        topics.commit(30, topics.change(items, "c", 30, 0, after={"id": 3, "name": "c", "more": 7}))
