@@ -28,6 +28,7 @@ ROW_BYTES = 40
 LONG = (pytest.mark.long, pytest.mark.timeout(1200))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rows", "transactions", "restarts"),
     [

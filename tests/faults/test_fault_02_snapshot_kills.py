@@ -48,6 +48,7 @@ def _configuration(chain: str, major: int) -> dict[str, Any]:
     return {**CONFIGURATION, "sink": {**CONFIGURATION["sink"], "delivery": delivery}}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("chain", "major", "rows"), CASES)
 def test_an_interrupted_snapshot_loses_and_repeats_nothing(

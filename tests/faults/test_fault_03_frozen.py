@@ -18,6 +18,7 @@ from tests.support.reader import Reader, assert_each_once
 from tests.support.waiting import eventually
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_on(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, reader: Reader
 ) -> None:

@@ -62,6 +62,7 @@ def test_in_the_snapshot(
         assert len(fold(events, lambda row: row["id"])) == 15000
 
 
+@pytest.mark.nightly
 def test_while_kafka_does_not_answer_under_load(
     kafka_door: Proxy, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

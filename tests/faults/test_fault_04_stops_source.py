@@ -48,6 +48,7 @@ def assert_rows(reader: Reader, daemon: Daemon, rows: int) -> None:
     assert sorted(event.value["after"]["id"] for event in events) == list(range(1, rows + 1))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "rows", [60_000, pytest.param(10_000_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )

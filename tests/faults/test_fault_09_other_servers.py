@@ -96,6 +96,7 @@ def test_a_server_promoted_before_its_copy_of_the_slot_is_usable_halts(
         equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
 
 
+@pytest.mark.nightly
 def test_a_standby_that_lacks_what_was_written_halts_and_goes_on_by_its_way(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -82,6 +82,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.nightly
 @WAYS
 def test_a_gap_is_accepted_and_marked(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, breaks: Break, code: str

@@ -143,7 +143,7 @@ MOMENTS = [before_prepare, prepared, twice, decided_while_away, received_and_not
     ],
     indirect=["place"],
 )
-@pytest.mark.parametrize("moment", nightly_except(MOMENTS, twice, received_and_not_written))
+@pytest.mark.parametrize("moment", nightly_except(MOMENTS, received_and_not_written))
 def test_a_kill_at_each_point_loses_and_repeats_nothing(
     moment: Callable[[Scene], None],
     place: tuple[PostgresServer, str],

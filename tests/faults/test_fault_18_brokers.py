@@ -102,6 +102,7 @@ def all_of_them(cluster: KafkaCluster, daemon: Daemon) -> None:
     cluster.start()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "strike",
@@ -145,7 +146,6 @@ def test_rows_flow_again(
         assert_all_there(Reader(cluster.bootstrap, registry.url).read(f"{daemon.name}.public.t"), rows)
 
 
-@pytest.mark.nightly
 @pytest.mark.own_broker
 def test_rows_flow_again_after_the_only_broker_was_killed(
     kafka: KafkaBroker, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.faults.access import Access, ByPassword, sink_by_token
 from tests.support.hints import hint_of
 from tests.support.issuer import Issuer
@@ -14,6 +16,7 @@ from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
 
+@pytest.mark.nightly
 def test_a_wrong_password_is_named_and_heals_with_the_file(by_password: ByPassword) -> None:
     access = by_password("mistaken", "the right one", written="canary")
     daemon = access.daemon.start()
@@ -64,6 +67,7 @@ def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPasswo
 TOKEN_LASTS_S = 2.0
 
 
+@pytest.mark.nightly
 def test_tokens_run_out_and_their_issuer_is_away_for_a_while(
     secured_kafka: SecuredKafka, entitled: Callable[[str, dict[str, object]], Access], tmp_path: Path
 ) -> None:

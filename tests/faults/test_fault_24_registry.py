@@ -250,6 +250,7 @@ def all_schemas(registry: SchemaRegistry, *subjects: str) -> dict[int, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_registry_that_was_restarted_empty_gets_nothing_under_an_id_in_use(
     artefacts: Cache,
     stack_folder: Path,

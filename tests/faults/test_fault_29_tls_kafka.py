@@ -23,6 +23,7 @@ def await_shown(secured: SecuredKafka, made: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_authority_certificate_and_key_are_changed_under_load(
     by_certificate: Access, authorities: Authorities
 ) -> None:

@@ -98,7 +98,7 @@ FAULTS = [
     nightly(lost_source),
     nightly(lost_kafka),
     crashed_source,
-    taken_over,
+    nightly(taken_over),
     nightly(paused),
     nightly(altered),
 ]

@@ -26,6 +26,7 @@ def servers(
     return Servers(postgres, kafka, own_registry, tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scale", ["0.002", nightly("tiny")])
 def test_a_backlog_is_drained_by_each_and_every_row_is_counted(
     servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: str

@@ -181,7 +181,6 @@ CRASHES = [
             for table in ("log", "orders")
             for crashes in CRASHES
         ],
-        "log-hold_reached then in_snapshot:2 then committed:4",
         "orders-blocking_recorded then slot_made",
     ),
 )

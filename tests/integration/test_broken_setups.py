@@ -134,7 +134,6 @@ AT_EACH_CHANGE = (
     "slot held by another tool",
     "another server than the position's",
     "progress topic with a retention",
-    "Kafka does not answer",
     "two tables in one topic by the template",
     "more replicas than brokers",
     "registry does not answer",

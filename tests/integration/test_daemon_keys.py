@@ -73,6 +73,7 @@ def read_whole(daemon: Daemon, reader: Reader) -> list[Event]:
     return reader.read(f"{daemon.name}.public.t")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "statements",
     [

@@ -216,6 +216,7 @@ def blockers(daemon: Daemon, kind: str) -> list[str]:
     return [f"{one['who']}: {one.get('doing', '')}" for one in found]
 
 
+@pytest.mark.nightly
 def test_a_kafka_that_says_nothing_is_named_and_so_is_the_back_pressure(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy
 ) -> None:

@@ -69,6 +69,7 @@ def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
     assert postgres.execute(SLOTS, daemon.slot) == []
 
 
+@pytest.mark.nightly
 def test_a_copy_of_the_file_that_names_another_server_drops_nothing_there(
     postgres: PostgresServer, database: str, pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

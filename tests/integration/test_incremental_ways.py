@@ -232,7 +232,6 @@ def ensure_started(daemon: Daemon, tables: tuple[str, ...]) -> None:
             ),
         ],
         "as text, few types",
-        "in binary",
     ),
 )
 def test_keys_of_each_type(

@@ -20,6 +20,7 @@ CHOSEN = (12, 14, 18)
 """12 does not stream, 14 does, 18 also in parallel."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("major", "steps"),
     [

@@ -109,6 +109,7 @@ def shell(
         made.daemon.wait()
 
 
+@pytest.mark.nightly
 def test_the_commands_of_the_pages_run(shell: Shell, postgres: PostgresServer) -> None:
     shell.run(block(START, "cdcd config sample"))
     shell.configure()

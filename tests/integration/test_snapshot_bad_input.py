@@ -117,6 +117,7 @@ def wait_until_only_the_locked_one_is_left(daemon: Daemon, pid: int) -> None:
     eventually(lambda: waits() == [[pid]], "the wait for the lock is shown")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("statement", "columns"),
     [
@@ -177,6 +178,7 @@ def test_a_right_that_is_revoked_meanwhile_halts_after_the_other_tables(
         assert [event.op for event in other].count("r") == len(other) == ROWS, "it is not copied again"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("of", ["ROLE", nightly("DATABASE")])
 def test_time_outs_of_the_role_or_the_database_do_not_end_the_copy(
     of: str, source: tuple[PostgresServer, str], role: str, new_daemon: NewDaemon, reader: Reader

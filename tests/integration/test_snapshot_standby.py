@@ -213,6 +213,7 @@ def test_a_daemon_that_is_killed_in_the_copy_continues_from_the_standby(
         assert daemon.events("snapshot_continues_while_streaming") == []
 
 
+@pytest.mark.nightly
 def test_a_table_of_which_a_part_is_copied_is_copied_again_and_not_continued_from_the_primary(
     pairs: Callable[[int], Pair], new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_killed_server_is_unavailable(pg_server: PostgresServers) -> Non
             assert not stream.send_status()
 
 
+@pytest.mark.nightly
 async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(
     pg_server: PostgresServers,
 ) -> None:

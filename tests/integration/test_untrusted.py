@@ -276,6 +276,7 @@ def refuse_with_what_was_sent(client: socket.socket) -> None:
         client.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
 
 
+@pytest.mark.nightly
 def test_a_broker_that_repeats_a_password_is_shown_clean(
     new_daemon: NewDaemon, postgres: PostgresServer, database: str
 ) -> None:

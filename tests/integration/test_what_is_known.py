@@ -396,6 +396,7 @@ def copying(server: PostgresServer, database: str) -> int:
     return int(rows[0][0])
 
 
+@pytest.mark.nightly
 def test_what_is_not_known_is_absent_and_the_lag_is_true(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_door: Proxy
 ) -> None:

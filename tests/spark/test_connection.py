@@ -94,7 +94,7 @@ def secured(secured_kafka: SecuredKafka, registry: SchemaRegistry, tmp_path: Pat
     made.topics.close()
 
 
-@pytest.mark.parametrize("how", ["password", "certificate", nightly("token")])
+@pytest.mark.parametrize("how", [nightly("password"), "certificate", nightly("token")])
 def test_the_daemons_configuration_is_the_only_option(
     how: str, secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -111,6 +111,7 @@ def test_the_daemons_configuration_is_the_only_option(
         assert sorted(row["id"] for row in decoded.select("after.id").collect()) == IDS
 
 
+@pytest.mark.nightly
 def test_the_mirror_needs_only_the_daemons_configuration(secured: Secured, target: Path) -> None:
     command = [sys.executable, "-m", "cdcd.spark.mirror", "--config", secured.configure()]
     command += ["--target", str(target), "--available-now"]

@@ -23,6 +23,7 @@ def _row(number: int, name: str | None = None, body: str | None = None) -> dict[
     return {"id": number, "name": name, "body": body}
 
 
+@pytest.mark.nightly
 def test_a_table_is_copied_while_it_changes(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
     """Updates and key changes of rows that come later, in three runs; the second repeats the first one's records."""
     items, others = topics.table("items", ITEMS), topics.table("others", ITEMS)
