@@ -50,7 +50,7 @@ ALONE = [
     "tests/faults/test_fault_36_late_requests.py",
     "tests/faults/test_oracle.py",
 ]
-"""The fault tests that use the oracle. `.ci/run` takes the list from here; `make test` runs these files, too."""
+"""The fault tests that use the oracle. `make test` leaves these files out, `make nightly` does not."""
 SNAPSHOT_KILLS = ["tests/faults/test_fault_02_snapshot_kills.py", "tests/spark/test_snapshot_kills.py"]
 """Completely only here: `make test` runs one of their cases."""
 

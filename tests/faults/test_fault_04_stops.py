@@ -39,6 +39,7 @@ def test_while_the_source_is_away(new_daemon: NewDaemon, postgres: PostgresServe
         assert daemon.stop(deadline_s=15) == 0
 
 
+@pytest.mark.nightly
 def test_in_the_snapshot(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

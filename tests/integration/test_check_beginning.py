@@ -198,6 +198,7 @@ def test_check_fails_on_another_server_than_the_position_is_of(
         assert halted_with(daemon) == "CDCD-SOURCE-IDENTITY"
 
 
+@pytest.mark.nightly
 def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_alone(
     postgres: PostgresServer,
     database: str,
@@ -232,6 +233,7 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
     assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("times", [2, nightly(5)])
 def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, times: int

@@ -76,6 +76,7 @@ class Cut:
         return is_at
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("how", "number"),
     nightly_except(

@@ -233,6 +233,7 @@ def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     assert_same_rows(server, dbname, events)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sessions", [nightly("one"), "stopped", nightly("killed twice"), nightly("decided while it is stopped")]
 )

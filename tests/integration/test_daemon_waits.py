@@ -188,6 +188,7 @@ def test_while_a_published_table_is_locked_the_publications_are_not_compared_and
     over(daemon, "lock")
 
 
+@pytest.mark.nightly
 def test_who_holds_the_slot_is_named(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> None:
     """Another client streams from the slot (F18)."""
     daemon = new_daemon(postgres, database)

@@ -24,6 +24,7 @@ from tests.support.witness import Witness, assert_same_changes, changes_of
 SEED, ROWS, SECONDS = 5, 1500, 8.0
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("in_flight", [20_000, nightly(100_000)])
 def test_every_change_of_every_transaction_is_read_once_across_a_kill(

@@ -62,6 +62,7 @@ def both_rows(topics: Topics, cases: list[Case]) -> Iterator[tuple[Case, str, Ch
             yield case, table, first, second
 
 
+@pytest.mark.nightly
 def test_rows_before_and_after_a_change_are_read_by_those_who_come_later(
     postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import psycopg2
+import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
@@ -44,6 +45,7 @@ def folded(events: list[Event]) -> dict[Any, dict[str, Any]]:
     return rows
 
 
+@pytest.mark.nightly
 def test_a_flat_table_beside_an_enveloped_one(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

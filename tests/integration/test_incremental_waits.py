@@ -154,6 +154,7 @@ def test_rows_to_read_again_that_are_larger_than_a_chunk(
         assert_rows(postgres, database, daemon, reader, "t")
 
 
+@pytest.mark.nightly
 def test_the_connection_of_the_chunks_is_ended_again_and_again(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

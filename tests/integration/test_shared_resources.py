@@ -244,6 +244,7 @@ def test_a_topic_shared_by_configuration_is_written_by_both_daemons(
     assert f"another slot writes to {topic}" in checked.stdout
 
 
+@pytest.mark.nightly
 def test_an_interrupted_start_does_not_drop_a_slot_created_later_by_another_daemon(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

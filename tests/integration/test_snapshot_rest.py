@@ -182,6 +182,7 @@ def test_a_cut_connection_of_the_exported_snapshot_does_not_begin_anew(
         assert len(daemon.events("snapshot_completed")) == 1
 
 
+@pytest.mark.nightly
 def test_a_slot_that_was_replaced_begins_anew(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:

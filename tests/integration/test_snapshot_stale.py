@@ -87,6 +87,7 @@ ALWAYS_ANOTHER = """
 """
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_never_left_alone_halts_and_arrives_whole_once_it_is(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_standby_that_is_behind_is_waited_for(
         assert daemon.events("wait_ended")
 
 
+@pytest.mark.nightly
 def test_a_recovery_conflict_is_tried_again_without_the_complete_tables(
     pairs: Callable[[int], Pair], new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -81,6 +81,7 @@ def test_other_slots_have_other_locks(locks: Locks) -> None:
         lock.release()
 
 
+@pytest.mark.nightly
 def test_a_lock_is_held_for_longer_than_the_servers_time_out(locks: Locks) -> None:
     """The owner sends a message in time, so a working owner keeps the lock. Three seconds suffice on a
     busy machine.
