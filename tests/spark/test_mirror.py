@@ -18,7 +18,6 @@ from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
-from tests.support.nightly import nightly
 
 ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
 
@@ -85,7 +84,8 @@ def test_unchanged_columns_keep_their_value(spark: SparkSession, topics: TopicsW
     ]
 
 
-@pytest.mark.parametrize("in_one_batch", [True, nightly(False)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("in_one_batch", [True, False])
 def test_a_row_keeps_its_values_under_a_new_key(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_one_batch: bool
 ) -> None:
@@ -108,7 +108,8 @@ def test_a_row_keeps_its_values_under_a_new_key(
     assert rows_of(opened, items) == [_row(n + 100, "moved", f"long {n}") for n in numbers]
 
 
-@pytest.mark.parametrize("again", [(), nightly((30,))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("again", [(), (30,)])
 def test_truncate_empties_all_buckets(
     spark: SparkSession, topics: TopicsWriter, target: Path, again: tuple[int, ...]
 ) -> None:
@@ -194,6 +195,7 @@ def test_what_is_not_committed_is_never_seen(spark: SparkSession, topics: Topics
     assert rows_of(opened, items) == [_row(1, "s"), _row(2, "t")]
 
 
+@pytest.mark.nightly
 def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
     items = topics.table("items", ITEMS)
     log = topics.table("log", [column("n", "int")], key=())

@@ -36,6 +36,7 @@ def read(bootstrap: str, wanted: list[Range]) -> list[object]:
     return rows_of(read_ranges(bootstrap, {}, wanted))  # type: ignore[return-value]
 
 
+@IN_USE
 def test_committed_records_without_aborted_ones(implementation: str, kafka: KafkaBroker) -> None:
     """The last transaction is aborted, so that each range ends behind a marker and has no record before it."""
     topic = Topic(kafka.bootstrap)
@@ -46,6 +47,7 @@ def test_committed_records_without_aborted_ones(implementation: str, kafka: Kafk
     assert by_place(read(kafka.bootstrap, topic.ranges())) == by_place(topic.written)
 
 
+@IN_USE
 def test_any_part_of_the_partitions(implementation: str, kafka: KafkaBroker) -> None:
     """A range's start or end may be a record, a marker, an aborted record or within none of them."""
     topic = Topic(kafka.bootstrap, partitions=2)
