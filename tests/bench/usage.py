@@ -84,6 +84,11 @@ def cpu_of(pid: int) -> Cpu | None:
     return parse_stat(text)[1] if text else None
 
 
+def descendants_of(pid: int) -> Cpu:
+    """Return the CPU used so far by all processes below one, also ended ones."""
+    return sum((with_ended_children_of(child) + descendants_of(child) for child in children_of(pid)), Cpu())
+
+
 def family_of(pid: int) -> Cpu:
     """Return the CPU used so far by a process and its children, also ended ones.
 

@@ -9,11 +9,9 @@ writes the same 13 columns into a noop sink.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,24 +22,13 @@ from cdcd.columnar.fallback import HEADER_BYTES
 from cdcd.spark import decode
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.source import register
-
-TICKS = os.sysconf("SC_CLK_TCK")
+from tests.bench.spark.peer import cost_s, peer_session
 
 
 def main(text: str) -> None:
     """Print the costs."""
     given = json.loads(text)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", ",".join(given["jars"]))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    spark = peer_session(2, given["jars"])
     register(spark)
     ways = {
         "cdcd, a table": lambda: by_table(spark, given),
@@ -91,26 +78,9 @@ def by_spark(spark: SparkSession, given: dict[str, Any]) -> DataFrame:
 
 def measured(way: Callable[[], DataFrame]) -> tuple[float, float]:
     """Run a way; return its seconds and CPU seconds."""
-    before_s, begun_s = cpu_s(), time.monotonic()
-    way().write.format("noop").mode("overwrite").save()
-    return time.monotonic() - begun_s, cpu_s() - before_s
-
-
-def cpu_s() -> float:
-    """Return the CPU seconds of this process's descendants so far, also of those that have ended."""
-    parents, ticks = {}, {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                fields = (folder / "stat").read_text().rsplit(") ", 1)[1].split()
-            except OSError:
-                continue
-            parents[int(folder.name)] = int(fields[1])
-            ticks[int(folder.name)] = sum(int(field) for field in fields[11:15])
-    own = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in own and pid not in own}:
-        own |= more
-    return sum(ticks[pid] for pid in own - {os.getpid()}) / TICKS
+    begun_s = time.monotonic()
+    cpu_seconds = cost_s(way)
+    return time.monotonic() - begun_s, cpu_seconds
 
 
 if __name__ == "__main__":
