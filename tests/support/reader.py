@@ -19,6 +19,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro import parse_schema, schemaless_reader
 
 DEADLINE_S = 120.0
+MARKERS_S = 5.0
+"""How long a read waits for the markers of transactions that were open when it reached the end of a partition.
+
+Kafka answers a commit before it has written the markers, so a commit that was reported may be readable only later.
+"""
 Sequence = tuple[int, int, int]
 BEGINNING = (0, 0, 0)
 
@@ -87,15 +92,17 @@ class Reader:
 
     def each(self, *topics: str) -> Iterator[Event]:
         """Yield all records committed to these topics so far."""
-        return self._from({}, topics)
+        return self._from({}, topics, MARKERS_S)
 
-    def _from(self, positions: dict[tuple[str, int], int], topics: Iterable[str]) -> Iterator[Event]:
+    def _from(
+        self, positions: dict[tuple[str, int], int], topics: Iterable[str], markers_s: float = 0
+    ) -> Iterator[Event]:
         """Yield the records from these offsets on, of other partitions all; advance the offsets to the ends."""
         consumer = self._consumer()
         try:
             partitions = self._partitions(consumer, topics)
             consumer.assign([TopicPartition(*one, positions.get(one, 0)) for one in partitions])
-            yield from self._drain(consumer, set(partitions), positions)
+            yield from self._drain(consumer, set(partitions), positions, markers_s)
         finally:
             consumer.close()
 
@@ -138,11 +145,19 @@ class Reader:
         return [(name, number) for name in topics if name in metadata for number in metadata[name].partitions]
 
     def _drain(
-        self, consumer: Consumer, waiting: set[tuple[str, int]], positions: dict[tuple[str, int], int]
+        self,
+        consumer: Consumer,
+        waiting: set[tuple[str, int]],
+        positions: dict[tuple[str, int], int],
+        markers_s: float,
     ) -> Iterator[Event]:
         end_s = time.monotonic() + DEADLINE_S
+        high_watermarks: dict[tuple[str, int], int] = {}
+        last_stable_s: float | None = None  # since when only open transactions are waited for
         while waiting:
-            message = consumer.poll(1)
+            message = consumer.poll(0.1 if last_stable_s else 1)
+            if last_stable_s is not None and time.monotonic() - last_stable_s > markers_s:
+                waiting.clear()  # the transactions remain open; a message that was polled now is yielded
             if message is None:
                 assert time.monotonic() < end_s, f"the end of {waiting} was not reached"
                 continue
@@ -150,8 +165,12 @@ class Reader:
             partition = (message.topic(), message.partition())
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
-                waiting.discard(partition)
                 positions[partition] = message.offset()
+                _, high = consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+                if message.offset() >= high_watermarks.setdefault(partition, high if markers_s else 0):
+                    waiting.discard(partition)
+                if last_stable_s is None and waiting.issubset(high_watermarks):
+                    last_stable_s = time.monotonic()
                 continue
             # Also after its end was reached: it may grow until the ends of the others are.
             positions[partition] = message.offset() + 1
