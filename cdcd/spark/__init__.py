@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cdcd.spark.decoding import decode
     from cdcd.spark.jvm import offsets, packages
+    from cdcd.spark.source import register
 
-__all__ = ["decode", "offsets", "packages"]
+__all__ = ["decode", "offsets", "packages", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from cdcd.spark.decoding import decode
 
         return decode
+    if name == "register":
+        from cdcd.spark.source import register
+
+        return register
     if name in ("offsets", "packages"):
         from cdcd.spark import jvm
 

@@ -11,10 +11,18 @@ from setuptools import find_packages
 
 ROOT = Path(__file__).parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-FILES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted((ROOT / "cdcd").rglob("*.py"))
-}
+FIND = SETUPTOOLS["packages"]["find"]
+TOP_LEVELS = [ROOT / one for one in reversed(FIND["where"])]
+"""The folders whose packages are at the top level of the wheel, inner ones first."""
+
+
+def module_of(path: Path) -> str:
+    """Return the name under which a file of the wheel is imported."""
+    top = next(one for one in TOP_LEVELS if path.is_relative_to(one))
+    return ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module_of(path): path for path in sorted((ROOT / "cdcd").rglob("*.py"))}
 STARTED = {
     "cdcd.__main__": "python -m cdcd",
     "cdcd.cli": "the command cdcd",
@@ -22,6 +30,7 @@ STARTED = {
     "cdcd.spark.__main__": "python -m cdcd.spark",
     "cdcd.spark.decoding": "readers import it",
     "cdcd.spark.mirror": "readers import it; python -m cdcd.spark.mirror",
+    "pyspark_cdcd": "Spark imports it",
 }
 
 
@@ -55,9 +64,13 @@ def test_what_users_start_is_there(module: str) -> None:
 
 
 def test_the_wheel_has_all_packages_of_cdcd_and_no_other() -> None:
-    packages = find_packages(str(ROOT), **SETUPTOOLS["packages"]["find"])
-    folders = {path.parent.relative_to(ROOT) for path in FILES.values()}
-    assert {Path(*package.split(".")) for package in packages} == folders
+    chosen = {name: FIND[name] for name in ("include", "exclude")}
+    folders = {
+        top.joinpath(*package.split("."))
+        for top in TOP_LEVELS
+        for package in find_packages(str(top), **chosen)
+    }
+    assert folders == {path.parent for path in FILES.values()}
 
 
 def test_the_wheel_has_the_files_that_are_named_and_no_other() -> None:
