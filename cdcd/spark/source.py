@@ -32,7 +32,9 @@ from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import LOADING, Offsets, loading_of, normal
 from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
+from cdcd.spark.pieces import pieces
 from cdcd.spark.ranges import read_ranges
+from cdcd.spark.record_sizes import RecordSizes
 from cdcd.spark.schemas import access_of
 from cdcd.spark.source_options import SourceOptions, parse_options
 from cdcd.spark.table_options import TableOptions, topics_of
@@ -48,15 +50,10 @@ class RangesPartition(InputPartition):  # type: ignore[misc]
         super().__init__(tuple(ranges))
 
 
-def _shares(ranges: Sequence[Range], readers: int) -> list[RangesPartition]:
-    """Distribute the ranges to at most `readers` tasks, the longest first, so that the tasks end together."""
-    shares: list[list[Range]] = [[] for _ in range(max(1, min(readers, len(ranges))))]
-    sizes = [0] * len(shares)
-    for part in sorted(ranges, key=lambda one: one.start - one.end):
-        smallest = sizes.index(min(sizes))
-        shares[smallest].append(part)
-        sizes[smallest] += part.end - part.start
-    return [RangesPartition(share) for share in shares if share]
+def _tasks(ranges: Sequence[Range], options: SourceOptions, sizes: RecordSizes) -> list[RangesPartition]:
+    """Return the tasks of one batch, of about equal bytes."""
+    known = sizes.of(ranges) if options.readers > 1 else {}
+    return [RangesPartition(share) for share in pieces(ranges, known, options.readers)]
 
 
 def _marked(marks: Sequence[Range]) -> pa.RecordBatch:
@@ -80,6 +77,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._options = options
         self._decoding = decoding
         self._commits: Commits | None = None
+        self._sizes = RecordSizes(options.connection)
         self._fixed = False
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
@@ -110,9 +108,9 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
-        shares = _shares(self._driver().ranges(start, end), self._options.readers)
+        tasks = _tasks(self._driver().ranges(start, end), self._options, self._sizes)
         marks = [Range(LOADING + topic, 0, 0, 1) for topic in sorted(loading_of(end))]
-        return [*shares, RangesPartition(marks)] if marks else shares
+        return [*tasks, RangesPartition(marks)] if marks else tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""
@@ -147,9 +145,10 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         """
         commits = Commits(self._options)
         try:
-            return _shares(commits.ranges(*commits.batch()), self._options.readers)
+            ranges = commits.ranges(*commits.batch())
         finally:
             commits.close()
+        return _tasks(ranges, self._options, RecordSizes(self._options.connection))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges; no task has none when there is nothing to read."""

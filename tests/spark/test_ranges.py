@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -21,6 +22,7 @@ from cdcd.spark.kafka import Range
 from cdcd.spark.ranges import read_ranges
 from tests.spark.ranges import (
     IN_USE,
+    Row,
     Topic,
     by_place,
     plain_producer,
@@ -28,7 +30,7 @@ from tests.spark.ranges import (
     records,
     rows_of,
 )
-from tests.support.topics import new_name
+from tests.support.topics import new_name, transactional_producer
 from tests.support.waiting import eventually
 
 
@@ -62,6 +64,52 @@ def test_any_part_of_the_partitions(implementation: str, kafka: KafkaBroker) -> 
                 for part in whole
             ]
             assert by_place(read(kafka.bootstrap, wanted)) == by_place(topic.between(wanted)), wanted
+
+
+@IN_USE
+def test_a_partition_may_be_divided_inside_any_transaction(implementation: str, kafka: KafkaBroker) -> None:
+    """The records of two writers alternate, first both aborted, then one of them. The partitions are equal, and each
+    is divided at another offset, so that a reader ends and another one starts at each offset.
+    """
+    end = 2 * (2 * ALTERNATIONS * 2 + 2)  # twice: the records of two writers, and their markers
+    topic = Topic(kafka.bootstrap, partitions=end + 1)
+    other = transactional_producer(kafka.bootstrap, new_name("aborted"))
+    _alternate(topic, other)
+    topic.producer.abort_transaction(60)
+    other.abort_transaction(60)
+    rows = _alternate(topic, other)
+    other.abort_transaction(60)
+    topic.producer.commit_transaction(60)
+    topic.written += rows
+    eventually(lambda: {part.end for part in topic.ranges()} == {end}, "the markers")
+    whole = topic.ranges()
+    for parts in (
+        [replace(part, end=at) for at, part in enumerate(whole)],
+        [replace(part, start=at) for at, part in enumerate(whole)],
+    ):
+        assert by_place(read(kafka.bootstrap, parts)) == by_place(topic.between(parts))
+
+
+ALTERNATIONS = 4
+
+
+def _alternate(topic: Topic, other: Producer) -> list[Row]:
+    """Begin a transaction of both, write two records at a time into each partition; return the topic's own."""
+    rows: list[Row] = []
+
+    def delivered(error: object, message: Message) -> None:
+        assert error is None, error
+        if message.key() == b"own":
+            rows.append(Row(message.topic(), message.partition(), message.offset(), b"own", message.value()))
+
+    for producer in (topic.producer, other):
+        producer.begin_transaction()
+    for producer, key in [(topic.producer, b"own"), (other, b"other")] * ALTERNATIONS:
+        for number in range(2 * topic.partitions):
+            value = bytes(number)
+            producer.produce(topic.name, value, key, number % topic.partitions, on_delivery=delivered)
+        assert producer.flush(60) == 0
+    return rows
 
 
 def test_null_and_empty_keys_and_values_and_headers(implementation: str, kafka: KafkaBroker) -> None:
