@@ -148,7 +148,7 @@ class World:
         if self.mirror is None:
             self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", self.kafka.bootstrap]
+        command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", self.kafka.bootstrap]
         command += ["--prefix", NAME, "--target", str(self.mirror_folder)]
         command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]

@@ -14,26 +14,20 @@ of a loading table are in files of their own; a batch at whose end the table is 
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError, StorageConflict
+from cdcd.errors import ConfigError, StorageConflict
 from cdcd.lsn import format_lsn
 from cdcd.spark.connection import Connection, SchemaAccess
-from cdcd.spark.connection_options import connection_from
 from cdcd.spark.cuts import LOADING, Offsets, merge, with_loading
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import (
@@ -45,17 +39,15 @@ from cdcd.spark.manifest import (
     take_over,
     write_manifest,
 )
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_MAX_ROWS
 from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
-from cdcd.spark.session import run_to_end, submitted_or_local
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
-DEFAULT_BUCKETS = 4
-DEFAULT_MAX_ROWS = 200_000
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -284,101 +276,3 @@ def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets,
             look = looks[one["topic"]]
             looks[one["topic"]] = replace(look, keyless_values=(*look.keyless_values, bytes(one["value"])))
     return offsets, list(looks.values())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the mirror until SIGTERM or SIGINT; with --available-now until it is up to date."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    failure: Exception | None
-    try:
-        connection = connection_from(_connection_options(options))
-        access_of(connection)  # a missing registry is reported before Spark starts
-        failure = _run(options, connection, stopping)
-    except CdcdError as error:
-        failure = error
-    if failure is not None:
-        log.error("the mirror stopped: %s", failure)
-        return EXIT_FAILURE
-    return EXIT_OK
-
-
-def _run(options: argparse.Namespace, connection: Connection, stopping: threading.Event) -> Exception | None:
-    spark = submitted_or_local("cdcd mirror", options.cores, options.memory)
-    try:
-        start = partial(
-            mirror,
-            spark,
-            connection,
-            options.target,
-            target_options=_pairs(options.target_option),
-            trigger="available_now" if options.available_now else f"{options.trigger_ms} milliseconds",
-            buckets=options.buckets,
-            max_rows=options.max_rows,
-            accept_gaps=options.accept_gaps,
-        )
-        return run_to_end(start, stopping)
-    finally:
-        spark.stop()
-
-
-def _connection_options(options: argparse.Namespace) -> dict[str, str]:
-    named = {name: getattr(options, name) for name in ("config", "brokers", "prefix", "registry")}
-    return {name: value for name, value in named.items() if value is not None} | _pairs(options.option)
-
-
-def _pairs(options: Sequence[str]) -> dict[str, str]:
-    return dict(one.partition("=")[::2] for one in options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cdcd.spark mirror", description="Mirror a database.")
-    parser.add_argument(
-        "--config", metavar="FILE", help="cdcd's own configuration, which the others override"
-    )
-    parser.add_argument("--brokers", help="Kafka's bootstrap servers")
-    parser.add_argument("--prefix", help="the topic prefix, `name` in cdcd's configuration")
-    schemas = parser.add_mutually_exclusive_group()
-    schemas.add_argument(
-        "--registry",
-        metavar="URL",
-        help="the schema registry's Confluent API, or several URLs with commas; none: read the schemas from Kafka",
-    )
-    schemas.add_argument(
-        "--schemas",
-        metavar="URL",
-        dest="registry",
-        help="without a registry: cdcd's admin port, which serves the same API",
-    )
-    parser.add_argument(
-        "--option",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an option of the connection, as kafka.security.protocol=SASL_SSL; may be repeated",
-    )
-    parser.add_argument("--target", required=True, help="the mirror's folder, or its URI in a bucket")
-    parser.add_argument(
-        "--target-option",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an option of the bucket's storage, as endpoint=https://s3.example.com; may be repeated",
-    )
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--trigger-ms", type=int, default=2000, help="time between batches")
-    when.add_argument("--available-now", action="store_true", help="stop at the newest commit at the start")
-    parser.add_argument("--buckets", type=int, default=DEFAULT_BUCKETS, help="hash buckets of a new target")
-    parser.add_argument("--max-rows", type=int, default=DEFAULT_MAX_ROWS, help="maximum rows of a batch")
-    parser.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
-    parser.add_argument("--cores", default="2", help="cores of a local Spark; a cluster has its own")
-    parser.add_argument("--memory", default="1g", help="memory of a local Spark")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
-"""Generate the page of all commands from the command-line parser.
+"""Generate the page of all commands from the command-line parsers.
 
-In: the parser.  Out: Markdown, the same from every version of Python.
+In: the parsers.  Out: Markdown, the same from every version of Python.
 Must not: add text that the help of a command does not have.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from cdcd.cli import _parser
 from cdcd.demo.options import parser as demo_parser
+from cdcd.spark.commands.arguments import parser as spark_parser
 
 INTRODUCTION = """\
 # Commands
@@ -25,7 +26,7 @@ _NOT_HERE = {"help"}
 
 def commands_page() -> str:
     """Return the page of all commands."""
-    return "\n".join([INTRODUCTION, *_sections(_parser(), "")])
+    return "\n".join([INTRODUCTION, *_sections(_parser(), ""), *_sections(spark_parser(), "")])
 
 
 def _sections(parser: argparse.ArgumentParser, what: str) -> Iterator[str]:

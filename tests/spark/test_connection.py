@@ -113,7 +113,7 @@ def test_the_daemons_configuration_is_the_only_option(
 
 @pytest.mark.nightly
 def test_the_mirror_needs_only_the_daemons_configuration(secured: Secured, target: Path) -> None:
-    command = [sys.executable, "-m", "cdcd.spark.mirror", "--config", secured.configure()]
+    command = [sys.executable, "-m", "cdcd.spark", "mirror", "--config", secured.configure()]
     command += ["--target", str(target), "--available-now"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,7 +54,7 @@ class MirrorProcess:
     def __init__(self, folder: Path, daemon: Daemon, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
         self.tables = Mirror(folder / "mirror", daemon.name)
         self._log = folder / "mirror.log"
-        command = [sys.executable, "-m", "cdcd.spark.mirror", "--brokers", kafka.bootstrap]
+        command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", kafka.bootstrap]
         command += ["--prefix", daemon.name, "--target", str(folder / "mirror"), "--trigger-ms", "1000"]
         command += ["--registry", registry.url]
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

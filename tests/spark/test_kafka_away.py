@@ -13,7 +13,8 @@ import pytest
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import EXIT_FAILURE, SinkUnavailable
 from cdcd.spark import client_log, kafka
-from cdcd.spark import mirror as mirroring
+from cdcd.spark.__main__ import main
+from cdcd.spark.commands import running
 from cdcd.spark.kafka import Cluster, ProgressReader, Range
 from cdcd.spark.ranges import read_ranges
 from tests.support.nightly import nightly
@@ -106,11 +107,11 @@ def test_a_mirror_that_cannot_begin_says_why_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(mirroring, "submitted_or_local", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(running, "submitted_or_local", lambda *_, **__: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     words = ["--brokers", f"127.0.0.1:{free_port()}", "--prefix", "shop", "--registry", "http://127.0.0.1:1"]
     with caplog.at_level(logging.INFO):
-        assert mirroring.main([*words, "--target", str(tmp_path / "mirror")]) == EXIT_FAILURE
-    (stopped,) = [one.getMessage() for one in caplog.records if one.name == "cdcd.spark.mirror"]
+        assert main(["mirror", *words, "--target", str(tmp_path / "mirror")]) == EXIT_FAILURE
+    (stopped,) = [one.getMessage() for one in caplog.records if one.name == "cdcd.spark"]
     assert stopped.startswith("the mirror stopped: CDCD-SINK-UNAVAILABLE: ")
     assert "\n" not in stopped

@@ -65,7 +65,7 @@ def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_
 ) -> None:
     items = topics.table("items", ITEMS)
     topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1, "body": "a"}))
-    command = [sys.executable, "-m", "cdcd.spark.mirror", "--target", bucket, "--trigger-ms", "200"]
+    command = [sys.executable, "-m", "cdcd.spark", "mirror", "--target", bucket, "--trigger-ms", "200"]
     command += ["--brokers", topics.bootstrap, "--prefix", topics.prefix, "--registry", topics.registry_url]
     command += [f"--target-option={name}={value}" for name, value in s3.options().items()]
     storage = open_storage(bucket, s3.options())

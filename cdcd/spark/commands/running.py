@@ -1,0 +1,66 @@
+"""Run a command's query to its end, in the session of spark-submit or in a local one.
+
+In: the parsed arguments, a function that starts the query.  Out: an exit status.
+Invariant: SIGTERM and SIGINT end the query after its batch; an error is one line of the log.
+Must not: change the resources of a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
+from cdcd.spark.session import run_to_end, submitted_or_local
+
+log = logging.getLogger("cdcd.spark")
+
+
+def log_to(stream: TextIO) -> None:
+    """Write the log to a stream, without py4j's lines."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=stream)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def run_query(
+    what: str, options: argparse.Namespace, prepared: Callable[[], Callable[[SparkSession], StreamingQuery]]
+) -> int:
+    """Run a streaming query until it ends, or SIGTERM or SIGINT.
+
+    `prepared` is called before Spark starts, and raises what is wrong with the arguments; it returns what starts the
+    query.
+    """
+    log_to(sys.stdout)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    failure: Exception | None
+    try:
+        failure = _run(what, options, prepared(), stopping)
+    except CdcdError as error:
+        failure = error
+    if failure is not None:
+        log.error("the %s stopped: %s", what, failure)
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+def _run(
+    what: str,
+    options: argparse.Namespace,
+    start: Callable[[SparkSession], StreamingQuery],
+    stopping: threading.Event,
+) -> Exception | None:
+    spark = submitted_or_local(f"cdcd {what}", options.cores, options.memory)
+    try:
+        return run_to_end(lambda: start(spark), stopping)
+    finally:
+        spark.stop()
