@@ -9,7 +9,7 @@ Invariant: nothing here imports what runs a daemon. Both sides share the wire fo
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`, `commits`,
 `schemas`, `manifest`.  Spark: `source`, `decoding`, `tasks`, `mirror`. `reading` opens a mirror, `session` a local
-Spark, `jvm` serves Spark's own Kafka source.
+Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations

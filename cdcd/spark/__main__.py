@@ -12,7 +12,7 @@ from importlib import import_module
 
 from cdcd.spark.commands.arguments import parse
 
-COMMANDS = {"mirror": "cdcd.spark.commands.mirror"}
+COMMANDS = {"read": "cdcd.spark.commands.read", "mirror": "cdcd.spark.commands.mirror"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

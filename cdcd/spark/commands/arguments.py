@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_MAX_ROWS
+from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
+FORMATS = ("parquet", "json", "orc", "delta")
+DEFAULT_SHOWN = 20
+DEFAULT_TRIGGER_MS = 2000
+_ENDS = (
+    "latest, snapshot_end, an LSN as 16/B374D848, a time in ISO 8601 with its zone, milliseconds since 1970, or "
+    "Kafka's offsets as JSON"
+)
+_POSITIONS = f"earliest, {_ENDS}"
 _NAMED = ("config", "brokers", "prefix", "registry")
 
 
@@ -22,19 +33,83 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM, description="Read the topics of cdcd with Spark, locally or on a cluster."
     )
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_read(commands)
     _add_mirror(commands)
     return whole
 
 
 def connection_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the connection, and the others that `--option` has."""
+    """Return the options of the connection, and all others that `--option` has."""
     named = {name: getattr(options, name) for name in _NAMED}
     return {name: value for name, value in named.items() if value is not None} | dict(options.option)
 
 
 def trigger_of(options: argparse.Namespace) -> str:
     """Return the trigger of a query, as `cdcd.spark.mirror.mirror` takes it."""
-    return "available_now" if options.available_now else f"{options.trigger_ms} milliseconds"
+    if options.available_now:
+        return "available_now"
+    return f"{options.trigger_ms or DEFAULT_TRIGGER_MS} milliseconds"
+
+
+def _add_read(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "read",
+        help="show the changes of tables, or append them to files",
+        description="Read the changes of tables as typed columns: show the first ones as lines of JSON, or append "
+        "all of them to files, each exactly once, until SIGTERM or SIGINT.",
+    )
+    _add_connection(command, "data source", "kafka.security.protocol=SASL_SSL or special=string")
+    command.add_argument(
+        "--table",
+        metavar="NAMES",
+        required=True,
+        help="tables as SCHEMA.TABLE, with commas, or patterns such as 'public.*'",
+    )
+    command.add_argument("--columns", metavar="NAMES", help="columns of the rows, with commas; default: all")
+    command.add_argument("--before", action="store_true", help="also read the old rows")
+    command.add_argument(
+        "--starting",
+        metavar="POSITION",
+        type=partial(_position, "starting"),
+        help=f"the start without a checkpoint, earliest by default: {_POSITIONS}",
+    )
+    command.add_argument(
+        "--ending",
+        metavar="POSITION",
+        type=partial(_position, "ending"),
+        help="with --show: the end, the newest commit by default",
+    )
+    output = command.add_mutually_exclusive_group()
+    output.add_argument(
+        "--show",
+        type=_number,
+        metavar="N",
+        help=f"print the first N changes in the order of the commits, {DEFAULT_SHOWN} by default",
+    )
+    output.add_argument("--output", metavar="URI", help="append the changes to files in this folder")
+    command.add_argument(
+        "--format",
+        choices=FORMATS,
+        help=f"format of the output, {FORMATS[0]} by default; delta needs its package in Spark",
+    )
+    command.add_argument("--checkpoint", metavar="URI", help="folder of the position of the output")
+    _add_trigger(command)
+    _add_spark(command)
+
+
+def misuse(options: argparse.Namespace) -> str | None:
+    """Return what is wrong with the combination of the arguments of `read`, None if nothing is."""
+    if options.output is None:
+        given = {
+            name: getattr(options, name) for name in ("format", "checkpoint", "available_now", "trigger_ms")
+        }
+        wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+        return f"{wrong[0]} needs --output" if wrong else None
+    if options.checkpoint is None:
+        return "--output needs --checkpoint, which has the position, so that each change is written once"
+    if options.ending is not None:
+        return "--ending is for --show: an output has no end; --available-now stops it at the newest commit"
+    return None
 
 
 def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,7 +134,11 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 # --- arguments of several commands -----------------------------------------------------------------------------
 
 
-def _add_connection(command: argparse.ArgumentParser) -> None:
+def _add_connection(
+    command: argparse.ArgumentParser,
+    of: str = "connection",
+    example: str = "kafka.security.protocol=SASL_SSL",
+) -> None:
     command.add_argument(
         "--config", metavar="FILE", help="cdcd's own configuration, which the other arguments override"
     )
@@ -83,7 +162,7 @@ def _add_connection(command: argparse.ArgumentParser) -> None:
         type=_pair,
         action="append",
         default=[],
-        help="an option of the connection, as kafka.security.protocol=SASL_SSL; may be repeated",
+        help=f"an option of the {of}, as {example}; may be repeated",
     )
 
 
@@ -104,7 +183,10 @@ def _add_target(command: argparse.ArgumentParser) -> None:
 def _add_trigger(command: argparse.ArgumentParser) -> None:
     when = command.add_mutually_exclusive_group()
     when.add_argument(
-        "--trigger-ms", type=_number, default=2000, metavar="MS", help="time between batches, 2000 by default"
+        "--trigger-ms",
+        type=_number,
+        metavar="MS",
+        help=f"time between batches, {DEFAULT_TRIGGER_MS} by default",
     )
     when.add_argument("--available-now", action="store_true", help="stop at the newest commit at the start")
 
@@ -132,6 +214,19 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _position(side: str, text: str) -> tuple[str, str]:
+    """Return the data source's option of a position, and its value."""
+    for option in (one for one in POSITION_OPTIONS if one.startswith(side)):
+        with suppress(ValueError):
+            position_of({option.lower(): text}, side)
+            return option, text
+    raise argparse.ArgumentTypeError(f"has to be {_POSITIONS if side == 'starting' else _ENDS}")
+
+
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; ends the process with status 2 for a wrong one."""
-    return parser().parse_args(words)
+    whole = parser()
+    options = whole.parse_args(words)
+    if options.command == "read" and (wrong := misuse(options)):
+        whole.error(f"read: {wrong}")
+    return options

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import TextIO
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.session import run_to_end, submitted_or_local
 
+_OF_CDCD = re.compile(r"\bCDCD-[A-Z-]+: .*")
 log = logging.getLogger("cdcd.spark")
 
 
@@ -28,6 +31,12 @@ def log_to(stream: TextIO) -> None:
     """Write the log to a stream, without py4j's lines."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=stream)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def reason_of(error: Exception) -> str:
+    """Return cdcd's own error in one of Spark's, which has it below the lines of Python and Java; else all of it."""
+    found = _OF_CDCD.findall(str(error))
+    return str(found[-1]).strip() if found else str(error)
 
 
 def run_query(
@@ -45,10 +54,10 @@ def run_query(
     failure: Exception | None
     try:
         failure = _run(what, options, prepared(), stopping)
-    except CdcdError as error:
+    except (CdcdError, PySparkException) as error:
         failure = error
     if failure is not None:
-        log.error("the %s stopped: %s", what, failure)
+        log.error("the %s stopped: %s", what, reason_of(failure))
         return EXIT_FAILURE
     return EXIT_OK
 
