@@ -24,6 +24,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "deploy/README.md": "deploy.md",
+    "deploy/spark/README.md": "spark-cluster.md",
 }
 """Pages outside docs/, and their names in the site."""
 _IN_PROJECT = {site: path for path, site in PAGES.items()}

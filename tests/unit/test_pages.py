@@ -76,5 +76,5 @@ def test_the_site_has_every_page() -> None:
     """`make docs` refuses a page that is not in its navigation."""
     nav = SITE.read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"([\w-]+\.md)$", nav, re.M)
-    made = {"index.md", "contributing.md", "security.md", "changelog.md", "deploy.md"}
+    made = {"index.md", "contributing.md", "security.md", "changelog.md", "deploy.md", "spark-cluster.md"}
     assert sorted(listed) == sorted(made | {page.name for page in pages_of_the_site()})
