@@ -60,6 +60,8 @@ class Commits:
         )
         self._pending: deque[Commit] = deque()
         self._unopened: list[Commit] = []
+        self._incomplete: list[Commit] = []
+        self._reached: Offsets = {}
         self._opened = False
         self._is_reported = False
         self._checked = False
@@ -79,11 +81,26 @@ class Commits:
                 commits = complete
             self._opened = True
         self._pending += commits
+        self._pass(commits)
         if self.is_inside_snapshot and not self._is_reported:
             log.warning(
                 "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
             )
         self._is_reported = self.is_inside_snapshot
+
+    def _pass(self, commits: Sequence[Commit]) -> None:
+        """Add the complete commits to the offsets that are reached."""
+        self._incomplete += commits
+        complete = max((at for at, one in enumerate(self._incomplete, 1) if not one.is_part), default=0)
+        self._reached = merge(self._reached, total(self._incomplete[:complete]))
+        del self._incomplete[:complete]
+
+    def reached(self, end: Offsets) -> Offsets:
+        """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
+
+        `end`: offsets that a batch has reached, also of partitions that no progress record names.
+        """
+        return merge(without_loading(end), self._reached)
 
     @property
     def is_inside_snapshot(self) -> bool:

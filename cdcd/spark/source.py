@@ -79,6 +79,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._commits: Commits | None = None
         self._sizes = RecordSizes(options.connection)
         self._fixed = False
+        self._end: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return the start offsets of a query without a checkpoint. Raises PositionUnavailable."""
@@ -103,8 +104,15 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         start = normal(start)
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
-            return commits.following(start, min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS))
-        return commits.newest(start)
+            rows = min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS)
+            self._end = commits.following(start, rows)
+        else:
+            self._end = commits.newest(start)
+        return self._end
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
+        """Return the newest commit that is known, for Spark's progress: the backlog is its distance to the end."""
+        return None if self._end is None else self._driver().reached(self._end)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
@@ -131,7 +139,11 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
 
 class CdcdReader(DataSourceReader):  # type: ignore[misc]
-    """The batch reader: from the start to the end, by default the newest commit at the call."""
+    """The batch reader: from the start to the end, by default the newest commit at the call.
+
+    It has no `pushFilters`: up to 4.3 Spark plans two filters of one frame with the ranges of the last one, so a
+    union of both would lose rows, also if the filters are returned to Spark.
+    """
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._decoding = decoding

@@ -168,6 +168,27 @@ def _all_readable(topics: TopicsWriter, last: int) -> None:
         reader.close()
 
 
+def test_the_newest_commit_is_in_the_progress_of_a_limited_stream(topics: TopicsWriter) -> None:
+    """It is the end that a stream without limits would have, whatever the batches have read."""
+    items = topics.table("items", COLUMNS)
+    _commit(topics, items)
+    options = {"brokers": topics.bootstrap, "prefix": topics.prefix}
+    limited, whole = (CdcdStreamReader(parse_options(options | more)) for more in ({"maxCommits": "1"}, {}))
+    try:
+        assert limited.reportLatestOffset() is None
+        start = limited.initialOffset()
+        newest = whole.latestOffset(start, whole.getDefaultReadLimit())
+        assert whole.reportLatestOffset() == newest
+        for _ in range(COMMITS):
+            assert start != newest
+            start = limited.latestOffset(start, limited.getDefaultReadLimit())
+            assert limited.reportLatestOffset() == newest
+        assert start == newest
+    finally:
+        limited.stop()
+        whole.stop()
+
+
 @pytest.mark.parametrize("is_known", [nightly(True), False])
 def test_a_new_query_keeps_to_its_limit_from_the_beginning(topics: TopicsWriter, is_known: bool) -> None:
     """The limit also holds with records before the first progress record: the joining record and the
