@@ -63,6 +63,7 @@ _FUNCTIONS: Mapping[str, tuple[object, tuple[object, ...]]] = {
     "rd_kafka_topic_partition_list_destroy": (None, (c_void_p,)),
     "rd_kafka_assign": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_pause_partitions": (c_int, (c_void_p, c_void_p)),
+    "rd_kafka_resume_partitions": (c_int, (c_void_p, c_void_p)),
 }
 """Result and arguments of what this module calls. They are librdkafka's public interface, stable since 1.0."""
 MESSAGE_FUNCTIONS = (
@@ -93,7 +94,7 @@ class Consumer:
     """One consumer that is assigned partitions. Raises KafkaException, as confluent-kafka's does."""
 
     def __init__(self, loaded: ctypes.CDLL, settings: Mapping[str, object], *, logger: ClientLog) -> None:
-        self._library, self._log, self._process = loaded, logger, os.getpid()
+        self._library, self._log, self.process = loaded, logger, os.getpid()
         self.queue: int | None = None
         self._log_queue: int | None = None
         self._client: int | None = _created(loaded, settings)
@@ -117,6 +118,11 @@ class Consumer:
         with _Partitions(self._library, ((*place, 0) for place in places)) as partitions:
             _check(self._library.rd_kafka_pause_partitions(self._client, partitions))
 
+    def resume(self, places: Iterable[tuple[str, int]]) -> None:
+        """Forget that these partitions were paused: librdkafka remembers it beyond an assignment."""
+        with _Partitions(self._library, ((*place, 0) for place in places)) as partitions:
+            _check(self._library.rd_kafka_resume_partitions(self._client, partitions))
+
     def log_lines(self) -> None:
         """Log the lines that the client has written since the last call."""
         facility, text, level = c_char_p(), c_char_p(), c_int()
@@ -134,7 +140,7 @@ class Consumer:
         """Destroy the client and its queues; the messages have to be destroyed before."""
         queues, client = (self.queue, self._log_queue), self._client
         self.queue = self._log_queue = self._client = None
-        if client is None or os.getpid() != self._process:
+        if client is None or os.getpid() != self.process:
             return
         for queue in queues:
             if queue is not None:

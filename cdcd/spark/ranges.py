@@ -4,7 +4,8 @@ In: bootstrap servers, properties, ranges of offsets.  Out: committed records on
 per partition; rows of `RAW_SCHEMA`.
 Invariant: a range is read to its end or an error is raised; a range whose start was removed is an error, never a
 shorter range. A batch has at most `MOST_ROWS` rows and `MOST_BYTES` of keys and values, or one larger record. The
-reader returns as soon as the last end is reached, and destroys its consumer on every path.
+reader returns as soon as the last end is reached, and destroys its consumer on every path, or gives it back for the
+next task (`idle_client`).
 Must not: commit consumer offsets.
 
 With the C extension the bytes go from librdkafka's buffers to Arrow's. `RangesInPython` is its specification: it
@@ -23,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.extensions import extension
-from cdcd.spark import kafka, librdkafka
+from cdcd.spark import idle_client, kafka, librdkafka
 from cdcd.spark.client_errors import making_client
 from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.kafka import (
@@ -174,7 +175,7 @@ class RangesInC:
         self._waiting = set(self._places)
         self.arrived = 0
         with making_client():
-            self._consumer = librdkafka.Consumer(loaded, settings, logger=CLIENT_LOG)
+            self._consumer = idle_client.consumer_for(loaded, settings, logger=CLIENT_LOG)
         try:
             functions = compiled.Librdkafka(*(getattr(loaded, name) for name in librdkafka.MESSAGE_FUNCTIONS))
             self._messages = compiled.Messages(
@@ -182,7 +183,7 @@ class RangesInC:
             )
             self._consumer.assign((part.topic, part.partition, part.start) for part in ranges)
         except BaseException:
-            self._consumer.close()
+            idle_client.give_back(self._consumer, (), is_done=False)
             raise
 
     @property
@@ -204,6 +205,6 @@ class RangesInC:
         return batch
 
     def close(self) -> None:
-        """Destroy the messages, then the consumer."""
+        """Destroy the messages, then the consumer, or keep it for the next task if it has read everything."""
         self._messages.close()
-        self._consumer.close()
+        idle_client.give_back(self._consumer, self._places, is_done=not self._waiting)

@@ -4,6 +4,7 @@ In: options.  Out: a line for each way to decode and each set of columns: rows p
 a row; the median of the rounds, which alternate between the ways. All ways have the same records in Arrow's memory.
 With --from-avro also Spark's own decoder, with the whole schema and with one of the wanted fields: the CPU of a JVM
 with one core, on the same records in Spark's memory.
+With --live: the milliseconds of the data source's own steps for so many small batches.
 With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
 """
 
@@ -33,6 +34,7 @@ from cdcd.spark.schemas import expanded, parsed_physical
 from tests.bench.spark import envelopes
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
+from tests.bench.spark.live import by_steps
 from tests.support.spark_versions import python_with_spark
 
 SLICE_ROWS = 10_000
@@ -50,7 +52,11 @@ def main() -> int:
     parser.add_argument(
         "--kafka", action="store_true", help="from Kafka to columns, beside Spark's own source; nothing else"
     )
+    parser.add_argument("--live", type=int, metavar="BATCHES", help="the source's own time for small batches")
     options = parser.parse_args()
+    if options.live:
+        by_steps(options.live)
+        return 0
     if options.kafka:
         by_pipelines(options.rows, options.rounds)
         return 0
