@@ -7,6 +7,7 @@ import pytest
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
+from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.stack import PostgresServers
@@ -63,13 +64,19 @@ def test_in_the_snapshot(
         assert len(fold(events, lambda row: row["id"])) == 15000
 
 
-@pytest.mark.nightly
+@pytest.mark.parametrize(("batches", "timeout_ms"), [(6, 3000), nightly(20, 8000)], ids=["few", "many"])
 def test_while_kafka_does_not_answer_under_load(
-    kafka_door: Proxy, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+    kafka_door: Proxy,
+    postgres: PostgresServer,
+    database: str,
+    new_daemon: NewDaemon,
+    reader: Reader,
+    batches: int,
+    timeout_ms: int,
 ) -> None:
     """F15: reading has stopped by back-pressure; rows that Kafka does not have are not confirmed and sent again."""
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY, pad text)", dbname=database)
-    over = {"buffer": {"memory": "1MiB"}, "shutdown_timeout_ms": 8000}
+    over = {"buffer": {"memory": "1MiB"}, "shutdown_timeout_ms": timeout_ms}
     over["sink"] = {"bootstrap_servers": f"127.0.0.1:{kafka_door.port}"}
     with new_daemon(postgres, database, **over) as daemon:
         topic = f"{daemon.name}.public.t"
@@ -77,15 +84,16 @@ def test_while_kafka_does_not_answer_under_load(
         postgres.execute(ROWS, 1, 10, dbname=database)
         reader.wait([topic], lambda events: len(events) == 10)
         kafka_door.hold()
-        for start in range(1000, 21000, 1000):
-            postgres.execute(ROWS, start, start + 999, dbname=database)
+        for number in range(1, batches + 1):
+            postgres.execute(ROWS, 1000 * number, 1000 * number + 999, dbname=database)
         daemon.wait_state("backpressure")
         assert daemon.stop(deadline_s=15) == 0
         assert is_free(postgres, daemon.slot)
         kafka_door.heal()
         daemon.start()
-        events = reader.wait([topic], lambda events: len(events) >= 20010, 120)
-        assert len(events) == 20010
+        rows = 10 + 1000 * batches
+        events = reader.wait([topic], lambda events: len(events) >= rows, 120)
+        assert len(events) == rows
         assert_each_once(events)
 
 

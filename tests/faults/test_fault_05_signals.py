@@ -51,7 +51,6 @@ def test_an_interrupt_is_an_orderly_stop(
     assert_all_there(reader.read(f"{daemon.name}.public.t"), rows)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("first", [nightly(signal.SIGTERM), signal.SIGINT])
 def test_a_second_signal_ends_at_once(
     kafka_door: Proxy,

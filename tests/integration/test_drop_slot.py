@@ -48,7 +48,6 @@ def test_the_slot_of_somebody_else_is_left_alone(
     assert postgres.execute(SLOTS, daemon.slot) == [("test_decoding",)]
 
 
-@pytest.mark.nightly  # test_new_snapshots has one
 def test_the_slot_that_a_daemon_of_another_name_reads_is_left_alone(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
+from tests.support.reader import BEGINNING, Event, Reader
 from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, audited, command
 from tests.support.topics import committed_records
 
@@ -70,7 +72,7 @@ def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_
 
 
 def test_a_gaps_marker_does_not_change_the_last_commit_time(
-    postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon
+    postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon, reader: Reader
 ) -> None:
     """The lag counts from the last commit in the record: the marker's time would count as a commit."""
     progress = f"{stopped.name}.__progress"
@@ -85,8 +87,23 @@ def test_a_gaps_marker_does_not_change_the_last_commit_time(
     postgres.execute(
         "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", stopped.slot, dbname=database
     )
-    audited(command(stopped, *ACCEPT_GAP))
+    line = audited(command(stopped, *ACCEPT_GAP))
     stopped.start().wait_state("streaming")
     assert stopped.stop() == 0
     assert len(commit_times()) > len(before) + 1
     assert max(commit_times()) == max(before)
+    is_marked(reader.read(f"{stopped.name}.public.t"), line)
+
+
+def is_marked(events: list[Event], line: dict[str, Any]) -> None:
+    """Assert that the gap has a marker in each partition, after the row before it, and that row 2 is missing."""
+    ordered = sorted(events, key=lambda event: event.sequence or BEGINNING)
+    assert [event.op for event in ordered] == ["c", "g", "g"]
+    row, *markers = ordered
+    assert row.value["after"] == {"id": 1}
+    assert sorted(event.partition for event in markers) == [0, 1]
+    for marker in markers:
+        special = marker.source["special"]
+        assert (marker.value["before"], marker.value["after"], marker.key) == (None, None, None)
+        assert (special["gap.from_lsn"], special["gap.to_lsn"]) == (line["from_lsn"], line["to_lsn"])
+        assert special["gap.reason"] == line["reason"] == "CDCD-SLOT-AHEAD"

@@ -276,10 +276,9 @@ def refuse_with_what_was_sent(client: socket.socket) -> None:
         client.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
 
 
-@pytest.mark.nightly
-def test_a_broker_that_repeats_a_password_is_shown_clean(
-    new_daemon: NewDaemon, postgres: PostgresServer, database: str
-) -> None:
+@pytest.fixture
+def refused_by_kafka(new_daemon: NewDaemon, postgres: PostgresServer, database: str) -> Iterator[Daemon]:
+    """Yield a daemon whose broker refuses its log-in."""
     daemon = new_daemon(postgres, database)
     broker = HostileSocket(refuse_with_what_was_sent)
     daemon.config["sink"] |= {
@@ -291,8 +290,19 @@ def test_a_broker_that_repeats_a_password_is_shown_clean(
             "sasl.password": CANARY,
         },
     }
-    found = outputs_of(daemon, lambda one: "CDCD-SINK" in one.status().get("reason", ""))
+    yield daemon
     broker.close()
+
+
+def test_a_broker_that_repeats_a_password_is_shown_clean_by_check(refused_by_kafka: Daemon) -> None:
+    shown = refused_by_kafka.run("check", "--json")
+    assert_clean({"check --json": shown.stdout, "stderr": shown.stderr})
+    assert "*** is wrong" in shown.stdout
+
+
+@pytest.mark.nightly  # check has the refusal, too
+def test_a_broker_that_repeats_a_password_is_shown_clean(refused_by_kafka: Daemon) -> None:
+    found = outputs_of(refused_by_kafka, lambda one: "CDCD-SINK" in one.status().get("reason", ""))
     assert_clean(found)
     assert "*** is wrong" in found["check"]
     assert "*** is wrong" in found["log json"]

@@ -1,4 +1,4 @@
-"""A mirror of one keyed table without Spark and Kafka: batches of records, through plan, fold and manifest.
+"""A mirror of one table without Spark and Kafka: batches of records, through plan, fold and manifest.
 
 In: keys and values from `tests.spark.events`.  Out: the rows that a reader sees after each batch.
 Invariant: the steps are those of `cdcd.spark.mirror.MirrorBatch`, on the driver's path.
@@ -41,14 +41,16 @@ class _Frame:
 
 
 class Batches:
-    """The mirror of one table."""
+    """The mirror of one table. Its key is the first column, or it has none."""
 
-    def __init__(self, target: Path, fields: list[dict[str, Any]]) -> None:
+    def __init__(self, target: Path, fields: list[dict[str, Any]], *, has_key: bool = True) -> None:
         self.target = target
         target.mkdir()
         self._schemas: dict[int, Any] = {}
-        key = (1, key_schema(TOPIC, fields[:1]))
-        self._table = Table(TOPIC, fields, (fields[0]["name"],), "", None, key)
+        names = (fields[0]["name"],) if has_key else ()
+        key = (1, key_schema(TOPIC, fields[:1])) if has_key else None
+        self._table = Table(TOPIC, fields, names, "", None, key)
+        self._order_by = fields[0]["name"]
         self.alter(fields)
 
     def alter(self, fields: list[dict[str, Any]]) -> None:
@@ -93,7 +95,7 @@ class Batches:
             for row in opened.table(TOPIC).to_pylist()
         ]
         assert opened.rows(TOPIC) == len(found)
-        return sorted(found, key=lambda row: row["id"])
+        return sorted(found, key=lambda row: row[self._order_by])
 
     def incomplete_rows(self) -> int:
         """Return the number of incomplete rows."""

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from cdcd.errors import MirrorInconsistent
 from tests.spark.batches import Batches, Record
 from tests.spark.events import column
 
 ID, NAME = column("id", "int", required=True), column("name", "string")
+NUMBER, STATE, STATUS = column("n", "int"), column("state", "string"), column("status", "string")
 GAP = {"gap.from_lsn": "0/A", "gap.reason": "CDCD-SLOT-LOST", "gap.decided": "2026"}
 
 
@@ -74,6 +76,32 @@ def test_a_gap_that_a_snapshot_follows_is_whole(items: Batches, in_one_batch: bo
 
 
 @IN_ONE_BATCH
+def test_a_row_keeps_its_values_under_a_new_key(items: Batches, in_one_batch: bool) -> None:
+    """F46, F47: delete under the old key, create under the new key with the unchanged columns."""
+    numbers = range(1, 9)
+    copied = [items.change("r", 10, number, after=_row(number, f"long {number}")) for number in numbers]
+    moves = [
+        change
+        for number in numbers
+        for change in (
+            items.change("d", 20, 2 * number, before=_row(number, None)),
+            items.change("c", 20, 2 * number + 1, after=_row(number + 100, None), unchanged=["name"]),
+        )
+    ]
+    batches = [[*copied, *moves]] if in_one_batch else [copied, moves]
+    assert _run(items, batches) == [_row(number + 100, f"long {number}") for number in numbers]
+
+
+@IN_ONE_BATCH
+def test_truncate_empties_all_buckets(items: Batches, in_one_batch: bool) -> None:
+    """F51: the barrier comes once for each partition and counts once; the rows after it stay."""
+    records = [items.change("r", 10, number, after=_row(number, "s")) for number in range(20)]
+    records += [items.change("c", 20, 1, after=_row(50, "gone")), *[items.change("t", 20, 2)] * 3]
+    records.append(items.change("c", 20, 3, after=_row(51, "stays")))
+    assert _run(items, _split(records, in_one_batch=in_one_batch)) == [_row(51, "stays")]
+
+
+@IN_ONE_BATCH
 def test_a_column_that_was_dropped_and_added_again_begins_empty(items: Batches, in_one_batch: bool) -> None:
     """The new schema equals the former one, even in its id; only the one in between shows another column."""
     records = [items.change("r", 10, 1, after=_row(1, "old"))]
@@ -83,3 +111,43 @@ def test_a_column_that_was_dropped_and_added_again_begins_empty(items: Batches, 
     records.append(items.change("c", 30, 1, after=_row(3, "new")))
     found = _run(items, _split(records, in_one_batch=in_one_batch))
     assert found == [_row(1, None), _row(2, None), _row(3, "new")]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Batches:
+    """Return the mirror of a table without a key."""
+    return Batches(tmp_path / "log", [NUMBER], has_key=False)
+
+
+@IN_ONE_BATCH
+def test_rows_without_a_key_are_found_when_postgresql_has_filled_a_column(
+    log: Batches, in_one_batch: bool
+) -> None:
+    """ADD COLUMN ... DEFAULT, then RENAME: no row is sent, and the next change's old row has the new values."""
+    records = [log.change("r", 10, n, after={"n": n}) for n in range(1, 5)]
+    log.alter([NUMBER, STATE])
+    records += [
+        log.change("u", 20, 1, before={"n": 1, "state": "x"}, after={"n": 1, "state": "x"}),
+        log.change("d", 20, 2, before={"n": 2, "state": "x"}),
+        log.change("c", 20, 3, after={"n": 5, "state": None}),
+    ]
+    log.alter([NUMBER, STATUS])
+    records += [
+        log.change("u", 30, 1, before={"n": 1, "status": "x"}, after={"n": 1, "status": "y"}),
+        log.change("d", 30, 2, before={"n": 3, "status": "x"}),
+        log.change("d", 30, 3, before={"n": 5, "status": None}),
+    ]
+    found = _run(log, _split(records, in_one_batch=in_one_batch))
+    assert found == [{"n": 1, "status": "y"}, {"n": 4, "status": None}]
+
+
+@IN_ONE_BATCH
+def test_a_row_without_a_key_that_is_nowhere_is_an_error(log: Batches, in_one_batch: bool) -> None:
+    """Nothing of its batch is shown."""
+    assert log.run([log.change("r", 10, 1, after={"n": 1})], loading=False) == [{"n": 1}]
+    records = [log.change("c", 20, 1, after={"n": 2})]
+    log.alter([NUMBER, STATE])
+    records.append(log.change("d", 20, 2, before={"n": 3, "state": "x"}))
+    with pytest.raises(MirrorInconsistent, match="a row to remove that the target does not have"):
+        _run(log, _split(records, in_one_batch=in_one_batch))
+    assert log.rows() == [{"n": number} for number in ((1,) if in_one_batch else (1, 2))]

@@ -24,6 +24,7 @@ ENTRY = re.compile(
     r"- \*\*Rule:\*\*\s(?P<rule>.+?)\n- \*\*Implemented in:\*\*\s(?P<kept>.+?)\n- \*\*Tests:\*\*\s(?P<tests>.+?)\n\n",
     re.M | re.S,
 )
+LATE = re.compile(r"pytest\.mark\.(nightly|long)\b")
 QUOTED = re.compile(r"`([^`]+)`")
 
 TEXT = PAGE.read_text()
@@ -59,8 +60,27 @@ def quoted(entry: re.Match[str], part: str) -> list[str]:
 @cache
 def functions(path: Path) -> frozenset[str]:
     """Return the names of the functions that a file defines."""
-    tree = ast.walk(ast.parse(path.read_text()))
-    return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(one.name for one in definitions(ast.parse(path.read_text())))
+
+
+def definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def at_each_change(path: Path) -> frozenset[str]:
+    """Return the functions of a file that are not marked as a whole to run only at night, or for many minutes."""
+    tree = ast.parse(path.read_text())
+    marks = [
+        one.value for one in tree.body if isinstance(one, ast.Assign) and "pytestmark" in ast.unparse(one)
+    ]
+    if any(LATE.search(ast.unparse(one)) for one in marks):
+        return frozenset()
+    return frozenset(
+        one.name
+        for one in definitions(tree)
+        if not any(LATE.fullmatch(ast.unparse(mark)) for mark in one.decorator_list)
+    )
 
 
 # --- the page ---
@@ -115,6 +135,12 @@ def test_an_entry_names_tests_that_exist(number: int) -> None:
         assert name.startswith("test_"), path
         assert (ROOT / path).is_file(), path
         assert name in functions(ROOT / path), f"{path} has no {name}"
+
+
+@EACH
+def test_an_entry_names_a_test_that_runs_at_each_change(number: int) -> None:
+    tests = [test.partition("::") for test in quoted(ENTRIES[number], "tests")]
+    assert [name for path, _, name in tests if name in at_each_change(ROOT / path)] != []
 
 
 # --- texts for users have no number ---

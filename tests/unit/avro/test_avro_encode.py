@@ -23,6 +23,7 @@ from cdcd.errors import (
     ProtocolError,
     RelationUnknown,
     SchemaError,
+    TextUnreadable,
     ValueUnencodable,
 )
 from cdcd.model import Column, Record, Relation, ReplicaIdentity, RowBatch, SnapshotMarker, TransactionInfo
@@ -374,7 +375,7 @@ def test_a_special_value_in_a_key_column_halts_and_says_nothing_of_the_value() -
 
 def test_an_unreadable_value_names_its_place_and_never_itself() -> None:
     table = Table(relation())
-    with pytest.raises(ValueUnencodable) as caught:
+    with pytest.raises(TextUnreadable) as caught:
         table.encode(("I", insert(["1", "a", "b", None])), ("I", insert(["2", "a", "b", "top-secret"])))
     error = caught.value
     assert error.context == {
