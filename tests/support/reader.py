@@ -166,8 +166,9 @@ class Reader:
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 positions[partition] = message.offset()
-                _, high = consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-                if message.offset() >= high_watermarks.setdefault(partition, high if markers_s else 0):
+                if partition not in high_watermarks:
+                    high_watermarks[partition] = _high_watermark(consumer, partition) if markers_s else 0
+                if message.offset() >= high_watermarks[partition]:
                     waiting.discard(partition)
                 if last_stable_s is None and waiting.issubset(high_watermarks):
                     last_stable_s = time.monotonic()
@@ -182,6 +183,12 @@ class Reader:
         key = self._whole(message.key(), topic, MessageField.KEY)
         value = read_value(message.value(), topic, MessageField.VALUE)
         return Event(topic, message.partition(), message.offset(), key, value)
+
+
+def _high_watermark(consumer: Consumer, partition: tuple[str, int]) -> int:
+    """Return the end of a partition, with the records of open transactions, of the last fetch."""
+    _, end = consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+    return int(end)
 
 
 class RecordReader:
