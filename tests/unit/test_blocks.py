@@ -18,6 +18,8 @@ from cdcd.cli import _parser, main
 from cdcd.config import load_config
 from cdcd.config.sample import json_schema
 from cdcd.demo.options import parse as parse_demo
+from cdcd.spark.commands.arguments import PROGRAM
+from cdcd.spark.commands.arguments import parse as parse_spark
 from tests.support.pages import PAGES, ROOT, Block, blocks
 from tests.unit.config.cases import GOOD
 
@@ -27,7 +29,18 @@ SHELL = [block for block in BLOCKS if block.language == "sh"]
 IN_FILES = re.compile(r"/etc/cdcd/(?:secrets|tls)/[\w./-]+")
 RUN = ("cdcd --version", "cdcd config sample", "cdcd config schema", "cdcd config show --config cdcd.yaml")
 """Commands that need no server: the test runs them."""
-OF_OTHERS = {"curl", "docker", "helm", "kafka-configs", "pre-commit", "psql", "spark-submit", ".", "until"}
+OF_OTHERS = {
+    "curl",
+    "docker",
+    "helm",
+    "kafka-configs",
+    "kubectl",
+    "pre-commit",
+    "psql",
+    "spark-submit",
+    ".",
+    "until",
+}
 """Other programs, whose lines are only parsed by a shell."""
 
 
@@ -123,7 +136,10 @@ def test_what_pip_installs_is_an_extra(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", of("python"), ids=shlex.join)
 def test_a_module_has_the_options(words: list[str]) -> None:
-    """The module is read, not imported, because Spark may not be installed."""
+    """The module is read, not imported, because Spark may not be installed; its command line is parsed."""
+    if shlex.join(words[:3]) == PROGRAM:
+        assert parse_spark(words[3:]).command == words[3]
+        return
     path = ROOT / words[2].replace(".", "/")
     command = (path / words[3]).with_suffix(".py") if path.is_dir() and len(words) > 3 else None
     if command is not None and command.exists():  # a module is the command of its package
@@ -134,4 +150,4 @@ def test_a_module_has_the_options(words: list[str]) -> None:
 
 def test_no_other_program_is_named() -> None:
     checked = {"cdcd", "make", "pip", "python"}
-    assert {words[0] for _, words in COMMANDS} - {"grep"} <= checked | OF_OTHERS
+    assert {words[0] for _, words in COMMANDS} - {"export", "grep"} <= checked | OF_OTHERS
