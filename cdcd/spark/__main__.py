@@ -12,7 +12,11 @@ from importlib import import_module
 
 from cdcd.spark.commands.arguments import parse
 
-COMMANDS = {"read": "cdcd.spark.commands.read", "mirror": "cdcd.spark.commands.mirror"}
+COMMANDS = {
+    "read": "cdcd.spark.commands.read",
+    "mirror": "cdcd.spark.commands.mirror",
+    "verify": "cdcd.spark.commands.verify",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -192,15 +192,16 @@ def _schema(text: str) -> Any:
 def _struct_type(fields: Sequence[pa.Field]) -> StructType:
     """Return Spark's type of these fields, with the properties of the columns as metadata."""
     return StructType(
-        [StructField(one.name, _spark_type(one.type), metadata=frame.properties_of(one)) for one in fields]
+        [StructField(one.name, spark_type(one.type), metadata=frame.properties_of(one)) for one in fields]
     )
 
 
-def _spark_type(arrow: pa.DataType) -> DataType:
+def spark_type(arrow: pa.DataType) -> DataType:
+    """Return Spark's type of an Arrow type."""
     if pa.types.is_struct(arrow):
         return _struct_type(list(arrow))
     if pa.types.is_list(arrow):
-        return ArrayType(_spark_type(arrow.value_type))
+        return ArrayType(spark_type(arrow.value_type))
     if pa.types.is_map(arrow):
-        return MapType(_spark_type(arrow.key_type), _spark_type(arrow.item_type))
+        return MapType(spark_type(arrow.key_type), spark_type(arrow.item_type))
     return from_arrow_type(arrow, prefer_timestamp_ntz=True)

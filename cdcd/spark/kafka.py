@@ -24,7 +24,13 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ClusterMetadata, ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+)
 
 from cdcd.errors import HistoryMissing, SinkUnavailable
 from cdcd.spark.client_errors import TLS_HINT, cause_of, is_about_tls, making_client, refusal
@@ -109,6 +115,18 @@ class Cluster:
     def high_watermarks(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the next offset of each partition, with records that are not committed yet."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        """Return a topic's cleanup.policy, None if the principal must not read it."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        self._admin.poll(0)
+        future = self._admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_S)[asked]
+        try:
+            return str(self._asked("Kafka does not describe a topic", future.result)["cleanup.policy"].value)
+        except SinkUnavailable as error:
+            if error.context.get("reason") == "TOPIC_AUTHORIZATION_FAILED":
+                return None
+            raise
 
     def _offsets(
         self,

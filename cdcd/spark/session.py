@@ -2,7 +2,8 @@
 
 In: a name, a number of cores.  Out: a local session on 127.0.0.1, without a UI, with little memory (`session`); or
 the session of spark-submit, where that runs the program (`submitted_or_local`).
-In: a function that starts a query.  Out: the query's error, or None (`run_to_end`, for any session).
+In: a function that starts a query.  Out: the query's error, or None (`run_to_end`, for any session); `reason_of` has
+one of Spark's errors in a line.
 Invariant: the workers of a local session run the same Python.  Must not: change the resources of a cluster.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -29,6 +31,7 @@ _SQL = {
 }
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
+_OF_CDCD = re.compile(r"\bCDCD-[A-Z-]+: .*")
 log = logging.getLogger("cdcd.spark.session")
 
 
@@ -57,6 +60,12 @@ def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
     if SUBMITTED in os.environ:
         return SparkSession.builder.appName(app).config(map=_SQL).getOrCreate()
     return session(app, cores, memory=memory)
+
+
+def reason_of(error: Exception) -> str:
+    """Return cdcd's own error in one of Spark's, which has it below the lines of Python and Java; else all of it."""
+    found = _OF_CDCD.findall(str(error))
+    return str(found[-1]).strip() if found else str(error)
 
 
 def run_to_end(

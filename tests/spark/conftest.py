@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.spark.__main__ import main
+from cdcd.spark.commands import read, running, verify
 from cdcd.spark.session import session
 from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
@@ -34,6 +37,29 @@ def topics(kafka: KafkaBroker, registry: SchemaRegistry) -> Iterator[TopicsWrite
     writer = TopicsWriter(kafka.bootstrap, registry.url, f"t{uuid.uuid4().hex[:8]}")
     yield writer
     writer.close()
+
+
+Command = Callable[..., int]
+
+
+class _Lasting:
+    """The tests' Spark, which a command does not stop."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda: None) if name == "stop" else getattr(self._spark, name)
+
+
+@pytest.fixture
+def command(spark: SparkSession, topics: TopicsWriter, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return what runs a command in the tests' Spark, connected to `topics`, and returns its exit status."""
+    for module in (read, running, verify):
+        monkeypatch.setattr(module, "submitted_or_local", lambda *_: _Lasting(spark))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    connection = ["--brokers", topics.bootstrap, "--prefix", topics.prefix, "--registry", topics.registry_url]
+    return lambda name, *words: main([name, *connection, *words])
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ The judge is PostgreSQL: at the end each table's mirror is loaded back and compa
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -145,9 +146,25 @@ def test_a_mirror_follows_a_storm_of_ddl(
             compare(dsn, tables, mirror)
         finally:
             mirror.stop()
+        if rounds > 1:
+            verify(tmp_path / "mirror", name, kafka, registry)
         assert daemon.stop() == 0
     assert all(storm.done[kind] >= rounds for kind in KINDS), storm.done
     assert daemon.events("incompatible_schema") == []
+
+
+def verify(target: Path, prefix: str, kafka: KafkaBroker, registry: SchemaRegistry) -> None:
+    """Compare the mirror with the topics by the command, which has to come to the same result as PostgreSQL."""
+    command = [sys.executable, "-m", "cdcd.spark", "verify", "--output", "json", "--target", str(target)]
+    command += ["--brokers", kafka.bootstrap, "--prefix", prefix, "--registry", registry.url]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.stdout, done.stderr[-4000:]
+    found = json.loads(done.stdout)["tables"]
+    print("verified:", [(one["topic"], one["status"], one["reason"]) for one in found])
+    assert any(one["status"] == "equal" for one in found)
+    for one in found:
+        assert one["status"] == "equal" or one["reason"].startswith("the table has no key"), one
 
 
 def is_going_on(daemon: Daemon, mirror: AnyMirror) -> bool:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
-from cdcd.spark.__main__ import main
-from cdcd.spark.commands import read, running
+from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly
@@ -25,27 +21,6 @@ ITEMS = [
 ]
 AT_US = 1_764_158_400_123_456
 AT = "2025-11-26T12:00:00.123456Z"
-Read = Callable[..., int]
-
-
-class _Session:
-    """The tests' Spark, which a command must not stop."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return (lambda: None) if name == "stop" else getattr(self._spark, name)
-
-
-@pytest.fixture
-def run(spark: SparkSession, topics: TopicsWriter, monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Run the command with the connection to `topics`; return its exit status."""
-    for module in (read, running):
-        monkeypatch.setattr(module, "submitted_or_local", lambda *_: cast(SparkSession, _Session(spark)))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    connection = ["--brokers", topics.bootstrap, "--prefix", topics.prefix, "--registry", topics.registry_url]
-    return lambda *words: main(["read", *connection, *words])
 
 
 def _written(topics: TopicsWriter) -> Table:
@@ -66,10 +41,12 @@ def _written(topics: TopicsWriter) -> Table:
 
 
 def test_the_first_changes_are_shown_in_order_as_json(
-    run: Read, topics: TopicsWriter, capsys: pytest.CaptureFixture[str]
+    command: Command, topics: TopicsWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _written(topics)
-    assert run("--table", "public.it*", "--before", "--columns", "name,at", "--show", "5") == EXIT_OK
+    assert (
+        command("read", "--table", "public.it*", "--before", "--columns", "name,at", "--show", "5") == EXIT_OK
+    )
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["op"], one["key"], one["commit_lsn"], one["tx_seq"]) for one in shown] == [
         ("r", {"id": 1}, 16, 0),
@@ -85,25 +62,25 @@ def test_the_first_changes_are_shown_in_order_as_json(
 
 @pytest.mark.nightly  # the positions are those of the data source
 def test_the_changes_of_a_range_are_shown(
-    run: Read, topics: TopicsWriter, capsys: pytest.CaptureFixture[str]
+    command: Command, topics: TopicsWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _written(topics)
-    assert run("--table", "public.items", "--starting", "0/20") == EXIT_OK
+    assert command("read", "--table", "public.items", "--starting", "0/20") == EXIT_OK
     assert [json.loads(line)["op"] for line in capsys.readouterr().out.splitlines()] == ["u", "d", None]
-    assert run("--table", "public.items", "--ending", "0/20") == EXIT_OK
+    assert command("read", "--table", "public.items", "--ending", "0/20") == EXIT_OK
     assert [json.loads(line)["op"] for line in capsys.readouterr().out.splitlines()] == ["r", "r", "r"]
 
 
 @pytest.mark.parametrize("written_as", ["parquet", nightly("json"), nightly("orc")])
 def test_an_output_has_each_change_once_over_several_runs(
-    run: Read, spark: SparkSession, topics: TopicsWriter, tmp_path: Path, written_as: str
+    command: Command, spark: SparkSession, topics: TopicsWriter, tmp_path: Path, written_as: str
 ) -> None:
     items = _written(topics)
     output = ["--output", str(tmp_path / "items"), "--format", written_as, "--available-now"]
     words = ["--table", "public.items", *output, "--checkpoint", str(tmp_path / "position")]
-    assert run(*words) == EXIT_OK
+    assert command("read", *words) == EXIT_OK
     topics.commit(48, topics.change(items, "c", 48, 1, after={"id": 4, "name": "n4", "at": AT_US}))
-    assert run(*words) == EXIT_OK
+    assert command("read", *words) == EXIT_OK
     files = spark.read.format(written_as).load(str(tmp_path / "items"))
     found = files.selectExpr(
         "op", "key.id", "commit_lsn", "unix_micros(cast(after.at as timestamp)) as at"
@@ -125,7 +102,10 @@ def test_an_output_has_each_change_once_over_several_runs(
     [
         (["--table", "public.item"], "CDCD-SPARK-READ: the table has no topic"),
         nightly(["--table", "public.items", "--columns", "nmae"], "CDCD-SPARK-READ: columns has a name"),
-        nightly(["--table", "public.items", "--option", "onErr=fail"], "option onerr is unknown"),
+        nightly(
+            ["--table", "public.items", "--option", "onErr=fail"],
+            "option onerr is unknown - did you mean onError?",
+        ),
         nightly(
             ["--table", "public.items", "--output", "o", "--checkpoint", "c", "--format", "delta"],
             "CDCD-CONFIG: Spark has no format delta",
@@ -133,10 +113,10 @@ def test_an_output_has_each_change_once_over_several_runs(
     ],
 )
 def test_an_error_is_one_line(
-    run: Read, topics: TopicsWriter, words: list[str], reason: str, caplog: pytest.LogCaptureFixture
+    command: Command, topics: TopicsWriter, words: list[str], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _written(topics)
-    assert run(*words) == EXIT_FAILURE
+    assert command("read", *words) == EXIT_FAILURE
     (line,) = [one.getMessage() for one in caplog.records if one.name == "cdcd.spark"]
     assert reason in line
     assert "\n" not in line

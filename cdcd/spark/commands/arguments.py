@@ -17,6 +17,7 @@ from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
 FORMATS = ("parquet", "json", "orc", "delta")
+OUTPUTS = ("text", "json")
 DEFAULT_SHOWN = 20
 DEFAULT_TRIGGER_MS = 2000
 _ENDS = (
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_read(commands)
     _add_mirror(commands)
+    _add_verify(commands)
     return whole
 
 
@@ -128,6 +130,30 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--max-rows", type=_number, default=DEFAULT_MAX_ROWS, metavar="N", help="maximum rows of a batch"
     )
     command.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
+    _add_spark(command)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "verify",
+        help="compare a mirror with the topics",
+        description="Compare a mirror with what follows from the topics up to its position, computed in another way. "
+        "The exit status is 0 if all tables are equal, 1 if one differs, 2 if that cannot be known for one.",
+    )
+    _add_connection(command)
+    _add_target(command)
+    command.add_argument(
+        "--table",
+        metavar="NAMES",
+        default="*",
+        help="tables as SCHEMA.TABLE, with commas, or patterns such as 'public.*'; default: all",
+    )
+    command.add_argument(
+        "--output", choices=OUTPUTS, default=OUTPUTS[0], help=f"form of the result, {OUTPUTS[0]} by default"
+    )
+    command.add_argument(
+        "--show-keys", action="store_true", help="print keys of rows that differ, instead of their digests"
+    )
     _add_spark(command)
 
 

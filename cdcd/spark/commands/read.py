@@ -18,9 +18,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.spark.commands.arguments import DEFAULT_SHOWN, FORMATS, connection_options, trigger_of
-from cdcd.spark.commands.running import log, log_to, reason_of, run_query
+from cdcd.spark.commands.running import log, log_to, run_query
 from cdcd.spark.schemas import access_of
-from cdcd.spark.session import submitted_or_local
+from cdcd.spark.session import reason_of, submitted_or_local
 from cdcd.spark.source import register
 from cdcd.spark.source_options import parse_options
 

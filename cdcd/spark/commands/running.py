@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import signal
 import sys
 import threading
@@ -21,9 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
-from cdcd.spark.session import run_to_end, submitted_or_local
+from cdcd.spark.session import reason_of, run_to_end, submitted_or_local
 
-_OF_CDCD = re.compile(r"\bCDCD-[A-Z-]+: .*")
 log = logging.getLogger("cdcd.spark")
 
 
@@ -31,12 +29,6 @@ def log_to(stream: TextIO) -> None:
     """Write the log to a stream, without py4j's lines."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=stream)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-def reason_of(error: Exception) -> str:
-    """Return cdcd's own error in one of Spark's, which has it below the lines of Python and Java; else all of it."""
-    found = _OF_CDCD.findall(str(error))
-    return str(found[-1]).strip() if found else str(error)
 
 
 def run_query(

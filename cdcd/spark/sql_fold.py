@@ -1,0 +1,169 @@
+"""The rows that follow from the changes of one keyed table, in Spark SQL: the judge of a mirror.
+
+In: the columns of `decode`.  Out: for each key that exists the newest value of each column.
+Invariant: shares no code with the mirror's fold, and neither its decoder: an error of one of them shows as a
+difference.
+Must not: do I/O of its own, log values.
+
+The changes of a key up to a delete are a life of the key. A value that PostgreSQL did not send (`unchanged`) is the
+newest one in its life; a change of the key begins a life under the new key, one step after the delete of the old
+one, whose values it continues. Only changes after the last TRUNCATE count. A column that some schema lacks begins
+after the last change under that schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+_AT = "struct(timeline, commit_lsn, int(not (coalesce(snapshot, false) or op = 'r')) as phase, tx_seq)"
+"""The position in the order of the changes: the rows of a snapshot are before the changes of its commit."""
+At = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the changes of a table have besides rows.
+
+    `emptied`: the last TRUNCATE, None without one; `emptied_in`: the partitions that have it. `gap`: the last marker
+    of missing changes. `moved`: whether a change of a key has unchanged columns. `keyless`: whether a row has no key.
+    `last`: the last change under each schema.
+    """
+
+    emptied: At | None
+    emptied_in: frozenset[int]
+    gap: At | None
+    moved: bool
+    keyless: bool
+    last: Mapping[int, At]
+
+
+def ordered(changes: DataFrame) -> DataFrame:
+    """Return the changes, without tombstones, with their position `at`."""
+    return changes.where("op is not null").withColumn("at", F.expr(_AT))
+
+
+def history_of(changes: DataFrame) -> History:
+    """Return the summary of ordered changes. One pass."""
+    key = "key" if "key" in changes.columns else "cast(null as string)"
+    rows = (
+        changes.groupBy("partition", "schema_id")
+        .agg(
+            F.max("at").alias("last"),
+            F.expr("max(at) filter (where op = 't')").alias("emptied"),
+            F.expr("max(at) filter (where op = 'g' and special['gap.to_lsn'] is not null)").alias("gap"),
+            F.expr("coalesce(bool_or(op = 'c' and size(unchanged) > 0), false)").alias("moved"),
+            F.expr(f"coalesce(bool_or(op in ('c', 'u', 'd', 'r') and {key} is null), false)").alias(
+                "keyless"
+            ),
+        )
+        .collect()
+    )
+    emptied = _newest(row["emptied"] for row in rows)
+    last: dict[int, At] = {}
+    for row in rows:
+        at = _newest([row["last"]])
+        if at is not None:
+            last[row["schema_id"]] = max(at, last.get(row["schema_id"], at))
+    return History(
+        emptied=emptied,
+        emptied_in=frozenset(
+            row["partition"] for row in rows if row["emptied"] and _at(row["emptied"]) == emptied
+        ),
+        gap=_newest(row["gap"] for row in rows),
+        moved=any(row["moved"] for row in rows),
+        keyless=any(row["keyless"] for row in rows),
+        last=last,
+    )
+
+
+def _at(found: Any) -> At | None:
+    return None if found is None else (found[0], found[1], found[2], found[3])
+
+
+def _newest(found: Iterable[Any]) -> At | None:
+    return max((at for one in found if (at := _at(one)) is not None), default=None)
+
+
+def value_of(value: Column, special: Column, type_: str) -> Column:
+    """Return what is compared of a column: its value, and the text of a value outside its type."""
+    value = value.cast(type_)
+    if "map<" in type_:  # Spark compares no maps
+        value = F.to_json(F.struct(value.alias("map")), {"ignoreNullFields": "false"})
+    return F.struct(value.alias("value"), special.alias("special"))
+
+
+def folded(
+    changes: DataFrame, columns: Sequence[tuple[str, str]], history: History, began: Mapping[str, At]
+) -> DataFrame:
+    """Return the rows: `key`, and for each column `c0`, `c1`, ... what `value_of` returns, null if no change has it.
+
+    `columns`: names and Spark's types. `began`: columns with the last change before them.
+    """
+    if history.emptied is not None:
+        changes = changes.where(F.col("at") > _literal(history.emptied))
+    lives = _lives(changes.where("op in ('c', 'u', 'd', 'r')"), columns, began)
+    numbered = [f"c{n}" for n in range(len(columns))]
+    if not history.moved:
+        return lives.where("ended is null and begun is not null").select("key", *numbered)
+    return _continued(lives, numbered).select("key", *numbered)
+
+
+def _literal(at: At) -> Column:
+    timeline, commit_lsn, phase, tx_seq = at
+    return F.expr(
+        f"struct({timeline}L as timeline, {commit_lsn}L as commit_lsn, {phase} as phase, {tx_seq}L as tx_seq)"
+    )
+
+
+def _lives(changes: DataFrame, columns: Sequence[tuple[str, str]], began: Mapping[str, At]) -> DataFrame:
+    """Return for each life of each key its values, `begun` and `ended`."""
+    before = Window.partitionBy("key").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
+    deletes = F.coalesce(F.sum(F.expr("int(op = 'd')")).over(before), F.lit(0))
+    values = []
+    for number, (name, type_) in enumerate(columns):
+        after, special = F.col("after").getField(name), F.col("special")[f"after.{name}"]
+        has = ~F.coalesce(F.array_contains("unchanged", F.lit(name)), F.lit(False))
+        if name in began:  # a null, whatever the change has: its value is of another column
+            is_own = F.col("at") > _literal(began[name])
+            after, special, has = F.when(is_own, after), F.when(is_own, special), has | ~is_own
+        at = F.when((F.col("op") != "d") & has, F.col("at"))
+        values.append(F.max_by(value_of(after, special, type_), at).alias(f"c{number}"))
+    return (
+        changes.withColumn("life", deletes)
+        .groupBy("key", "life")
+        .agg(
+            *values,
+            F.expr("min(at) filter (where op != 'd')").alias("begun"),
+            F.expr("max(at) filter (where op = 'd')").alias("ended"),
+        )
+    )
+
+
+def _continued(lives: DataFrame, numbered: Sequence[str]) -> DataFrame:
+    """Return the last lives, with the values of the lives that they continue under a new key."""
+    earlier = lives.where("ended is not null").select(
+        F.col("ended").alias("before"),
+        F.col("begun").alias("their_begun"),
+        *(F.col(one).alias(f"their_{one}") for one in numbered),
+    )
+    lacks = " or ".join(f"{one} is null" for one in numbered)
+    found = lives.where("ended is null and begun is not null").select(
+        "key", *numbered, _step_before("begun").alias("before")
+    )
+    while True:
+        if not found.where(f"before is not null and ({lacks})").limit(1).count():
+            return found
+        found = found.join(earlier, "before", "left").select(
+            "key",
+            *(F.coalesce(one, f"their_{one}").alias(one) for one in numbered),
+            _step_before("their_begun").alias("before"),
+        )
+
+
+def _step_before(at: str) -> Column:
+    return F.col(at).withField("tx_seq", F.col(at)["tx_seq"] - 1)
