@@ -85,12 +85,13 @@ class RecordDecoder:
         try:
             program = compile_program(self._schema_of(schema_id), self._columns)
         except self._schema_faults as error:
-            problems[schema_id] = _described(error)
+            problems[schema_id] = described(error)
             return False
         self._store.add_program(schema_id, program)
         return True
 
 
-def _described(error: CdcdError) -> str:
+def described(error: CdcdError) -> str:
+    """Return what is wrong with a schema, as the `problem` of its records."""
     names = ", ".join(f"{name} {value}" for name, value in error.context.items())
     return error.message + (f" ({names})" if names else "")

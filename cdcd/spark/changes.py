@@ -25,7 +25,8 @@ from cdcd.spark.special import Renames, SpecialTexts
 
 SpecialPolicy = Literal["map", "string", "null", "error"]
 ErrorPolicy = Literal["fail", "quarantine"]
-_PLACE = ("topic", "partition", "offset")
+PLACE = ("topic", "partition", "offset")
+"""The columns that identify a record in Kafka."""
 _RAW = [
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),
@@ -59,7 +60,8 @@ _SCHEMA_HINT = (
     'unknown, read from the registry that cdcd writes to; on_error="quarantine" returns such records with the reason '
     "and their bytes"
 )
-_SPECIAL_HINT = 'choose special="map" or special="string", which return the text of such a value'
+SPECIAL_REASON = "a value is outside the type of its column"
+SPECIAL_HINT = 'choose special="map" or special="string", which return the text of such a value'
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,14 @@ def change_schema(choices: Choices) -> pa.Schema:
     )
 
 
+def envelope_of(choices: Choices) -> pa.Schema:
+    """Return the fields of the envelope that the columns of the frame are made of."""
+    images = [pa.field(name, pa.struct(list(choices.row))) for name in choices.images]
+    also = [one for one in choices.source if one.name not in {each.name for each in _SOURCE}]
+    source = pa.struct([*_SOURCE, *also])
+    return pa.schema([pa.field("op", pa.string()), *images, ("source", source), ("ts_us", pa.int64())])
+
+
 class _Problem(NamedTuple):
     """Why a row is broken: `context` has names and numbers, never a value."""
 
@@ -122,12 +132,7 @@ class ChangeReader:
     def __init__(self, choices: Choices, schema_of: Callable[[int], AvroType]) -> None:
         self._choices = choices
         self._target = change_schema(choices)
-        images = [self._target.field(name) for name in ("op", *choices.images)]
-        also = [one for one in choices.source if one.name not in {each.name for each in _SOURCE}]
-        envelope = pa.schema(
-            [*images, pa.field("source", pa.struct([*_SOURCE, *also])), ("ts_us", pa.int64())]
-        )
-        self._values = _decoder(envelope, schema_of)
+        self._values = _decoder(envelope_of(choices), schema_of)
         self._keys = None if choices.key is None else _decoder(pa.schema(list(choices.key)), schema_of)
         self._renames = Renames(choices.names)
         self._specials = SpecialTexts(choices.row, choices.images)
@@ -142,7 +147,7 @@ class ChangeReader:
             problems = {row: _special_problem(name) for row, name in found.items()} | problems
         if problems and self._choices.on_error == "fail":
             raise _failure(problems, batch)
-        columns = {name: batch[name] for name in _PLACE} | self._changes(_without(values.rows, problems))
+        columns = {name: batch[name] for name in PLACE} | self._changes(_without(values.rows, problems))
         columns |= _quarantined(problems, batch)
         columns["schema_id"] = _schema_ids(values)
         if keys is not None:
@@ -202,13 +207,13 @@ def _bad(part: str, decoded: Decoded) -> dict[int, _Problem]:
 
 
 def _special_problem(column: str) -> _Problem:
-    return _Problem(f"a value is outside the type of its column {column}", _SPECIAL_HINT, {"column": column})
+    return _Problem(f"{SPECIAL_REASON} {column}", SPECIAL_HINT, {"column": column})
 
 
 def _failure(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> SparkReadError:
     first = min(problems)
     problem = problems[first]
-    place = {name: batch[name][first].as_py() for name in _PLACE}
+    place = {name: batch[name][first].as_py() for name in PLACE}
     return SparkReadError(problem.reason, hint=problem.hint, **place, **problem.context)
 
 

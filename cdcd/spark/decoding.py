@@ -23,9 +23,10 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from cdcd.errors import ConfigError, RegistryRefused, SparkReadError
-from cdcd.spark import frame
+from cdcd.spark import frame, jvm_decoding
 from cdcd.spark.changes import ChangeReader, Choices, ErrorPolicy, SpecialPolicy, change_schema
 from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.engine import Engine, is_on_jvm
 from cdcd.spark.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.schemas import (
     SchemaSet,
@@ -49,6 +50,7 @@ def decode(
     source: Sequence[str] = (),
     special: SpecialPolicy = "map",
     on_error: ErrorPolicy = "fail",
+    engine: Engine = "auto",
 ) -> DataFrame:
     """Return the decoded changes of a topic, or of several: their columns are united by name.
 
@@ -56,11 +58,14 @@ def decode(
     `source`: more fields of the records' `source`. `special`: what stands beside the null of a value outside its
     column's type: a text in the map `special`; or in the struct `special_after` or `special_before` ("string");
     nothing ("null"); or it is an error. `on_error`: a broken record ends the query ("fail"); or it is a row with
-    `error`, `raw_key` and `raw_value`, and nulls in the columns of a change ("quarantine"). `registry_url` is enough
-    for a registry without authentication. `key` is null for a table without a key. Times of day are microseconds.
+    `error`, `raw_key` and `raw_value`, and nulls in the columns of a change ("quarantine"). `engine`: where records
+    are decoded: in Python's workers ("native"), or by the JVM with spark-avro ("spark-avro"); "auto" chooses.
+    `registry_url` is enough for a registry without authentication. `key` is null for a table without a key. Times of
+    day are microseconds.
     Raises SparkReadError if there is no schema for a topic, a name is unknown, names differ only in case, or tables
-    have a column of incompatible types; ConfigError for an unknown policy.
+    have a column of incompatible types; ConfigError for an unknown policy, or for "spark-avro" without the package.
     """
+    _check("engine", engine, Engine)
     topics = (topic,) if isinstance(topic, str) else tuple(dict.fromkeys(topic))
     if not topics:
         raise ConfigError("decode needs a topic", hint='name it: topic="shop.public.orders"')
@@ -76,6 +81,8 @@ def decode(
     if df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
         decoding.check_cases()
     wanted = df.where(F.col("topic").isin(*topics)).select("topic", "partition", "offset", "key", "value")
+    if is_on_jvm(df.sparkSession, engine, on_error):
+        return jvm_decoding.decoded(wanted, decoding.choices, decoding.written, decoding.schema)
     return wanted.mapInArrow(decoding.decoded, decoding.schema)
 
 
@@ -85,6 +92,15 @@ class Decoding:
 
     choices: Choices
     schemas: SchemaSet
+    versions: tuple[TopicVersions, ...]
+
+    @property
+    def written(self) -> dict[str, dict[int, str]]:
+        """The schemas of all versions by id: of the records' `value`, and of their `key`."""
+        return {
+            "value": {one.schema_id: one.text for each in self.versions for one in each.values},
+            "key": {one.schema_id: one.text for each in self.versions for one in each.keys},
+        }
 
     @property
     def schema(self) -> StructType:
@@ -121,7 +137,7 @@ def decoding_of(
     choices = _choices(
         versions, columns=columns, source=source, before=before, special=special, on_error=on_error
     )
-    return Decoding(choices, SchemaSet(access, texts))
+    return Decoding(choices, SchemaSet(access, texts), tuple(versions))
 
 
 def _check(parameter: str, value: str, policy: Any) -> None:

@@ -19,15 +19,29 @@ _SUFFIXES = ("", ".omitted_bytes", ".not_logged")
 _IMAGES = ("before", "after")
 
 
+def keys_of(row: Sequence[pa.Field], image: str) -> dict[str, str]:
+    """Return the key in `special` of each column of an image, in their order, with PostgreSQL's name."""
+    return {f"{image}.{avro_name(one)}": f"{image}.{one.name}" for one in row}
+
+
+def renamed_keys(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys in `special` that have these Avro names of columns -> those with PostgreSQL's names."""
+    return {
+        f"{image}.{old}{suffix}": f"{image}.{new}{suffix}"
+        for old, new in names.items()
+        for image in _IMAGES
+        for suffix in _SUFFIXES
+    }
+
+
 class SpecialTexts:
     """The entries of wanted columns among those of `special`, by image: `after.<column>`, `before.<column>`."""
 
     def __init__(self, row: Sequence[pa.Field], images: Iterable[str]) -> None:
         self._row = row
-        self._columns = {image: [f"{image}.{avro_name(one)}" for one in row] for image in images}
-        self._shown = {
-            f"{image}.{avro_name(one)}": f"{image}.{one.name}" for image in self._columns for one in row
-        }
+        shown = {image: keys_of(row, image) for image in images}
+        self._columns = {image: list(keys) for image, keys in shown.items()}
+        self._shown = {key: name for keys in shown.values() for key, name in keys.items()}
         self._keys = _texts(self._shown)
 
     def first_columns(self, special: pa.MapArray) -> dict[int, str]:
@@ -98,13 +112,7 @@ class Renames:
     """Avro names to PostgreSQL's, in `unchanged` and in the keys of `special`."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        in_keys = {
-            f"{image}.{old}{suffix}": f"{image}.{new}{suffix}"
-            for old, new in names.items()
-            for image in _IMAGES
-            for suffix in _SUFFIXES
-        }
-        self._names, self._keys = _pair(names), _pair(in_keys)
+        self._names, self._keys = _pair(names), _pair(renamed_keys(names))
         self.is_empty = not names
 
     def unchanged(self, lists: pa.ListArray) -> pa.ListArray:

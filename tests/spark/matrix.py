@@ -1,5 +1,6 @@
 """`make spark-matrix`: the tests of the reading side with each supported series of Spark.
 
+With the series for which there is spark-avro also both engines of `decode`, in a process whose JVM has the jar.
 In: --series, and arguments for pytest.  Out: pytest's output for each series; exit status 1 if a test failed.
 """
 
@@ -10,10 +11,12 @@ import subprocess
 import sys
 import time
 
+from tests.bench.spark.jars import AVRO_SERIES
 from tests.support.spark_versions import SERIES, python_with_spark
 
 PATHS = ["tests/spark", "tests/unit/spark", "tests/unit/columnar"]
-NO_TESTS_FAILED = 0
+WITH_AVRO = "tests/spark/engines_compared.py"
+NO_TESTS_FAILED, NO_TESTS_COLLECTED = 0, 5
 
 
 def main() -> int:
@@ -29,6 +32,11 @@ def main() -> int:
         print(f"Spark {series}: exit status {status}, {time.monotonic() - begun_s:.0f} s", flush=True)
         if status != NO_TESTS_FAILED:
             failed.append(series)
+        if series == AVRO_SERIES:
+            status = subprocess.run([str(python), "-m", "pytest", WITH_AVRO, *others]).returncode
+            print(f"Spark {series} with spark-avro: exit status {status}", flush=True)
+            if status not in (NO_TESTS_FAILED, NO_TESTS_COLLECTED if others else NO_TESTS_FAILED):
+                failed.append(f"{series} with spark-avro")
     return 1 if failed else 0
 
 

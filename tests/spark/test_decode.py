@@ -122,6 +122,24 @@ def test_broken_records_go_into_a_table_of_their_own(
         decode(raw, topic=table.topic, registry_url=topics.registry_url, special="text")  # type: ignore[arg-type]
 
 
+def test_an_engine_that_is_not_there_is_refused(
+    spark: SparkSession, topics: TopicsWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tests/spark/engines_compared.py` tests the engine where the session has the package."""
+    table = topics.table("orders", [ID])
+    topics.commit(10, topics.change(table, "c", 10, 1, after={"id": 1}))
+    raw = _raw(spark, topics, stream=False)
+    decoding = partial(decode, raw, topic=table.topic, registry_url=topics.registry_url)
+    with pytest.raises(ConfigError, match=r'cdcd\.spark\.packages\(\).*engine="native"'):
+        decoding(engine="spark-avro")
+    with pytest.raises(ConfigError, match='does not have on_error="quarantine"'):
+        decoding(engine="spark-avro", on_error="quarantine")
+    with pytest.raises(ConfigError, match="choose auto, native, spark-avro"):
+        decoding(engine="jvm")
+    monkeypatch.setenv("CDCD_EXTENSIONS", "python")
+    assert decoding().schema == decoding(engine="native").schema
+
+
 @pytest.mark.nightly
 def test_a_stream_decodes_as_a_batch_does(spark: SparkSession, topics: TopicsWriter, tmp_path: Path) -> None:
     table = topics.table("kinds", FIELDS)
