@@ -69,6 +69,14 @@ cdef extern from *:
                 *number = ((x & 0x0fffffff00000000ULL) >> 4) | (x & 0x000000000fffffffULL);
                 return CDCD_OK;
             }
+            if (data->end - at >= 9 && at[8] < 0x80) {  /* nanoseconds since 1970 */
+                data->at = at + 9;
+                x = ((x & 0x7f007f007f007f00ULL) >> 1) | (x & 0x007f007f007f007fULL);
+                x = ((x & 0x3fff00003fff0000ULL) >> 2) | (x & 0x00003fff00003fffULL);
+                x = ((x & 0x0fffffff00000000ULL) >> 4) | (x & 0x000000000fffffffULL);
+                *number = x | (uint64_t)at[8] << 56;
+                return CDCD_OK;
+            }
         }
         return cdcd_varint_by_bytes(data, number);
     }
@@ -108,29 +116,114 @@ cdef extern from *:
     enum { CDCD_SKIP_BYTES, CDCD_SKIP_NUMBER, CDCD_SKIP_1, CDCD_SKIP_4, CDCD_SKIP_8, CDCD_NO_STEP,
            CDCD_NULL_FIRST = 8, CDCD_NULL_LAST = 16 };
 
-    /* Skip values without parts: a step for each. */
-    static int cdcd_skip_run(cdcd_input *outside, const uint8_t *step, int64_t steps) {
-        cdcd_input data = *outside;
-        const uint8_t *last = step + steps, *value;
+    enum { CDCD_LAYOUT_WORDS = 24, CDCD_LAYOUT_BYTES = 8 * CDCD_LAYOUT_WORDS, CDCD_MOST_WAIT = 255 };
+
+    /* Where the values of a run were in an earlier record: its bytes, and the bits of them that decide on the places:
+       lengths, branches, and which bytes of a number are followed by one. A run that has the same bits has its values
+       at the same places, so all of them are skipped at once. `words` 0: none is known. */
+    typedef struct {
+        uint64_t bytes[CDCD_LAYOUT_WORDS], mask[CDCD_LAYOUT_WORDS];
+        int32_t words, size, wait, left;
+    } cdcd_layout;
+
+    CDCD_INLINE int cdcd_has_layout(const cdcd_layout *layout, const cdcd_input *data) {
+        uint64_t word;
+        if (!layout->words || data->end - data->at < 8 * (int64_t)layout->words) return 0;
+        for (int at = 0; at < layout->words; at++) {
+            memcpy(&word, data->at + 8 * at, 8);
+            if ((word ^ layout->bytes[at]) & layout->mask[at]) return 0;
+        }
+        return 1;
+    }
+
+    /* The end of a value without parts. */
+    CDCD_INLINE int cdcd_skip_step(cdcd_input *data, uint8_t step) {
+        const uint8_t *value;
         int64_t size;
         uint64_t number;
-        int fault, branch, way;
-        for (; step < last; step++) {
-            way = *step & 7;
-            if (way != *step) {
-                if ((fault = cdcd_branch(&data, &branch))) return fault;
-                if (branch == *step >> 4) continue;
-            }
-            switch (way) {
-            case CDCD_SKIP_BYTES: fault = cdcd_bytes(&data, &value, &size); break;
-            case CDCD_SKIP_NUMBER: fault = cdcd_varint(&data, &number); break;
-            default:
-                size = way == CDCD_SKIP_1 ? 1 : way == CDCD_SKIP_4 ? 4 : 8;
-                fault = size > data.end - data.at ? CDCD_TRUNCATED : CDCD_OK;
-                if (!fault) data.at += size;
-            }
-            if (fault) return fault;
+        int fault, branch, way = step & 7;
+        if (way != step) {
+            if ((fault = cdcd_branch(data, &branch))) return fault;
+            if (branch == step >> 4) return CDCD_OK;
         }
+        switch (way) {
+        case CDCD_SKIP_BYTES: return cdcd_bytes(data, &value, &size);
+        case CDCD_SKIP_NUMBER: return cdcd_varint(data, &number);
+        default:
+            size = way == CDCD_SKIP_1 ? 1 : way == CDCD_SKIP_4 ? 4 : 8;
+            if (size > data->end - data->at) return CDCD_TRUNCATED;
+            data->at += size;
+            return CDCD_OK;
+        }
+    }
+
+    /* Skip the values of a run, and learn its layout. */
+    static __attribute__((noinline)) int cdcd_learn_run(
+        cdcd_input *data, const uint8_t *step, int64_t steps, cdcd_layout *layout
+    ) {
+        uint8_t mask[CDCD_LAYOUT_BYTES];
+        const uint8_t *begin = data->at, *last = step + steps, *part;
+        int64_t size = 0;
+        uint64_t number;
+        int fault, branch = 0, way, is_usable = 1;
+        cdcd_input value;
+        layout->words = 0;
+        memset(mask, 0, sizeof(mask));
+        for (; step < last; step++) {
+            value = *data;
+            if ((fault = cdcd_skip_step(data, *step))) return fault;
+            size = data->at - begin;
+            is_usable = is_usable && size <= CDCD_LAYOUT_BYTES;
+            if (!is_usable) continue;
+            way = *step & 7;
+            part = value.at;
+            if (way != *step) {
+                cdcd_branch(&value, &branch);
+                memset(mask + (part - begin), 0xFF, value.at - part);
+                if (branch == *step >> 4) continue;
+                part = value.at;
+            }
+            if (way == CDCD_SKIP_BYTES) {
+                cdcd_varint(&value, &number);
+                memset(mask + (part - begin), 0xFF, value.at - part);
+            } else if (way == CDCD_SKIP_NUMBER) {
+                memset(mask + (part - begin), 0x80, data->at - part);
+                is_usable = data->at - part < 10;  /* in the tenth byte other bits decide, too */
+            }
+        }
+        if (is_usable) {
+            layout->size = (int32_t)size;
+            layout->words = (int32_t)((size + 7) / 8);
+            memset(layout->bytes, 0, sizeof(layout->bytes));
+            memcpy(layout->bytes, begin, size);
+            memcpy(layout->mask, mask, sizeof(mask));
+        } else {
+            layout->left = layout->wait = CDCD_MOST_WAIT;
+        }
+        return CDCD_OK;
+    }
+
+    /* Skip values without parts: a step for each. `layout` NULL: they are too few to look for a known one. */
+    static int cdcd_skip_run(cdcd_input *outside, const uint8_t *step, int64_t steps, cdcd_layout *layout) {
+        cdcd_input data = *outside;
+        const uint8_t *last = step + steps;
+        int fault;
+        if (layout) {
+            if (cdcd_has_layout(layout, &data)) {
+                layout->wait = 0;
+                outside->at += layout->size;
+                return CDCD_OK;
+            }
+            if (layout->words) {  /* the less often a layout comes again, the longer none is learnt */
+                layout->words = 0;
+                layout->wait = layout->wait >= CDCD_MOST_WAIT ? CDCD_MOST_WAIT : 2 * layout->wait + 1;
+                layout->left = layout->wait;
+            }
+            if (layout->left <= 0) return cdcd_learn_run(outside, step, steps, layout);
+            layout->left--;
+        }
+        for (; step < last; step++)
+            if ((fault = cdcd_skip_step(&data, *step))) return fault;
         outside->at = data.at;
         return CDCD_OK;
     }
@@ -138,10 +231,12 @@ cdef extern from *:
     ctypedef struct Input "cdcd_input":
         const uint8_t* at
         const uint8_t* end
+    ctypedef struct Layout "cdcd_layout":
+        pass
     int _long "cdcd_long"(Input*, int64_t*) noexcept nogil
     int _bytes "cdcd_bytes"(Input*, const uint8_t**, int64_t*) noexcept nogil
     int _branch "cdcd_branch"(Input*, int*) noexcept nogil
-    int _skip_run "cdcd_skip_run"(Input*, const uint8_t*, int64_t) noexcept nogil
+    int _skip_run "cdcd_skip_run"(Input*, const uint8_t*, int64_t, Layout*) noexcept nogil
 
 
 cdef inline int _skip_bytes(Input* data, int64_t size) noexcept nogil:

@@ -1,5 +1,7 @@
 """The programs of `cdcd.columnar.program` as C structures."""
 
+from libc.stdlib cimport calloc
+
 cdef enum:
     OP_NULL = 0
     OP_BOOLEAN = 1
@@ -40,6 +42,9 @@ cdef enum:
     PUT_8 = 4
     PUT_OTHERS = 5  # by its op
 
+cdef enum:
+    LAYOUT_STEPS = 4  # a shorter run is skipped faster than compared
+
 cdef struct Node:
     int way
     Store* store  # of its column; NULL: it is skipped
@@ -51,6 +56,7 @@ cdef struct Node:
     int missing
     const int* missing_columns  # in Code.numbers
     uint8_t* steps  # of OP_RUN: its fields, `children` of them, in Code.steps
+    Layout* layout  # of OP_RUN with enough fields, in Code.layouts
 
 cdef struct Code:
     int64_t schema_id
@@ -58,6 +64,7 @@ cdef struct Code:
     Node** pointers
     int* numbers
     uint8_t* steps
+    Layout* layouts
     Node* root
 
 
@@ -109,7 +116,8 @@ cdef int _load(Code* code, int64_t schema_id, program, Store* stores) except -1:
     code.pointers = <Node**>realloc(NULL, (parts + 1) * sizeof(Node*))
     code.numbers = <int*>realloc(NULL, (columns + 1) * sizeof(int))
     code.steps = <uint8_t*>realloc(NULL, parts + 1)
-    if code.nodes == NULL or code.pointers == NULL or code.numbers == NULL or code.steps == NULL:
+    code.layouts = <Layout*>calloc(parts // LAYOUT_STEPS + 1, sizeof(Layout))
+    if not (code.nodes and code.pointers and code.numbers and code.steps and code.layouts):
         _unload(code)
         raise MemoryError
     code.root = &code.nodes[nodes - 1]
@@ -123,6 +131,7 @@ cdef int _fill(Code* code, program, Store* stores) except -1:
     cdef int* number = code.numbers
     cdef Node* run = code.root + 1
     cdef uint8_t* step = code.steps
+    cdef Layout* layout = code.layouts
     cdef uint8_t found
     cdef Node* node
     cdef Node* child
@@ -150,6 +159,9 @@ cdef int _fill(Code* code, program, Store* stores) except -1:
                 step[0] = found
                 step += 1
                 (run - 1).children += 1
+                if (run - 1).children == LAYOUT_STEPS:
+                    (run - 1).layout = layout
+                    layout += 1
             else:
                 pointer[0] = child
                 pointer += 1
@@ -163,4 +175,5 @@ cdef void _unload(Code* code) noexcept nogil:
     free(code.pointers)
     free(code.numbers)
     free(code.steps)
+    free(code.layouts)
     memset(code, 0, sizeof(Code))

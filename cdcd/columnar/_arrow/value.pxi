@@ -85,7 +85,7 @@ cdef int _skip(const Node* node, Input* data) noexcept nogil:
     if fault or is_null:
         return fault
     if node.op == OP_RUN:
-        return _skip_run(data, node.steps, node.children)
+        return _skip_run(data, node.steps, node.children, node.layout)
     elif node.op == OP_STRING or node.op == OP_BYTES or node.op == OP_DECIMAL:
         return _bytes(data, &value, &number)
     elif node.op == OP_INT or node.op == OP_LONG:
