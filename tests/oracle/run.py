@@ -7,9 +7,9 @@ Invariant: half of the rows exist before the daemons start; all rows are inserte
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg2
 
@@ -73,11 +73,31 @@ class Outcome:
     uncovered: list[str]
 
 
-def run(stack: Stack, count: int, only: Collection[str] = (), *, vectors: bool = False) -> Outcome:
-    """Send every type through the topics and judge it. `vectors`: only pgvector's types."""
+class Reading(Protocol):
+    """How the topics are read: `read` returns what `rows` takes for each."""
+
+    def read(self, topics: Iterable[str]) -> dict[str, Any]:
+        """Return the content of each topic, or what identifies it."""
+
+    def rows(self, content: Any) -> Iterator[Row]:
+        """Yield the rows of a topic."""
+
+
+def run(
+    stack: Stack,
+    count: int,
+    only: Collection[str] = (),
+    *,
+    vectors: bool = False,
+    topics: Reading | None = None,
+) -> Outcome:
+    """Send every type through the topics and judge it. `vectors`: only pgvector's types.
+
+    `topics`: reads the topics instead of fastavro, then only those of the text format: the records of both are equal.
+    """
     with _database(stack.postgres) as dbname:
         made = _tables(stack.postgres, dbname, count, only, vectors=vectors)
-        verdicts = _judged(stack, dbname, made)
+        verdicts = _judged(stack, dbname, made, topics)
         walked = stack.postgres.execute(UNCOVERED, dbname=dbname) if not only and not vectors else []
     uncovered = sorted(name for name, element in walked if name not in WITHOUT and element not in WITHOUT)
     return Outcome(verdicts, uncovered)
@@ -133,10 +153,13 @@ def _vectors(major: int, count: int, execute: Any) -> list[Table]:
     ]
 
 
-def _judged(stack: Stack, dbname: str, made: list[Table]) -> list[Verdict]:
+def _judged(stack: Stack, dbname: str, made: list[Table], topics: Reading | None) -> list[Verdict]:
     server = stack.postgres
     exact, others = [one for one in made if not one.by_text], [one for one in made if one.by_text]
-    groups = [("text", False, made), ("binary", True, exact), ("binary", True, others)]
+    groups = [("text", False, made)]
+    if topics is None:
+        groups += [("binary", True, exact), ("binary", True, others)]
+        topics = Topics(stack.kafka.bootstrap, stack.registry.url)
     with contextlib.ExitStack() as daemons:
         running = [
             (mode, group, daemons.enter_context(_daemon(stack, dbname, group, place, binary=binary)))
@@ -159,7 +182,7 @@ def _judged(stack: Stack, dbname: str, made: list[Table]) -> list[Verdict]:
             asked = mode == "binary" and not group[0].by_text
             left_out = daemon.events("option_disabled")
             assert {line["binary"] for line in daemon.events("streaming")} == {asked}, left_out
-            for table, counts in _counted(stack, dbname, daemon, group):
+            for table, counts in _counted(stack, dbname, daemon, group, topics):
                 verdicts[table.name].counts[mode] = counts
     return list(verdicts.values())
 
@@ -201,9 +224,8 @@ def _by_themselves(table: Table) -> list[Column]:
 
 
 def _counted(
-    stack: Stack, dbname: str, daemon: Daemon, group: list[Table]
+    stack: Stack, dbname: str, daemon: Daemon, group: list[Table], topics: Reading
 ) -> Iterator[tuple[Table, dict[str, Counts]]]:
-    topics = Topics(stack.kafka.bootstrap, stack.registry.url)
     raws = topics.read(f"{daemon.name}.public.{table.name}" for table in group)
     with contextlib.closing(Judge(stack.postgres.dsn(dbname))) as judge:
         for table in group:

@@ -96,6 +96,10 @@ class Topics:
             }
             yield Row(value["after"], special, schema.columns, value["op"] == "r")
 
+    def columns(self, schema_id: int) -> dict[str, Any]:
+        """Return the Avro types of the columns in a schema of the registry."""
+        return self._schema(schema_id).columns
+
     def _schema(self, number: int) -> _Schema:
         if number not in self._schemas:
             dressed = json.loads(self._registry.get_schema(number).schema_str)

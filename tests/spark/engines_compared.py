@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from cdcd.spark import decode
 from cdcd.spark.columns import plain_type
 from cdcd.spark.session import run_to_end, session
 from cdcd.spark.source import register
-from tests.bench.spark.jars import avro_jar
+from tests.bench.spark.jars import submit_with_avro
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 from tests.support.daemon import Daemon, await_confirmed
@@ -44,7 +43,7 @@ ROWS = 12
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return a session with spark-avro on its class path."""
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {avro_jar()} pyspark-shell"
+    submit_with_avro()
     running = session("cdcd engines", "2", memory="1g", shuffle_partitions=2)
     yield running
     running.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cdcd.demo.stack.artefacts import Artefact, Cache
@@ -15,6 +16,11 @@ AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
 def avro_jar() -> Path:
     """Return the jar of spark-avro."""
     return _jars("spark-avro_2.13", "master")[0]
+
+
+def submit_with_avro() -> None:
+    """Have the next JVM of this process start with the jar of spark-avro."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {avro_jar()} pyspark-shell"
 
 
 def kafka_jars() -> list[Path]:
