@@ -54,7 +54,7 @@ bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*
 spark-matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
 	$(BIN)/python -m tests.spark.matrix $(ARGS)
 
-bench-spark: $(STAMP) ## the cost of decoding records into columns: make bench-spark ARGS="--rows N --rounds N --from-avro"
+bench-spark: $(STAMP) ## the cost of reading the topics: make bench-spark ARGS="--rows N --rounds N --from-avro", or ARGS=--memory
 	$(BIN)/python -m tests.bench.spark $(ARGS)
 
 profile: $(STAMP) ## a CPU profile of a drain, by py-spy: make profile ARGS="--case insert-1 --output FILE"

@@ -18,6 +18,7 @@ from cdcd.spark.cuts import (
     Commit,
     Offsets,
     after_compaction,
+    as_one,
     covers,
     cut,
     merge,
@@ -39,6 +40,8 @@ from cdcd.spark.positions import (
 from cdcd.spark.source_options import SourceOptions
 
 PROGRESS_SUFFIX = ".__progress"
+READ_COMMITS = 10_000
+"""After so many records that were read, those before the start of the query are made one."""
 log = logging.getLogger("cdcd.spark.source")
 
 
@@ -66,12 +69,10 @@ class Commits:
         self._is_reported = False
         self._checked = False
 
-    def refresh(self) -> None:
-        """Read the progress records committed since the last call."""
+    def refresh(self, start: Offsets | None = None) -> None:
+        """Read the progress records committed since the last call. `start`: where the query is, if that is known."""
         ends = {} if self._opened else self._ends()
-        asked = self._options
-        read = [seen(one, asked.topics, loading=asked.loading) for one in self._reader.read()]
-        commits, self._unopened = self._unopened + read, []
+        commits, self._unopened = self._read(self._unopened, start), []
         if commits and not self._opened:
             if not self._reader.is_whole:
                 complete = after_compaction(ends, commits)
@@ -102,6 +103,16 @@ class Commits:
         """
         return merge(without_loading(end), self._reached)
 
+    def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
+        """Return these commits and the new ones; those that `start` covers are one, as there may be millions."""
+        asked, full = self._options, len(commits) + READ_COMMITS
+        for one in self._reader.read():
+            commits.append(seen(one, asked.topics, loading=asked.loading))
+            if start is not None and len(commits) >= full:
+                commits = as_one(start, commits)
+                full = len(commits) + READ_COMMITS
+        return commits
+
     @property
     def is_inside_snapshot(self) -> bool:
         """Whether the newest record is of a snapshot that is not complete, so that no batch may have its rows."""
@@ -110,15 +121,21 @@ class Commits:
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
+        self._forget(start)
         return cut(start, self._pending)
 
     def following(self, start: Offsets, max_rows: int | None) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
-        # Only commits up to `start` are removed, because Spark may ask again from the same start. The last of them
-        # remains, because it says which tables are loading now.
+        self._forget(start)
+        return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
+
+    def _forget(self, start: Offsets) -> None:
+        """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
+
+        The last of them remains, because it says which tables are loading now.
+        """
         while len(self._pending) > 1 and all(covers(start, self._pending[place]) for place in (0, 1)):
             self._pending.popleft()
-        return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""

@@ -134,10 +134,18 @@ def parts_of(path: str, environ: Mapping[str, str]) -> Parts:
     return Parts(
         brokers=sink.bootstrap_servers,
         prefix=loaded.config.name,
-        properties={name: value for name, value in properties.items() if not is_of_a_producer(name)},
+        properties={name: value for name, value in properties.items() if _is_of_a_reader(name)},
         registry=NO_REGISTRY if registry.is_none else registry.url,
         registry_properties=of_registry,
     )
+
+
+def _is_of_a_reader(name: str) -> bool:
+    """Return whether a reader takes this property of the daemon's Kafka clients.
+
+    `message.max.bytes` limits requests: librdkafka refuses it to a consumer whose fetches are smaller.
+    """
+    return name != "message.max.bytes" and not is_of_a_producer(name)
 
 
 def _password(path: str, registry: Registry, loaded: LoadedReader) -> SecretReference | None:

@@ -148,6 +148,19 @@ def covers(offsets: Offsets, commit: Commit) -> bool:
     )
 
 
+def as_one(start: Offsets, commits: Sequence[Commit]) -> list[Commit]:
+    """Return the commits; the first of them, as far as `start` covers them, are one, up to a complete transaction."""
+    count = 0
+    for at, commit in enumerate(commits, 1):
+        if not covers(start, commit):
+            break
+        if not commit.is_part:
+            count = at
+    if count < 2:
+        return list(commits)
+    return [replace(commits[count - 1], offsets=total(commits[:count])), *commits[count:]]
+
+
 def normal(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Sort topics and partitions: Spark compares offsets by their JSON text."""
     return {

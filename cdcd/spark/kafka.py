@@ -79,6 +79,8 @@ _FETCH: Mapping[str, object] = {
     "fetch.message.max.bytes": 1_048_576,
     "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 16_384,
+    # By default an answer of 100 MB is refused, so that no larger record is ever read. It is a limit, no reservation.
+    "receive.message.max.bytes": 2_147_483_647,
     # A full queue is looked at again after this time; by default a second, in which a small one runs empty.
     "fetch.queue.backoff.ms": 10,
 }
@@ -262,18 +264,16 @@ class ProgressReader:
         """
         return bool(self._has_all_before) and len(self._slots) == 1
 
-    def read(self) -> list[Commit]:
-        """Return the records that were committed since the last call; none while the topic does not exist."""
-        commits: list[Commit] = []
+    def read(self) -> Iterator[Commit]:
+        """Yield the records that were committed since the last call; none while the topic does not exist."""
         for message in self._tail.messages():
             # With a / in its key the record describes a slot, not its progress.
             if message.value() is not None and b"/" not in (message.key() or b""):
                 if self._has_all_before is None:
                     self._has_all_before = message.offset() == self._counted
                 self._slots.add(message.key())
-                commits.append(parse_progress(message.value()))
+                yield parse_progress(message.value())
             self._counted += 1
-        return commits
 
     def close(self) -> None:
         """Close the consumer."""

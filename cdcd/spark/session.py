@@ -69,16 +69,17 @@ def reason_of(error: Exception) -> str:
 
 
 def run_to_end(
-    start: Callable[[], StreamingQuery], stopping: threading.Event | None = None
+    start: Callable[[], StreamingQuery], stopping: threading.Event | None = None, *, starts: int = STARTS
 ) -> StreamingQueryException | None:
     """Run a query until it ends by itself or `stopping` is set; return its error, or None.
 
     Spark gives the driver's Python worker of a source 10 seconds to start, and has no setting for that; a busy
-    machine sometimes needs longer. Such a query has done nothing yet, so it is started again, a few times.
+    machine sometimes needs longer. Such a query has done nothing yet, so it is started again, up to
+    `starts` times in all.
     """
     asked = stopping or threading.Event()
     failure = None
-    for _ in range(STARTS):
+    for _ in range(starts):
         query = start()
         while query.isActive and not asked.wait(0.2):
             pass

@@ -78,7 +78,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._decoding = decoding
         self._commits: Commits | None = None
         self._sizes = RecordSizes(options.connection)
-        self._fixed = False
+        self._fixed = self._refreshed = False
         self._end: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
@@ -92,16 +92,16 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return ReadMaxRows(self._options.max_rows or UNLIMITED_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Set the current newest commit as the end of the query."""
-        self._driver().refresh()
+        """Set the newest commit at the first `latestOffset`, which knows the start, as the end of the query."""
         self._fixed = True
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
         """Return the offsets of a PostgreSQL commit that is at most `limit` away, or `start` again."""
         commits = self._driver()
-        if not self._fixed:
-            commits.refresh()
         start = normal(start)
+        if not (self._fixed and self._refreshed):
+            commits.refresh(start)
+            self._refreshed = True
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
             rows = min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS)

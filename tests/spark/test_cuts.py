@@ -10,11 +10,13 @@ from cdcd.errors import ProgressUnreadable
 from cdcd.spark.cuts import (
     Commit,
     after_compaction,
+    as_one,
     cut,
     loading_of,
     merge,
     parse_progress,
     seen,
+    total,
     with_loading,
     without_loading,
 )
@@ -56,6 +58,30 @@ def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
     assert cut({}, commits[:2], **limits) == {}
     assert cut({}, commits, **limits) == {"a": {"0": 6, "1": 9}}
     assert cut({}, [*COMMITS[:1], *commits[:2]], **limits) == {"a": {"0": 5}}
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [
+        ({}, 5),
+        ({"a": {"0": 5}}, 5),
+        ({"a": {"0": 9}}, 5),
+        ({"a": {"0": 9, "1": 4}}, 4),
+        ({"a": {"0": 9, "1": 6}}, 4),
+        ({"a": {"0": 9, "1": 6}, "b": {"0": 100}}, 2),
+        ({"a": {"0": 9, "1": 7}, "b": {"0": 100}}, 1),
+    ],
+)
+def test_the_commits_before_a_start_are_one(start: dict, left: int) -> None:
+    """It has their offsets, which a compacted topic needs; a transaction written in part is not taken apart."""
+    commits = [*COMMITS[:2], part("0/3", {"a": {"1": 6}}), COMMITS[2], Commit("0/4", {"a": {"1": 7}})]
+    found = as_one(start, commits)
+    assert len(found) == left
+    assert total(found) == total(commits)
+    assert found[0].is_part is False
+    assert found[1:] == commits[len(commits) - left + 1 :]
+    for limits in ({}, {"max_rows": 1}, {"max_commits": 1}):
+        assert cut(start, found, **limits) == cut(start, commits, **limits)
 
 
 def test_a_record_says_that_it_is_of_a_part() -> None:

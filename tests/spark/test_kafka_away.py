@@ -49,7 +49,7 @@ def _gave_offsets(brokers: str) -> None:
 def _progress(brokers: str) -> None:
     reader = ProgressReader(brokers, {}, "shop.__progress", _Known(brokers, "shop.__progress"))
     try:
-        reader.read()
+        list(reader.read())
     finally:
         reader.close()
 

@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition
 
 from cdcd.errors import ConfigError, SnapshotIncomplete
 from cdcd.lsn import format_lsn
+from cdcd.spark import commits
 from cdcd.spark.cuts import Offsets, loading_of, without_loading
 from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.source import CdcdReader, CdcdStreamReader
@@ -187,6 +188,30 @@ def test_the_newest_commit_is_in_the_progress_of_a_limited_stream(topics: Topics
     finally:
         limited.stop()
         whole.stop()
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxCommits": "2"}])
+def test_the_driver_forgets_the_commits_that_are_read(
+    topics: TopicsWriter, limits: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream runs for months; and of one that starts again, the topic has the commits of days before its start."""
+    monkeypatch.setattr(commits, "READ_COMMITS", 2)
+    items = topics.table("items", COLUMNS)
+    _commit(topics, items)
+    options = parse_options({"brokers": topics.bootstrap, "prefix": topics.prefix, **limits})
+    reader, again = CdcdStreamReader(options), commits.Commits(options)
+    try:
+        end = reader.initialOffset()
+        while (following := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
+            end = following
+        assert reader._commits is not None
+        assert len(reader._commits._pending) == 1
+        again.refresh(end)
+        assert len(again._pending) < COMMITS
+        assert again.newest(end) == end
+    finally:
+        reader.stop()
+        again.close()
 
 
 @pytest.mark.parametrize("is_known", [nightly(True), False])

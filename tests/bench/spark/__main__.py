@@ -6,6 +6,7 @@ With --from-avro also Spark's own decoder, with the whole schema and with one of
 with one core, on the same records in Spark's memory.
 With --live: the milliseconds of the data source's own steps for so many small batches.
 With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
+With --memory: the peak memory of Spark's Python workers (`memory`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tests.bench.spark import envelopes
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
+from tests.bench.spark.memory import by_memory
 from tests.support.spark_versions import python_with_spark
 
 SLICE_ROWS = 10_000
@@ -53,10 +55,15 @@ def main() -> int:
         "--kafka", action="store_true", help="from Kafka to columns, beside Spark's own source; nothing else"
     )
     parser.add_argument("--live", type=int, metavar="BATCHES", help="the source's own time for small batches")
+    parser.add_argument(
+        "--memory", action="store_true", help="the peak memory of the Python workers; nothing else"
+    )
     options = parser.parse_args()
     if options.live:
         by_steps(options.live)
         return 0
+    if options.memory:
+        return by_memory(options.rows)
     if options.kafka:
         by_pipelines(options.rows, options.rounds)
         return 0

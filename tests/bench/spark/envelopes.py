@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
@@ -42,6 +44,12 @@ def schema() -> Any:
     return envelope_schema("shop.public.orders", value)
 
 
+def key_schema() -> Any:
+    """Return the schema of the key."""
+    fields = [{"name": "id", "type": "long"}]
+    return {"type": "record", "name": "shop.public.orders.Key", "fields": fields}
+
+
 def all_columns(*, before: bool = False) -> pa.Schema:
     """Return 13 columns: the operation, the row's 10 columns, the position; 23 with those of the old row."""
     row = pa.struct([pa.field("id", pa.int64()), *(pa.field(name, arrow) for name, _, arrow in NULLABLE)])
@@ -72,18 +80,27 @@ def _pruned(avro: Any, wanted: Any) -> Any:
     return {**avro, "fields": [{**one, "type": _pruned(one["type"], types[one["name"]])} for one in fields]}
 
 
-def records(count: int, *, before: bool = False, schema_id: int = SCHEMA_ID) -> pa.Array:
-    """Return framed values as a binary column. `before`: they have the old row (REPLICA IDENTITY FULL)."""
+def records(
+    count: int,
+    *,
+    before: bool = False,
+    schema_id: int = SCHEMA_ID,
+    same: Mapping[str, Any] = MappingProxyType({}),
+) -> pa.Array:
+    """Return framed values as a binary column. `before`: they have the old row (REPLICA IDENTITY FULL).
+
+    `same`: values of a column of the row, or of its position, that all records have.
+    """
     parsed, chance = fastavro.parse_schema(schema()), random.Random(1)
     values = []
     for number in range(count):
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, _envelope(number, chance, before))
+        fastavro.schemaless_writer(out, parsed, _envelope(number, chance, before, same))
         values.append(b"\0" + schema_id.to_bytes(4, "big") + out.getvalue())
     return pa.array(values, pa.binary())
 
 
-def _envelope(number: int, chance: random.Random, before: bool) -> dict[str, Any]:
+def _envelope(number: int, chance: random.Random, before: bool, same: Mapping[str, Any]) -> dict[str, Any]:
     row = {
         "id": number,
         "customer": f"Customer {chance.randrange(100_000)}",
@@ -96,6 +113,7 @@ def _envelope(number: int, chance: random.Random, before: bool) -> dict[str, Any
         "note": None if chance.random() < 0.3 else "Please leave it at the door, thank you.",
         "items": chance.randrange(1, 20),
     }
+    row |= {name: same[name] for name in row.keys() & same.keys()}
     source = {
         "version": "0.1.0", "connector": "postgresql", "name": "shop", "ts_ms": US // 1000, "snapshot": "false",
         "db": "shop", "sequence": None, "ts_us": US, "ts_ns": US * 1000, "schema": "public", "table": "orders",
@@ -103,6 +121,7 @@ def _envelope(number: int, chance: random.Random, before: bool) -> dict[str, Any
         "timeline": 1, "commit_lsn": 2**34 + number // 10 * 2000, "tx_seq": number % 10, "special": None,
         "unchanged": [],
     }  # fmt: skip
+    source |= {name: same[name] for name in source.keys() & same.keys()}
     times = {"ts_ms": US // 1000, "ts_us": US, "ts_ns": US * 1000}
     old = {**row, "status": "new"} if before else None
     return {"before": old, "after": row, "source": source, "transaction": None, "op": "u", **times}

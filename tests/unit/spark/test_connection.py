@@ -26,7 +26,7 @@ name: shop
 source: {{dsn: "postgresql://cdcd:{CANARY}@db/shop", password_file: /nowhere/postgres}}
 sink:
   bootstrap_servers: kafka-0:9093,kafka-1:9093
-  properties: {{security.protocol: SASL_SSL, sasl.username: cdcd, linger.ms: 5, compression.type: zstd{sink}}}
+  properties: {{security.protocol: SASL_SSL, sasl.username: cdcd, linger.ms: 5, message.max.bytes: 9000000{sink}}}
   secret_files: {{sasl.password: {folder}/kafka}}
 registry: {registry}
 """)
