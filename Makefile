@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick nightly long check docs bench bench-spark spark-matrix profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench bench-spark spark-matrix cuts profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*
 
 spark-matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
 	$(BIN)/python -m tests.spark.matrix $(ARGS)
+
+cuts: $(STAMP) ## Spark's batches end on commits, while cdcd is killed: make cuts MINUTES=10 SEED=7
+	$(BIN)/python -m tests.spark.cuts $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-spark: $(STAMP) ## the cost of reading the topics: make bench-spark ARGS="--rows N --rounds N --from-avro", or ARGS=--memory
 	$(BIN)/python -m tests.bench.spark $(ARGS)
