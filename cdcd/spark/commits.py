@@ -21,6 +21,7 @@ from cdcd.spark.cuts import (
     as_one,
     covers,
     cut,
+    has_removed,
     merge,
     normal,
     only,
@@ -167,7 +168,8 @@ class Commits:
             self._refuse_newer(position, end)
         else:
             commits = self._known()
-            end = total(commits[: records_before(position, commits, is_whole=self._reader.is_whole)])
+            before = records_before(position, commits, is_whole=self._reader.is_whole)
+            end = merge(_by_topic(self._cluster.starts(self._partitions())), total(commits[:before]))
         if self._options.starting.kind == EARLIEST:
             return start, merge(start, end)
         _refuse_reversed(start, end)
@@ -215,12 +217,14 @@ class Commits:
         for topic, partitions in starts.items():
             for partition, first in partitions.items():
                 offset = offsets.get(topic, {}).get(partition, 0)
-                if offset < min(first, named.get(topic, {}).get(partition, 0)):
+                if offset < named.get(topic, {}).get(partition, 0) and has_removed(offset, first):
                     raise removed(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
-        return check_history(self._cluster, without_loading(start), without_loading(end))
+        chosen = self._options.starting
+        given = chosen.offsets if chosen.kind == OFFSETS else {}
+        return check_history(self._cluster, without_loading(start), without_loading(end), given)
 
     def close(self) -> None:
         """Leave the broker."""

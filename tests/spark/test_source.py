@@ -8,17 +8,14 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from cdcd.errors import ConfigError, SnapshotIncomplete
-from cdcd.lsn import format_lsn
 from cdcd.spark import commits
 from cdcd.spark.cuts import Offsets, loading_of, without_loading
-from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.source import CdcdReader, CdcdStreamReader
 from cdcd.spark.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly
-from tests.support.waiting import eventually
 
 COLUMNS = [column("id", "int", required=True)]
 COMMITS = 3
@@ -79,7 +76,7 @@ def test_a_batch_says_which_tables_are_loading_at_its_end(topics: TopicsWriter, 
         topics.commit(10 * number, topics.change(items, "c", 10 * number, 1, after={"id": number}))
     topics.commit(50, [])
     expected = [(1, []), (1, [items.topic, others.topic]), (1, [others.topic]), (1, [others.topic])]
-    _all_readable(topics, 50)
+    topics.wait_until_readable(50)
     found, places = _batches(topics, None, loading="true")
     assert found == expected
     end = places[-1]
@@ -90,7 +87,7 @@ def test_a_batch_says_which_tables_are_loading_at_its_end(topics: TopicsWriter, 
     topics.loading = ()
     topics.commit(60, [])
     topics.commit(70, [])
-    _all_readable(topics, 70)
+    topics.wait_until_readable(70)
     assert _batches(topics, end, loading="true")[0] == [(0, [])]
     if is_short:
         return
@@ -109,14 +106,14 @@ def test_a_compacted_progress_topic_says_which_tables_are_loading(topics: Topics
     # The first three offsets are the joining record, the first progress record and the marker.
     for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 3)]).values():
         future.result(30)
-    _all_readable(topics, 20)
+    topics.wait_until_readable(20)
     found, places = _batches(topics, None, loading="true")
     assert found == [(1, [items.topic])]
     topics.loading = ()
     topics.commit(30, [])
     for future in topics.admin.delete_records([TopicPartition(topics.progress_topic, 0, 6)]).values():
         future.result(30)
-    _all_readable(topics, 30)
+    topics.wait_until_readable(30)
     assert _batches(topics, places[-1], loading="true")[0] == [(0, [])]
 
 
@@ -129,7 +126,7 @@ def test_a_snapshot_is_one_batch_whatever_the_limits(topics: TopicsWriter, limit
     topics.snapshot = (items.topic,)
     for number in range(1, 4):
         topics.commit(9, topics.change(items, "r", 9, number, after={"id": number}))
-    _all_readable(topics, 9)
+    topics.wait_until_readable(9)
     try:
         start = stream.initialOffset()
         assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
@@ -139,7 +136,7 @@ def test_a_snapshot_is_one_batch_whatever_the_limits(topics: TopicsWriter, limit
         topics.snapshot = None
         topics.commit(10, topics.change(items, "r", 9, 4, after={"id": 4}))
         topics.commit(11, topics.change(items, "c", 11, 1, after={"id": 5}))
-        _all_readable(topics, 11)
+        topics.wait_until_readable(11)
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
         assert (
             sum(part.end - part.start for task in stream.partitions(start, end) for part in task.value) >= 4
@@ -153,20 +150,7 @@ def _commit(topics: TopicsWriter, items: Table) -> None:
     """Write the commits, and wait until their markers are readable."""
     for number in range(1, COMMITS + 1):
         topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
-    _all_readable(topics, COMMITS * 10)
-
-
-def _all_readable(topics: TopicsWriter, last: int) -> None:
-    """Wait until the progress record of the last commit is readable."""
-    reader = ProgressReader(topics.bootstrap, {}, topics.progress_topic, Cluster(topics.bootstrap, {}))
-    found: set[str] = set()
-    try:
-        eventually(
-            lambda: found.update(commit.commit_lsn for commit in reader.read()) or format_lsn(last) in found,
-            "every commit can be read",
-        )
-    finally:
-        reader.close()
+    topics.wait_until_readable(COMMITS * 10)
 
 
 def test_the_newest_commit_is_in_the_progress_of_a_limited_stream(topics: TopicsWriter) -> None:

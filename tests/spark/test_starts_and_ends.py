@@ -33,6 +33,7 @@ def _write(topics: TopicsWriter, numbers: range) -> Table:
     for number in numbers:
         topics.commit_us = BEGAN_US + number * SECOND_US
         topics.commit(10 * number, topics.change(items, "c", 10 * number, 1, after={"id": number}))
+    topics.wait_until_readable(10 * numbers[-1])
     return items
 
 
@@ -158,6 +159,53 @@ def test_a_position_that_kafka_does_not_have_is_an_error(topics: TopicsWriter) -
     assert _batch(topics) == 3
     with pytest.raises(HistoryMissing):
         _batch(topics, startingOffsets=json.dumps({items.topic: {"0": 0, "1": 0, "2": 0}}))
+
+
+def test_the_marker_of_the_last_commit_may_be_removed_but_nothing_after_it(topics: TopicsWriter) -> None:
+    """A table is idle for longer than its topic's retention; then the next row comes."""
+    items = topics.table("items", COLUMNS)
+    row = topics.change(items, "c", 10, 1, after={"id": 1})
+    partition = str(row[0][1])
+    topics.commit(10, row)
+    topics.wait_until_readable(10)
+    reader = CdcdStreamReader(parse_options(_asked(topics, {})))
+    before = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert before[items.topic][partition] == 1
+
+    def remove_to(offset: int) -> None:
+        place = TopicPartition(items.topic, int(partition), offset)
+        topics.admin.delete_records([place])[place].result(30)
+
+    remove_to(2)
+    for number in (2, 3):
+        topics.commit(10 * number, row)
+    topics.wait_until_readable(30)
+    after = reader.latestOffset(before, reader.getDefaultReadLimit())
+    (task,) = reader.partitions(before, after)
+    assert sum(batch.num_rows for batch in reader.read(task)) == 2
+    assert _batch(topics, startingLsn=format_lsn(20)) == 2
+    chosen = {"startingOffsets": json.dumps({items.topic: {partition: 1}})}
+    with pytest.raises(HistoryMissing):
+        _batch(topics, **chosen)
+    remove_to(3)
+    with pytest.raises(HistoryMissing):
+        reader.partitions(before, after)
+    with pytest.raises(PositionUnavailable, match="removed records after this position"):
+        _batch(topics, startingLsn=format_lsn(20))
+    reader.stop()
+
+
+def test_an_end_before_the_start_is_an_error_in_each_partition(topics: TopicsWriter) -> None:
+    """No commit before the end has a record in the partition of the commit before the start."""
+    items = topics.table("items", COLUMNS)
+    row = topics.change(items, "c", 10, 1, after={"id": 1})[0]
+    for number in range(1, 5):
+        topics.commit(10 * number, [(row[0], number % 2, *row[2:])])
+    topics.wait_until_readable(40)
+    with pytest.raises(PositionUnavailable, match="the end is before the start"):
+        _batch(topics, startingLsn=format_lsn(30), endingLsn=format_lsn(20))
+    assert _batch(topics, startingLsn=format_lsn(20), endingLsn=format_lsn(20)) == 0
+    assert _batch(topics, startingLsn=format_lsn(20), endingLsn=format_lsn(40)) == 2
 
 
 def test_a_stream_has_no_end(topics: TopicsWriter) -> None:

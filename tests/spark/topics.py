@@ -17,11 +17,14 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from cdcd.lsn import format_lsn
 from cdcd.spark.connection import Connection, RegistryAccess
+from cdcd.spark.kafka import Cluster, ProgressReader
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
 from tests.spark.events import Table, progress_value
+from tests.support.waiting import eventually
 
 PARTITIONS = 3
 Sent = tuple[str, int, bytes | None, bytes | None]
@@ -99,6 +102,20 @@ class TopicsWriter:
         )
         self.producer.produce(self.progress_topic, key=self.slot, value=progress, partition=0)
         self.producer.commit_transaction(60)
+
+    def wait_until_readable(self, last: int) -> None:
+        """Wait until the progress record of a commit is readable."""
+        reader = ProgressReader(self.bootstrap, {}, self.progress_topic, Cluster(self.bootstrap, {}))
+        found: set[str] = set()
+        try:
+            eventually(
+                lambda: (
+                    found.update(commit.commit_lsn for commit in reader.read()) or format_lsn(last) in found
+                ),
+                "every commit can be read",
+            )
+        finally:
+            reader.close()
 
     def write(self, records: Iterable[Sent]) -> dict[str, dict[int, int]]:
         """Begin a Kafka transaction, write into it and leave it open; return the next offsets."""
