@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.connection import Connection
@@ -21,7 +22,6 @@ from cdcd.spark.cuts import (
     as_one,
     covers,
     cut,
-    has_removed,
     merge,
     normal,
     only,
@@ -144,15 +144,14 @@ class Commits:
         if position.kind == OFFSETS:
             self._refuse_newer(position, position.offsets)
             return position.offsets
-        starts = _by_topic(self._cluster.starts(self._partitions()))
         if position.kind == EARLIEST:
-            return starts
+            return self._log_starts
         commits = self._known()
         now_us = time.time_ns() // 1000
         before = records_before(position, commits, is_whole=self._reader.is_whole, now_us=now_us)
         offsets = total(commits[:before])
-        self._refuse_removed(position, offsets, total(commits), starts)
-        return merge(starts, offsets)
+        self._refuse_removed(position, offsets, total(commits), self._log_starts)
+        return merge(self._log_starts, offsets)
 
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
@@ -169,7 +168,7 @@ class Commits:
         else:
             commits = self._known()
             before = records_before(position, commits, is_whole=self._reader.is_whole)
-            end = merge(_by_topic(self._cluster.starts(self._partitions())), total(commits[:before]))
+            end = merge(self._log_starts, total(commits[:before]))
         if self._options.starting.kind == EARLIEST:
             return start, merge(start, end)
         _refuse_reversed(start, end)
@@ -217,14 +216,12 @@ class Commits:
         for topic, partitions in starts.items():
             for partition, first in partitions.items():
                 offset = offsets.get(topic, {}).get(partition, 0)
-                if offset < named.get(topic, {}).get(partition, 0) and has_removed(offset, first):
+                if offset < min(first, named.get(topic, {}).get(partition, 0)):
                     raise removed(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
-        chosen = self._options.starting
-        given = chosen.offsets if chosen.kind == OFFSETS else {}
-        return check_history(self._cluster, without_loading(start), without_loading(end), given)
+        return check_history(self._cluster, without_loading(start), without_loading(end))
 
     def close(self) -> None:
         """Leave the broker."""
@@ -238,6 +235,11 @@ class Commits:
             if self._options.topics is None or name in self._options.topics
             for partition in numbers
         ]
+
+    @cached_property
+    def _log_starts(self) -> Offsets:
+        """The first offsets when the query starts."""
+        return _by_topic(self._cluster.starts(self._partitions()))
 
     def _ends(self) -> Offsets:
         return _by_topic(self._cluster.ends(self._partitions()))

@@ -161,14 +161,6 @@ def as_one(start: Offsets, commits: Sequence[Commit]) -> list[Commit]:
     return [replace(commits[count - 1], offsets=total(commits[:count])), *commits[count:]]
 
 
-def has_removed(offset: int, log_start: int) -> bool:
-    """Return whether Kafka has removed records from a commit's cut on. 0 is the cut before the first record.
-
-    At the cut is the marker that ends the commit's Kafka transaction: where only that was removed, nothing is lost.
-    """
-    return log_start > (offset + 1 if offset else 0)
-
-
 def normal(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Sort topics and partitions: Spark compares offsets by their JSON text."""
     return {

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import (
@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
 from cdcd.errors import HistoryMissing, SinkUnavailable
 from cdcd.spark.client_errors import TLS_HINT, cause_of, is_about_tls, making_client, refusal
 from cdcd.spark.client_log import CLIENT_LOG
-from cdcd.spark.cuts import Commit, Offsets, has_removed, normal, parse_progress
+from cdcd.spark.cuts import Commit, Offsets, normal, parse_progress
 
 REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
@@ -317,10 +317,11 @@ def next_offset(message: Message) -> int:
     return offset if message.error() is not None else offset + 1
 
 
-def check_history(cluster: Cluster, start: Offsets, end: Offsets, given: Offsets) -> list[Range]:
+def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
     """Return the ranges between two cuts. Raises HistoryMissing if a start is below the log or above its end.
 
-    `start` is a commit's cut, except where it is an offset of `given`, which a user has chosen.
+    A start is the offset of the marker that ends a Kafka transaction, or of a row where cdcd writes without them
+    (at_least_once). Nothing tells which of both Kafka has removed, so either is an error.
     """
     wanted = [
         Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
@@ -329,19 +330,15 @@ def check_history(cluster: Cluster, start: Offsets, end: Offsets, given: Offsets
     ]
     ranges = [part for part in wanted if part.start != part.end]
     log_starts = cluster.starts([(part.topic, part.partition) for part in ranges])
-    return [_checked(part, log_starts[(part.topic, part.partition)], given) for part in ranges]
-
-
-def _checked(part: Range, log_start: int, given: Offsets) -> Range:
-    is_chosen = given.get(part.topic, {}).get(str(part.partition)) == part.start
-    is_removed = part.start < log_start if is_chosen else has_removed(part.start, log_start)
-    if is_removed or part.start > part.end:
-        raise HistoryMissing(
-            "Kafka removed records that were not read yet",
-            topic=part.topic,
-            partition=part.partition,
-            wanted_offset=part.start,
-            first_offset=log_start,
-            end_offset=part.end,
-        )
-    return replace(part, start=max(part.start, log_start))
+    for part in ranges:
+        log_start = log_starts[(part.topic, part.partition)]
+        if part.start < log_start or part.start > part.end:
+            raise HistoryMissing(
+                "Kafka removed records that were not read yet",
+                topic=part.topic,
+                partition=part.partition,
+                wanted_offset=part.start,
+                first_offset=log_start,
+                end_offset=part.end,
+            )
+    return ranges
