@@ -15,6 +15,7 @@ own Kafka source, `commands` is the command line.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,20 +24,16 @@ if TYPE_CHECKING:
     from cdcd.spark.source import register
 
 __all__ = ["decode", "offsets", "packages", "register"]
+_MODULES = {
+    "decode": "cdcd.spark.decoding",
+    "offsets": "cdcd.spark.jvm",
+    "packages": "cdcd.spark.jvm",
+    "register": "cdcd.spark.source",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Return a public function; PySpark is imported at its first use, because not every module here needs it."""
-    if name == "decode":
-        from cdcd.spark.decoding import decode
-
-        return decode
-    if name == "register":
-        from cdcd.spark.source import register
-
-        return register
-    if name in ("offsets", "packages"):
-        from cdcd.spark import jvm
-
-        return getattr(jvm, name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

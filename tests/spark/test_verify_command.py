@@ -68,14 +68,21 @@ def _written(topics: TopicsWriter, items: Table) -> None:
     )
 
 
-def _verified(
-    command: Command, capsys: pytest.CaptureFixture[str], target: Path, *words: str
-) -> tuple[int, Any]:
-    capsys.readouterr()
-    status = command("verify", "--target", str(target), "--output", "json", *words)
-    output = capsys.readouterr().out
-    assert SECRET not in output
-    return status, json.loads(output)
+Verified = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def verified(command: Command, capsys: pytest.CaptureFixture[str], target: Path) -> Verified:
+    """Return a function that verifies the target: the exit status and the printed document."""
+
+    def run(*words: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        status = command("verify", "--target", str(target), "--output", "json", *words)
+        output = capsys.readouterr().out
+        assert SECRET not in output
+        return status, json.loads(output)
+
+    return run
 
 
 def _rewritten(opened: Mirror, topic: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -100,10 +107,9 @@ def _damaged(rows: list[dict[str, Any]]) -> None:
 
 def test_an_equal_table_and_each_difference_are_found(
     spark: SparkSession,
-    command: Command,
     topics: TopicsWriter,
     target: Path,
-    capsys: pytest.CaptureFixture[str],
+    verified: Verified,
 ) -> None:
     """`items` has changes of each kind, `others` a difference of each kind, `log` no key."""
     items, others = topics.table("items", ITEMS), topics.table("others", ITEMS)
@@ -114,7 +120,7 @@ def test_an_equal_table_and_each_difference_are_found(
     topics.commit(5, [*topics.change(log, "c", 5, 1, after=_row(1)), *rows])
     _written(topics, items)
     _rewritten(run_mirror(spark, topics, target, buckets=1), others.topic, _damaged)
-    status, found = _verified(command, capsys, target, "--show-keys")
+    status, found = verified("--show-keys")
     assert (status, found["status"]) == (EXIT_FAILURE, "differs")
     of_items, of_log, of_others = found["tables"]
     assert (of_items["status"], of_items["rows_in_topic"], of_items["rows_in_mirror"]) == ("equal", 4, 4), (
@@ -151,10 +157,9 @@ def test_the_text_has_digests_of_keys(
 @pytest.mark.nightly
 def test_types_and_columns_that_change_are_equal(
     spark: SparkSession,
-    command: Command,
     topics: TopicsWriter,
     target: Path,
-    capsys: pytest.CaptureFixture[str],
+    verified: Verified,
 ) -> None:
     """A column that is dropped and added again is empty in older rows, also in the topic's."""
     first = [
@@ -196,7 +201,7 @@ def test_types_and_columns_that_change_are_equal(
         ),
     )
     run_mirror(spark, topics, target, max_rows=2)
-    status, found = _verified(command, capsys, target)
+    status, found = verified()
     assert (status, found["tables"][0]["rows_in_mirror"]) == (EXIT_OK, 4), found
 
 
@@ -243,10 +248,9 @@ def _has_gap(topics: TopicsWriter, items: Table) -> None:
 )
 def test_what_cannot_be_known_is_no_equality(
     spark: SparkSession,
-    command: Command,
     topics: TopicsWriter,
     target: Path,
-    capsys: pytest.CaptureFixture[str],
+    verified: Verified,
     before: Callable[[TopicsWriter, Table], None] | None,
     after: Callable[[TopicsWriter, Table], None] | None,
     reason: str,
@@ -259,7 +263,7 @@ def test_what_cannot_be_known_is_no_equality(
     run_mirror(spark, topics, target, accept_gaps=True)
     if after is not None:
         after(topics, items)
-    status, found = _verified(command, capsys, target)
+    status, found = verified()
     assert (status, found["status"]) == (EXIT_UNKNOWN, "unknown")
     assert reason in found["tables"][0]["reason"]
 
@@ -267,10 +271,9 @@ def test_what_cannot_be_known_is_no_equality(
 @pytest.mark.nightly
 def test_a_new_copy_after_removed_records_is_compared(
     spark: SparkSession,
-    command: Command,
     topics: TopicsWriter,
     target: Path,
-    capsys: pytest.CaptureFixture[str],
+    verified: Verified,
 ) -> None:
     """What is before a TRUNCATE does not count."""
     items = topics.table("items", ITEMS)
@@ -280,7 +283,7 @@ def test_a_new_copy_after_removed_records_is_compared(
     copied = [*topics.change(items, "t", 20, 1), *topics.change(items, "c", 20, 2, after=_row(2))]
     topics.commit(20, copied)
     run_mirror(spark, topics, target)
-    status, found = _verified(command, capsys, target)
+    status, found = verified()
     assert (status, found["tables"][0]["rows_in_topic"]) == (EXIT_OK, 1)
 
 

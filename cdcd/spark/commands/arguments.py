@@ -182,27 +182,24 @@ def _add_connection(
         dest="registry",
         help="without a registry: cdcd's admin port, which serves the same API",
     )
-    command.add_argument(
-        "--option",
-        metavar="NAME=VALUE",
-        type=_pair,
-        action="append",
-        default=[],
-        help=f"an option of the {of}, as {example}; may be repeated",
-    )
+    _add_pairs(command, "--option", of, example)
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--target", metavar="URI", required=True, help="the mirror's folder, or its URI in a bucket"
     )
+    _add_pairs(command, "--target-option", "bucket's storage", "endpoint=https://s3.example.com")
+
+
+def _add_pairs(command: argparse.ArgumentParser, name: str, of: str, example: str) -> None:
     command.add_argument(
-        "--target-option",
+        name,
         metavar="NAME=VALUE",
         type=_pair,
         action="append",
         default=[],
-        help="an option of the bucket's storage, as endpoint=https://s3.example.com; may be repeated",
+        help=f"an option of the {of}, as {example}; may be repeated",
     )
 
 

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.spark.commands.arguments import connection_options, trigger_of
-from cdcd.spark.commands.running import run_query
-from cdcd.spark.connection_options import connection_from
+from cdcd.spark.commands.arguments import trigger_of
+from cdcd.spark.commands.running import connection_of, run_query
 from cdcd.spark.mirror import mirror
-from cdcd.spark.schemas import access_of
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,8 +22,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], StreamingQuery]:
-    connection = connection_from(connection_options(options))
-    access_of(connection)  # raises for a missing registry
+    connection = connection_of(options)
     return lambda spark: mirror(
         spark,
         connection,

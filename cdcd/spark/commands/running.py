@@ -1,6 +1,6 @@
 """Run a command's query to its end, in the session of spark-submit or in a local one.
 
-In: the parsed arguments, a function that starts the query.  Out: an exit status.
+In: the parsed arguments, a function that starts the query.  Out: an exit status; the connection of the arguments.
 Invariant: SIGTERM and SIGINT end the query after its batch; an error is one line of the log.
 Must not: change the resources of a cluster.
 """
@@ -20,6 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
+from cdcd.spark.commands.arguments import connection_options
+from cdcd.spark.connection import Connection
+from cdcd.spark.connection_options import connection_from
+from cdcd.spark.schemas import access_of
 from cdcd.spark.session import reason_of, run_to_end, submitted_or_local
 
 log = logging.getLogger("cdcd.spark")
@@ -29,6 +33,13 @@ def log_to(stream: TextIO) -> None:
     """Write the log to a stream, without py4j's lines."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=stream)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def connection_of(options: argparse.Namespace) -> Connection:
+    """Return the connection of the arguments. Raises ConfigError, before Spark starts also for a missing registry."""
+    connection = connection_from(connection_options(options))
+    access_of(connection)
+    return connection
 
 
 def run_query(

@@ -16,10 +16,7 @@ from dataclasses import asdict
 from pyspark.errors import PySparkException
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
-from cdcd.spark.commands.arguments import connection_options
-from cdcd.spark.commands.running import log, log_to
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.schemas import access_of
+from cdcd.spark.commands.running import connection_of, log, log_to
 from cdcd.spark.session import submitted_or_local
 from cdcd.spark.verify import KINDS, TableResult, verify, why
 
@@ -40,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> list[TableResult]:
-    connection = connection_from(connection_options(options))
-    access_of(connection)  # raises for a missing registry
+    connection = connection_of(options)
     results = []
     spark = submitted_or_local("cdcd verify", options.cores, options.memory)
     try:
