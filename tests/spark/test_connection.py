@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import EXIT_FAILURE, CdcdError, ConfigError, SecretUnreadable, SinkAuthorization
 from cdcd.spark import decode
-from cdcd.spark import mirror as mirroring
+from cdcd.spark.__main__ import main
+from cdcd.spark.commands import running
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import run_to_end
@@ -144,9 +145,9 @@ def test_a_mirror_that_cannot_connect_says_why_before_spark_starts(
     caplog: pytest.LogCaptureFixture,
     target: Path,
 ) -> None:
-    monkeypatch.setattr(mirroring, "submitted_or_local", None)
+    monkeypatch.setattr(running, "submitted_or_local", None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert mirroring.main([*words, "--target", str(target)]) == EXIT_FAILURE
+    assert main(["mirror", *words, "--target", str(target)]) == EXIT_FAILURE
     assert expected in caplog.text
     assert IN_CLEAR not in caplog.text
 
@@ -267,7 +268,7 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         "https://registry-0.example.com,https://registry-1.example.com": secured.door.url,
         "/data/": f"{tmp_path}/data/",
     }
-    assert len(page) == 5
+    assert len(page) == 6
     for old in here:
         assert any(old in block for block in page), f"no block has {old}"
     found: dict[str, Any] = {"spark": spark}
