@@ -272,6 +272,7 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
     for old in here:
         assert any(old in block for block in page), f"no block has {old}"
     found: dict[str, Any] = {"spark": spark}
+    register(spark)  # Spark does not search an editable installation, as the page says
     for block in page:
         text = block
         for old, new in here.items():
