@@ -8,9 +8,9 @@ Invariant: nothing here imports what runs a daemon. Both sides share the wire fo
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`,
-`commits`, `schemas`, `manifest`.  Spark: `source`, `decoding`, `engine`, `jvm_decoding`, `tasks`, `mirror`. `reading`
-opens a mirror, `verify` compares it with the topics by `sql_fold`, `session` is a local Spark, `jvm` serves Spark's
-own Kafka source, `commands` is the command line.
+`commits`, `schemas`, `manifest`.  Spark: `source`, `read_limits`, `decoding`, `engine`, `jvm_decoding`, `tasks`,
+`mirror`. `reading` opens a mirror, `verify` compares it with the topics by `sql_fold`, `session` is a local Spark,
+`jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ from cdcd.spark.manifest import (
 from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_MAX_ROWS
 from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
 from cdcd.spark.plan import Look, TablePlan, plan_table
+from cdcd.spark.read_limits import start_available_now
 from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
+from cdcd.spark.session import parallelism
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
@@ -90,28 +92,28 @@ def mirror(
     checkpoint = new_checkpoint(storage)
     sweep(storage)
     register(spark)
-    reader = (
-        spark.readStream.format("cdcd")
-        .options(**connection.options())
-        .option("startingOffsets", json.dumps(with_loading(start.offsets, frozenset(start.loading))))
-        .option("loading", "true")
-        .option("maxRows", str(max_rows))
-        .option("readers", str(spark.sparkContext.defaultParallelism))
-    )
+    options = connection.options() | {
+        "startingOffsets": json.dumps(with_loading(start.offsets, frozenset(start.loading))),
+        "loading": "true",
+        "maxRows": str(max_rows),
+        "readers": str(parallelism(spark)),
+    }
     if topics:
-        reader = reader.option("topics", ",".join(topics))
+        options["topics"] = ",".join(topics)
     batch = MirrorBatch(storage, start, schemas, on_batch, accept_gaps)
     writer = (
-        reader.load()
+        spark.readStream.format("cdcd")
+        .options(**options)
+        .load()
         .writeStream.foreachBatch(batch)
         .queryName(f"mirror of {connection.prefix}")
         .option("checkpointLocation", checkpoint)
     )
     if trigger == "available_now":
-        writer = writer.trigger(availableNow=True)
+        query = start_available_now(writer, options)
     else:
-        writer = writer.trigger(processingTime=trigger or "0 seconds")
-    query = held.query = writer.start()
+        query = writer.trigger(processingTime=trigger or "0 seconds").start()
+    held.query = query
     return query
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -29,6 +30,7 @@ _SQL = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
+MOST_TASKS = 10_000
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
 _OF_CDCD = re.compile(r"\bCDCD-[A-Z-]+: .*")
@@ -66,6 +68,12 @@ def reason_of(error: Exception) -> str:
     """Return cdcd's own error in one of Spark's, which has it below the lines of Python and Java; else all of it."""
     found = _OF_CDCD.findall(str(error))
     return str(found[-1]).strip() if found else str(error)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks Spark plans by default; by a small job, because Spark Connect has no SparkContext."""
+    tasks = spark.range(MOST_TASKS).select(F.spark_partition_id().alias("task"))
+    return int(tasks.agg(F.max("task")).collect()[0][0]) + 1
 
 
 def run_to_end(

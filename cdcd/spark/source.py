@@ -12,18 +12,13 @@ Must not: change its schema: that of a stream is fixed when it starts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
@@ -34,6 +29,7 @@ from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
 from cdcd.spark.pieces import pieces
 from cdcd.spark.ranges import read_ranges
+from cdcd.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from cdcd.spark.record_sizes import RecordSizes
 from cdcd.spark.schemas import access_of
 from cdcd.spark.source_options import SourceOptions, parse_options
@@ -41,6 +37,11 @@ from cdcd.spark.table_options import TableOptions, topics_of
 
 RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 UNLIMITED_ROWS = 2**62
+ONE_BATCH = (
+    "%s: the query ends after its first batch, which is not at the newest commit. If you used availableNow: Spark "
+    "4.1 runs it as a single batch; start the query again, or set neither maxRows nor maxCommits"
+)
+log = logging.getLogger("cdcd.spark.source")
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc]
@@ -71,7 +72,11 @@ def _read(
 
 
 class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading."""
+    """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading.
+
+    Spark 4.1 does not say where a batch starts. It is the end of the last batch: after a restart Spark first plans an
+    empty batch at that offset, or the last batch again; later each end that `latestOffset` returns becomes a batch.
+    """
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._options = options
@@ -80,10 +85,17 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._sizes = RecordSizes(options.connection)
         self._fixed = self._refreshed = False
         self._end: Offsets | None = None
+        self._initial: Offsets | None = None
+        self._ends_without_start = 0
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return the start offsets of a query without a checkpoint. Raises PositionUnavailable."""
-        return self._driver().initial()
+        """Return the start offsets of a query without a checkpoint. Raises PositionUnavailable.
+
+        They are the same at each call, because Spark may call it after `latestOffset`.
+        """
+        if self._initial is None:
+            self._initial = self._driver().initial()
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of the options."""
@@ -95,20 +107,28 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """Set the newest commit at the first `latestOffset`, which knows the start, as the end of the query."""
         self._fixed = True
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """Return the offsets of a PostgreSQL commit that is at most `limit` away, or `start` again."""
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Offsets | None = None, limit: ReadLimit | None = None
+    ) -> Offsets:
+        """Return the offsets of a PostgreSQL commit that is at most `limit` away, or `start` again.
+
+        Without both (Spark 4.1): the end of the last batch, and the limit of the options.
+        """
+        if start is None:
+            start = self.initialOffset() if self._end is None else self._end
+            self._ends_without_start += 1
+        self._end = self._next(normal(start), limit or self.getDefaultReadLimit())
+        return self._end
+
+    def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
         commits = self._driver()
-        start = normal(start)
         if not (self._fixed and self._refreshed):
             commits.refresh(start)
             self._refreshed = True
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
-            rows = min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS)
-            self._end = commits.following(start, rows)
-        else:
-            self._end = commits.newest(start)
-        return self._end
+            return commits.following(start, min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS))
+        return commits.newest(start)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Return the newest commit that is known, for Spark's progress: the backlog is its distance to the end."""
@@ -116,6 +136,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
+        self._end = normal(end)
         tasks = _tasks(self._driver().ranges(start, end), self._options, self._sizes)
         marks = [Range(LOADING + topic, 0, 0, 1) for topic in sorted(loading_of(end))]
         return [*tasks, RangesPartition(marks)] if marks else tasks
@@ -127,8 +148,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return _read(self._options.connection, partition.value, self._decoding)
 
     def stop(self) -> None:
-        """Leave the broker."""
+        """Leave the broker. Warn of a query of Spark 4.1 that a limit has ended before the newest commit."""
         if self._commits is not None:
+            if self._ends_without_start == 1 and self._commits.newest(self._end or {}) != self._end:
+                log.warning(ONE_BATCH, self._options.connection.prefix)
             self._commits.close()
             self._commits = None
 

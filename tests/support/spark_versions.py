@@ -13,7 +13,7 @@ import sysconfig
 from pathlib import Path
 
 FOLDER = Path("build") / "spark"
-SERIES = ("4.3", "4.2")
+SERIES = ("4.3", "4.2", "4.1")
 
 
 def python_with_spark(series: str) -> Path:

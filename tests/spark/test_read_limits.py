@@ -1,0 +1,158 @@
+"""The limits of a stream's batches where Spark gives the source neither a start nor a limit, as Spark 4.1 does."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from cdcd.spark.cuts import Offsets, distance
+from cdcd.spark.session import run_to_end
+from cdcd.spark.source import CdcdStreamReader, register
+from cdcd.spark.source_options import parse_options
+from tests.spark.events import Table, column
+from tests.spark.topics import TopicsWriter
+from tests.support.nightly import nightly
+
+COLUMNS = [column("id", "int", required=True)]
+LIMITS = [{"maxCommits": "1"}, nightly({"maxRows": "1"})]
+
+
+@pytest.fixture
+def items(topics: TopicsWriter) -> Table:
+    """A table with four commits of a row each."""
+    table = topics.table("items", COLUMNS)
+    for number in range(1, 5):
+        _commit(topics, table, number)
+    topics.wait_until_readable(40)
+    return table
+
+
+def _commit(topics: TopicsWriter, table: Table, number: int) -> None:
+    topics.commit(10 * number, topics.change(table, "c", 10 * number, 1, after={"id": number}))
+
+
+def _reader(topics: TopicsWriter, options: dict[str, str]) -> CdcdStreamReader:
+    given = {"brokers": topics.bootstrap, "prefix": topics.prefix, "topics": f"{topics.prefix}.public.items"}
+    return CdcdStreamReader(parse_options(given | options))
+
+
+def _rows(reader: CdcdStreamReader, start: Offsets, end: Offsets) -> int:
+    return sum(batch.num_rows for part in reader.partitions(start, end) for batch in reader.read(part))
+
+
+def _first(reader: CdcdStreamReader) -> tuple[Offsets, int]:
+    """Run the first batch of a query, in the order in which Spark 4.1 asks."""
+    end = reader.latestOffset()
+    return end, _rows(reader, reader.initialOffset(), end)
+
+
+@pytest.mark.usefixtures("items")
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_counts_from_the_end_of_the_last_batch(topics: TopicsWriter, limit: dict[str, str]) -> None:
+    reader = _reader(topics, limit)
+    try:
+        end, rows = _first(reader)
+        found = [rows]
+        while (following := reader.latestOffset()) != end:
+            found.append(_rows(reader, end, following))
+            end = following
+    finally:
+        reader.stop()
+    assert found == [1, 1, 1, 1]
+
+
+@pytest.mark.usefixtures("items")
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_restart_goes_on_from_the_checkpoint(
+    topics: TopicsWriter, limit: dict[str, str], is_committed: bool
+) -> None:
+    """Spark plans an empty batch at the last offset of the checkpoint, and the last batch again if it failed."""
+    reader = _reader(topics, limit)
+    first, _ = _first(reader)
+    second = reader.latestOffset()
+    reader.stop()
+    again = _reader(topics, limit)
+    try:
+        assert again.partitions(second, second) == []
+        if not is_committed:
+            assert _rows(again, first, second) == 1
+        third = again.latestOffset()
+        assert _rows(again, second, third) == 1
+    finally:
+        again.stop()
+
+
+@pytest.mark.usefixtures("items")
+def test_a_batch_that_spark_does_not_plan_is_passed(topics: TopicsWriter) -> None:
+    """A query whose filter is always false reads nothing; its ends go on all the same."""
+    reader = _reader(topics, {"maxCommits": "1"})
+    try:
+        first, second = reader.latestOffset(), reader.latestOffset()
+    finally:
+        reader.stop()
+    assert distance(first, second) == 1
+
+
+@pytest.mark.usefixtures("items")
+def test_a_query_that_a_limit_ends_early_is_reported(
+    topics: TopicsWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark 4.1 stops the reader after one batch if the trigger is availableNow."""
+    for options, is_reported in (({"maxCommits": "1"}, True), ({"maxCommits": "4"}, False), ({}, False)):
+        caplog.clear()
+        reader = _reader(topics, options)
+        _first(reader)
+        reader.stop()
+        assert ("runs it as a single batch" in caplog.text) == is_reported, options
+
+
+def test_the_start_of_a_new_query_does_not_move(topics: TopicsWriter, items: Table) -> None:
+    """Spark asks for it after the end of the first batch, so a commit may have come in between."""
+    reader = _reader(topics, {"startingOffsets": "latest"})
+    try:
+        end = reader.latestOffset()
+        _commit(topics, items, 5)
+        topics.wait_until_readable(50)
+        assert _rows(reader, reader.initialOffset(), end) == 0
+        assert _rows(reader, end, reader.latestOffset()) == 1
+    finally:
+        reader.stop()
+
+
+class _Batches:
+    """The function of foreachBatch: stores each batch's ids; fails at a batch, or sets `done` after the last id."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.found: list[list[int]] = []
+        self.done = threading.Event()
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        ids = [row["id"] for row in batch.select("after.id").collect()]
+        if number == self.fails_at:
+            raise ValueError("a batch that fails")
+        self.found += [ids] if ids else []
+        if ids == [4]:
+            self.done.set()
+
+
+def test_a_query_has_one_commit_a_batch_also_after_a_failure(
+    spark: SparkSession, topics: TopicsWriter, items: Table, tmp_path: Path
+) -> None:
+    register(spark)
+    options = topics.connection.options() | {"table": "public.items", "maxCommits": "1"}
+
+    def started(batches: _Batches) -> StreamingQuery:
+        writer = spark.readStream.format("cdcd").options(**options).load().writeStream.foreachBatch(batches)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    failing, batches = _Batches(fails_at=2), _Batches()
+    assert "a batch that fails" in str(run_to_end(partial(started, failing)))
+    assert run_to_end(partial(started, batches), batches.done) is None
+    assert failing.found + batches.found == [[1], [2], [3], [4]]
