@@ -44,13 +44,17 @@ from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.read_limits import start_available_now
 from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
-from cdcd.spark.session import parallelism
+from cdcd.spark.session import is_remote, parallelism
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
 from cdcd.spark.tasks import WHOLE, Folded, fold_frame
 
 log = logging.getLogger("cdcd.spark.mirror")
+_NOT_REMOTE_HINT = (
+    "run it by spark-submit, or as a job of its own: it holds the lock of its target and its checkpoint where it "
+    "starts, but its batches would run on the server"
+)
 
 
 def is_table(topic: str, prefix: str) -> bool:
@@ -80,7 +84,10 @@ def mirror(
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `buckets` applies only to a new target.
+    Raises ConfigError for a session of Spark Connect.
     """
+    if is_remote(spark):
+        raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
     schemas = access_of(connection)
     if format != "parquet":
         raise ConfigError(f"unknown mirror format {format!r}; use parquet")

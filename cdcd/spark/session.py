@@ -76,6 +76,11 @@ def parallelism(spark: SparkSession) -> int:
     return int(tasks.agg(F.max("task")).collect()[0][0]) + 1
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def run_to_end(
     start: Callable[[], StreamingQuery], stopping: threading.Event | None = None, *, starts: int = STARTS
 ) -> StreamingQueryException | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.registry import SchemaRegistry
@@ -24,9 +25,14 @@ from cdcd.spark import decode
 from cdcd.spark.__main__ import main
 from cdcd.spark.commands import running
 from cdcd.spark.connection_options import connection_from
+from cdcd.spark.decoding import decoding_of
+from cdcd.spark.manifest import Manifest
+from cdcd.spark.mirror import MirrorBatch
 from cdcd.spark.reading import read_mirror
+from cdcd.spark.schemas import access_of
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import CdcdReader, parse_options, register
+from cdcd.spark.storage import open_storage
 from tests.faults.access import sink_by_certificate, sink_by_password, sink_by_token
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
@@ -229,6 +235,18 @@ def test_driver_and_executors_read_the_secrets_themselves(secured: Secured, tmp_
             read()
     (tmp_path / "kafka").write_text(KAFKA)
     assert list(on_executor.read(tasks[0]))
+
+
+def test_the_functions_that_spark_connect_sends_have_references_only(
+    secured: Secured, tmp_path: Path
+) -> None:
+    """A client pickles them for the server: the function of foreachBatch, and that of decode."""
+    access = access_of(connection_from({"config": secured.configure()}))
+    options = {"access_key_id": "cdcd", "secret_access_key": f"file:{tmp_path}/kafka"}
+    batch = MirrorBatch(open_storage("s3://lake/shop", options), Manifest("shop", 4), access, None)
+    sent = cloudpickle.dumps((batch, decoding_of(access, [secured.items.topic]).decoded))
+    assert all(f"{tmp_path}/{name}".encode() in sent for name in ("kafka", "registry", "key"))
+    assert [secret for secret in (KAFKA, REGISTRY, "of the key") if secret.encode() in sent] == []
 
 
 @pytest.mark.parametrize(
