@@ -6,6 +6,7 @@ With --from-avro also Spark's own decoder, with the whole schema and with one of
 with one core, on the same records in Spark's memory.
 With --live: the milliseconds of the data source's own steps for so many small batches.
 With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
+With --cluster: a backlog on one and on two workers of a Spark cluster, and a worker that is killed (`cluster`).
 With --memory: the peak memory of Spark's Python workers (`memory`).
 """
 
@@ -33,6 +34,7 @@ from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
 from cdcd.spark.columns import arrow_array
 from cdcd.spark.schemas import expanded, parsed_physical
 from tests.bench.spark import envelopes
+from tests.bench.spark.cluster import by_cluster
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
@@ -56,12 +58,17 @@ def main() -> int:
     )
     parser.add_argument("--live", type=int, metavar="BATCHES", help="the source's own time for small batches")
     parser.add_argument(
+        "--cluster", action="store_true", help="a backlog on Spark's standalone cluster; nothing else"
+    )
+    parser.add_argument(
         "--memory", action="store_true", help="the peak memory of the Python workers; nothing else"
     )
     options = parser.parse_args()
     if options.live:
         by_steps(options.live)
         return 0
+    if options.cluster:
+        return by_cluster(options.rows, options.rounds)
     if options.memory:
         return by_memory(options.rows)
     if options.kafka:
