@@ -107,11 +107,14 @@ class TopicsWriter:
         """Wait until the progress record of a commit is readable."""
         reader = ProgressReader(self.bootstrap, {}, self.progress_topic, Cluster(self.bootstrap, {}))
         found: set[str] = set()
+
+        def is_readable() -> bool:
+            found.update(commit.commit_lsn for commit in reader.read())
+            return format_lsn(last) in found
+
         try:
             eventually(
-                lambda: (
-                    found.update(commit.commit_lsn for commit in reader.read()) or format_lsn(last) in found
-                ),
+                is_readable,
                 "every commit can be read",
             )
         finally:
