@@ -16,6 +16,7 @@ from functools import cached_property
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import (
+    BatchLimits,
     Commit,
     Offsets,
     after_compaction,
@@ -125,10 +126,10 @@ class Commits:
         self._forget(start)
         return cut(start, self._pending)
 
-    def following(self, start: Offsets, max_rows: int | None) -> Offsets:
+    def following(self, start: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
         self._forget(start)
-        return cut(start, self._pending, max_rows=max_rows, max_commits=self._options.max_commits)
+        return cut(start, self._pending, limits)
 
     def _forget(self, start: Offsets) -> None:
         """Remove commits up to `start`, and none after it: Spark may ask again from the same start.

@@ -12,7 +12,7 @@ Must not: do I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -188,15 +188,26 @@ def distance(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[s
     )
 
 
-def cut(
-    start: Offsets, commits: Iterable[Commit], *, max_rows: int | None = None, max_commits: int | None = None
-) -> Offsets:
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The limits of a batch, None: no limit. `bytes_between` returns the bytes between two cuts."""
+
+    max_rows: int | None = None
+    max_commits: int | None = None
+    max_bytes: int | None = None
+    bytes_between: Callable[[Offsets, Offsets], float] = distance
+
+
+NO_LIMITS = BatchLimits()
+
+
+def cut(start: Offsets, commits: Iterable[Commit], limits: BatchLimits = NO_LIMITS) -> Offsets:
     """Return the offsets after as many commits as the limits allow.
 
     At least one commit with records is included, however large, because the query could not progress otherwise. A
     commit without records is included only if it changes the loading tables.
     """
-    reached, loading, taken, rows = without_loading(start), loading_of(start), 0, 0
+    reached, loading, taken, rows, size = without_loading(start), loading_of(start), 0, 0, 0.0
     parts: Offsets = {}
     for commit in commits:
         if commit.is_part:
@@ -204,14 +215,18 @@ def cut(
             continue
         following, parts = merge(reached, merge(parts, commit.offsets)), {}
         if following != reached or commit.loading != loading:
-            more = distance(reached, following)
-            full = max_rows is not None and rows + more > max_rows
-            if taken and (full or (max_commits is not None and taken >= max_commits)):
+            rows += distance(reached, following)
+            size += 0.0 if limits.max_bytes is None else limits.bytes_between(reached, following)
+            if taken and _exceeds(limits, rows, taken + 1, size):
                 break
             taken += 1
-            rows += more
         reached, loading = following, commit.loading
     return with_loading(reached, loading)
+
+
+def _exceeds(limits: BatchLimits, rows: int, commits: int, size_bytes: float) -> bool:
+    pairs = ((rows, limits.max_rows), (commits, limits.max_commits), (size_bytes, limits.max_bytes))
+    return any(limit is not None and value > limit for value, limit in pairs)
 
 
 def after_compaction(ends: Offsets, commits: Sequence[Commit]) -> list[Commit] | None:

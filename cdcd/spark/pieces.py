@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cdcd.spark.kafka import Range
+from cdcd.spark.record_sizes import UNKNOWN_BYTES
 
 PIECE_BYTES = 8 << 20
 """A task has at least so many bytes, if a batch has more than one: to start a task costs as much as to read them."""
 ROW_BYTES = 50
 """A row has a topic, a partition, an offset and a time, too."""
-UNKNOWN_BYTES = 1000
-"""The assumed bytes of a record of a topic whose records were not read."""
 
 
 def pieces(ranges: Sequence[Range], record_bytes: Mapping[str, float], most: int) -> list[list[Range]]:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.spark.commits import Commits, existing_tables
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import LOADING, Offsets, loading_of, normal
+from cdcd.spark.cuts import LOADING, BatchLimits, Offsets, loading_of, normal
 from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
 from cdcd.spark.pieces import pieces
@@ -39,7 +39,7 @@ RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key bi
 UNLIMITED_ROWS = 2**62
 ONE_BATCH = (
     "%s: the query ends after its first batch, which is not at the newest commit. If you used availableNow: Spark "
-    "4.1 runs it as a single batch; start the query again, or set neither maxRows nor maxCommits"
+    "4.1 runs it as a single batch; start the query again, or set none of maxRows, maxBytes and maxCommits"
 )
 log = logging.getLogger("cdcd.spark.source")
 
@@ -53,7 +53,7 @@ class RangesPartition(InputPartition):  # type: ignore[misc]
 
 def _tasks(ranges: Sequence[Range], options: SourceOptions, sizes: RecordSizes) -> list[RangesPartition]:
     """Return the tasks of one batch, of about equal bytes."""
-    known = sizes.of(ranges) if options.readers > 1 else {}
+    known = sizes.of(ranges) if options.readers > 1 or options.max_bytes is not None else {}
     return [RangesPartition(share) for share in pieces(ranges, known, options.readers)]
 
 
@@ -99,9 +99,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of the options."""
-        if self._options.max_rows is None and self._options.max_commits is None:
+        asked = self._options
+        if (asked.max_rows, asked.max_commits, asked.max_bytes) == (None, None, None):
             return ReadAllAvailable()
-        return ReadMaxRows(self._options.max_rows or UNLIMITED_ROWS)
+        return ReadMaxRows(asked.max_rows or UNLIMITED_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Set the newest commit at the first `latestOffset`, which knows the start, as the end of the query."""
@@ -127,8 +128,18 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             self._refreshed = True
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
-            return commits.following(start, min(limit.max_rows, self._options.max_rows or UNLIMITED_ROWS))
+            return commits.following(start, self._limits(start, limit))
         return commits.newest(start)
+
+    def _limits(self, start: Offsets, limit: ReadMaxRows) -> BatchLimits:
+        """Return the limits of the batch that starts here; for that of bytes, the sizes of records are estimated."""
+        asked, commits = self._options, self._driver()
+        if asked.max_bytes is not None:
+            backlog = commits.reached(start)
+            if self._sizes.lacks(topic for topic in backlog if backlog[topic] != start.get(topic)):
+                self._sizes.learn(commits.ranges(start, backlog))
+        rows = min(limit.max_rows, asked.max_rows or UNLIMITED_ROWS)
+        return BatchLimits(rows, asked.max_commits, asked.max_bytes, self._sizes.between)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Return the newest commit that is known, for Spark's progress: the backlog is its distance to the end."""

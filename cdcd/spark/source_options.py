@@ -15,7 +15,8 @@ from cdcd.spark.connection_options import connection_from
 from cdcd.spark.positions import EARLIEST, POSITION_OPTIONS, Position, position_of
 from cdcd.spark.table_options import TABLE_OPTIONS, TableOptions, table_options, wrong_values
 
-_OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, "maxRows", "maxCommits", "readers", "loading")
+LIMITS = ("maxRows", "maxCommits", "maxBytes")
+_OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, *LIMITS, "readers", "loading")
 _OF_A_CATALOG = "provider"
 """A property that Spark passes as an option for CREATE TABLE ... USING."""
 
@@ -32,6 +33,7 @@ class SourceOptions:
     starting: Position
     max_rows: int | None
     max_commits: int | None
+    max_bytes: int | None
     readers: int
     loading: bool = False
     ending: Position | None = None
@@ -61,8 +63,9 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         connection=connection,
         topics=topics or None,
         starting=position_of(given, "starting") or Position(EARLIEST),
-        max_rows=int(given["maxrows"]) if "maxrows" in given else None,
-        max_commits=int(given["maxcommits"]) if "maxcommits" in given else None,
+        max_rows=_limit(given, "maxrows"),
+        max_commits=_limit(given, "maxcommits"),
+        max_bytes=_limit(given, "maxbytes"),
         readers=int(given.get("readers", "2")),
         loading=given.get("loading", "").lower() == "true",
         ending=position_of(given, "ending"),
@@ -70,8 +73,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
+def _limit(given: Mapping[str, str], name: str) -> int | None:
+    return int(given[name]) if name in given else None
+
+
 def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
-    for name in ("maxRows", "maxCommits", "readers"):
+    for name in (*LIMITS, "readers"):
         value = given.get(name.lower(), "1")
         if not value.isdecimal() or int(value) < 1:
             yield f"option {name} has to be a whole number from 1"

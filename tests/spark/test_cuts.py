@@ -8,6 +8,7 @@ import pytest
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.spark.cuts import (
+    BatchLimits,
     Commit,
     after_compaction,
     as_one,
@@ -43,7 +44,7 @@ COMMITS = [
     ],
 )
 def test_a_cut_is_made_of_whole_commits(start: dict, limits: dict[str, int], end: dict) -> None:
-    assert cut(start, COMMITS, **limits) == end
+    assert cut(start, COMMITS, BatchLimits(**limits)) == end
 
 
 def part(commit_lsn: str, offsets: dict) -> Commit:
@@ -54,10 +55,10 @@ def part(commit_lsn: str, offsets: dict) -> Commit:
 def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
     """The offsets of the parts are added up, and the cut comes with the record that completes the transaction."""
     commits = [part("0/1", {"a": {"0": 5}}), part("0/1", {"a": {"1": 9}}), Commit("0/2", {"a": {"0": 6}})]
-    assert cut({}, commits[:1], **limits) == {}
-    assert cut({}, commits[:2], **limits) == {}
-    assert cut({}, commits, **limits) == {"a": {"0": 6, "1": 9}}
-    assert cut({}, [*COMMITS[:1], *commits[:2]], **limits) == {"a": {"0": 5}}
+    assert cut({}, commits[:1], BatchLimits(**limits)) == {}
+    assert cut({}, commits[:2], BatchLimits(**limits)) == {}
+    assert cut({}, commits, BatchLimits(**limits)) == {"a": {"0": 6, "1": 9}}
+    assert cut({}, [*COMMITS[:1], *commits[:2]], BatchLimits(**limits)) == {"a": {"0": 5}}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_commits_before_a_start_are_one(start: dict, left: int) -> None:
     assert found[0].is_part is False
     assert found[1:] == commits[len(commits) - left + 1 :]
     for limits in ({}, {"max_rows": 1}, {"max_commits": 1}):
-        assert cut(start, found, **limits) == cut(start, commits, **limits)
+        assert cut(start, found, BatchLimits(**limits)) == cut(start, commits, BatchLimits(**limits))
 
 
 def test_a_record_says_that_it_is_of_a_part() -> None:
@@ -119,9 +120,9 @@ def test_a_cut_has_the_tables_that_are_loading_there() -> None:
         Commit("0/3", {"a": {"0": 10}}),
         Commit("0/4", {}),
     ]
-    first = cut({}, commits, max_commits=1)
+    first = cut({}, commits, BatchLimits(max_commits=1))
     assert (without_loading(first), loading_of(first)) == ({"a": {"0": 5}}, A | B)
-    second = cut(first, commits[1:], max_rows=4)
+    second = cut(first, commits[1:], BatchLimits(max_rows=4))
     assert (without_loading(second), loading_of(second)) == ({"a": {"0": 9}}, B)
     assert cut(second, commits[2:]) == {"a": {"0": 10}}
     assert cut({}, [*COMMITS, Commit("0/4", {}, loading=B)]) == with_loading(cut({}, COMMITS), B)
@@ -171,21 +172,25 @@ def test_a_snapshot_is_one_commit(limits: dict[str, int]) -> None:
     commits = [commit_of(record) for record in records]
     before, whole = {"a": {"0": 5}}, {"a": {"0": 50, "1": 70}, "b": {"0": 30}}
     for known in range(1, 5):
-        assert cut({}, commits[:known], **limits) == before
-        assert cut(before, commits[:known], **limits) == before
-        assert cut({}, commits[1:known], **limits) == {}, "a new query while the first snapshot runs"
-    assert cut(before, commits[1:5], **limits) == whole
-    assert cut({}, commits[1:5], **limits) == whole
-    assert cut(before, commits[1:], **limits) == (merge(whole, {"a": {"0": 51}}) if not limits else whole)
+        assert cut({}, commits[:known], BatchLimits(**limits)) == before
+        assert cut(before, commits[:known], BatchLimits(**limits)) == before
+        assert cut({}, commits[1:known], BatchLimits(**limits)) == {}, (
+            "a new query while the first snapshot runs"
+        )
+    assert cut(before, commits[1:5], BatchLimits(**limits)) == whole
+    assert cut({}, commits[1:5], BatchLimits(**limits)) == whole
+    assert cut(before, commits[1:], BatchLimits(**limits)) == (
+        merge(whole, {"a": {"0": 51}}) if not limits else whole
+    )
     inside = {"a": {"0": 20}}
-    assert cut(inside, commits[:4], **limits) == inside, "also from a start inside it"
+    assert cut(inside, commits[:4], BatchLimits(**limits)) == inside, "also from a start inside it"
 
 
 def test_a_query_that_asks_for_loading_tables_sees_those_of_a_snapshot() -> None:
     commits = [commit_of(one, loading=True) for one in [BEFORE, *COPIED, COMPLETE]]
     reached, found = {}, []
     for at in range(len(commits)):
-        reached = cut(reached, commits[at:], max_commits=1)
+        reached = cut(reached, commits[at:], BatchLimits(max_commits=1))
         found.append((without_loading(reached).get("a"), sorted(loading_of(reached))))
     assert found == [
         ({"0": 5}, []),

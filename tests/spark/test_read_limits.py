@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -19,7 +21,7 @@ from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly
 
 COLUMNS = [column("id", "int", required=True)]
-LIMITS = [{"maxCommits": "1"}, nightly({"maxRows": "1"})]
+LIMITS = [{"maxCommits": "1"}, nightly({"maxRows": "1"}), nightly({"maxBytes": "1"})]
 
 
 @pytest.fixture
@@ -64,6 +66,33 @@ def test_a_limit_counts_from_the_end_of_the_last_batch(topics: TopicsWriter, lim
     finally:
         reader.stop()
     assert found == [1, 1, 1, 1]
+
+
+def test_a_limit_of_bytes_counts_all_tables(topics: TopicsWriter) -> None:
+    """Commits of ten rows, in turns in a table of small rows and in one of large rows."""
+    limit_bytes, characters, ids = 40_000, {"small": 100, "large": 2000}, range(1, 11)
+    tables = {name: topics.table(name, [*COLUMNS, column("text", "string")]) for name in characters}
+    for number, name in enumerate(["small", "large"] * 3, 1):
+        rows = [{"id": at, "text": "x" * characters[name]} for at in ids]
+        sent = [topics.change(tables[name], "c", 10 * number, at, after=rows[at - 1]) for at in ids]
+        topics.commit(10 * number, chain.from_iterable(sent))
+    topics.wait_until_readable(60)
+    given = {"maxBytes": str(limit_bytes), "topics": ",".join(table.topic for table in tables.values())}
+    reader = _reader(topics, given)
+    try:
+        end, found = reader.initialOffset(), []
+        while (following := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
+            found.append([batch for part in reader.partitions(end, following) for batch in reader.read(part)])
+            end = following
+    finally:
+        reader.stop()
+    assert [sum(batch.num_rows for batch in batches) for batches in found] == [30, 20, 10]
+    assert all(_bytes_of(batches) <= limit_bytes for batches in found)
+
+
+def _bytes_of(batches: list[pa.RecordBatch]) -> int:
+    values = [value.as_py() for batch in batches for name in ("key", "value") for value in batch[name]]
+    return sum(map(len, values))
 
 
 @pytest.mark.usefixtures("items")
