@@ -43,7 +43,10 @@ from cdcd.spark.source_options import SourceOptions
 
 PROGRESS_SUFFIX = ".__progress"
 READ_COMMITS = 10_000
-"""After so many records that were read, those before the start of the query are made one."""
+"""After so many records that were read, those that no batch can end at are made one.
+
+With limits of a batch the others remain; then no more are read until batches have passed them.
+"""
 log = logging.getLogger("cdcd.spark.source")
 
 
@@ -70,9 +73,19 @@ class Commits:
         self._opened = False
         self._is_reported = False
         self._checked = False
+        self._is_behind = False
+
+    def end_now(self) -> None:
+        """Set the newest progress record of now as the last one that is read."""
+        self._reader.end_now()
 
     def refresh(self, start: Offsets | None = None) -> None:
-        """Read the progress records committed since the last call. `start`: where the query is, if that is known."""
+        """Read the progress records committed since the last call. `start`: where the query is, if that is known.
+
+        Of a backlog it reads only as many as it may store (`READ_COMMITS`), and more at the next call.
+        """
+        if start is not None and self._opened and self._has_enough(start):
+            return
         ends = {} if self._opened else self._ends()
         commits, self._unopened = self._read(self._unopened, start), []
         if commits and not self._opened:
@@ -85,11 +98,12 @@ class Commits:
             self._opened = True
         self._pending += commits
         self._pass(commits)
-        if self.is_inside_snapshot and not self._is_reported:
+        is_inside = self.is_inside_snapshot and not self._is_behind
+        if is_inside and not self._is_reported:
             log.warning(
                 "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
             )
-        self._is_reported = self.is_inside_snapshot
+        self._is_reported = is_inside
 
     def _pass(self, commits: Sequence[Commit]) -> None:
         """Add the complete commits to the offsets that are reached."""
@@ -97,6 +111,11 @@ class Commits:
         complete = max((at for at, one in enumerate(self._incomplete, 1) if not one.is_part), default=0)
         self._reached = merge(self._reached, total(self._incomplete[:complete]))
         del self._incomplete[:complete]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether progress records of a backlog are not read yet."""
+        return self._is_behind
 
     def reached(self, end: Offsets) -> Offsets:
         """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
@@ -106,14 +125,24 @@ class Commits:
         return merge(without_loading(end), self._reached)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
-        """Return these commits and the new ones; those that `start` covers are one, as there may be millions."""
+        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one."""
         asked, full = self._options, len(commits) + READ_COMMITS
+        self._is_behind = False
         for one in self._reader.read():
             commits.append(seen(one, asked.topics, loading=asked.loading))
-            if start is not None and len(commits) >= full:
-                commits = as_one(start, commits)
-                full = len(commits) + READ_COMMITS
+            if start is None or len(commits) < full:
+                continue
+            commits = as_one(start if asked.has_limits else None, commits)
+            full = len(commits) + READ_COMMITS
+            may_stop = asked.has_limits and (self._opened or self._reader.is_whole)
+            if may_stop and _has_enough(start, commits):
+                self._is_behind = True
+                break
         return commits
+
+    def _has_enough(self, start: Offsets) -> bool:
+        self._forget(start)
+        return self._is_behind and _has_enough(start, self._pending)
 
     @property
     def is_inside_snapshot(self) -> bool:
@@ -156,8 +185,11 @@ class Commits:
 
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
-        self.refresh()
-        start, position = self.initial(), self._options.ending
+        starting, position = self._options.starting, self._options.ending
+        start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
+        needs_each = start is None or (position is not None and position.kind != OFFSETS)
+        self.refresh(None if needs_each else start)
+        start = self.initial() if start is None else start
         if position is None:
             end = self.newest(start)
             if end == start and self.is_inside_snapshot:
@@ -170,7 +202,7 @@ class Commits:
             commits = self._known()
             before = records_before(position, commits, is_whole=self._reader.is_whole)
             end = merge(self._log_starts, total(commits[:before]))
-        if self._options.starting.kind == EARLIEST:
+        if starting.kind == EARLIEST:
             return start, merge(start, end)
         _refuse_reversed(start, end)
         return start, merge(start, end)
@@ -244,6 +276,13 @@ class Commits:
 
     def _ends(self) -> Offsets:
         return _by_topic(self._cluster.ends(self._partitions()))
+
+
+def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
+    """Return whether there is a next batch, and there are no few commits after it."""
+    return len(commits) >= READ_COMMITS // 2 and any(
+        not one.is_part and not covers(start, one) for one in commits
+    )
 
 
 def existing_tables(connection: Connection) -> list[str]:

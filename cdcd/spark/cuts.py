@@ -148,11 +148,14 @@ def covers(offsets: Offsets, commit: Commit) -> bool:
     )
 
 
-def as_one(start: Offsets, commits: Sequence[Commit]) -> list[Commit]:
-    """Return the commits; the first of them, as far as `start` covers them, are one, up to a complete transaction."""
+def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
+    """Return the commits; the first of them, as far as `start` covers them, are one, up to a complete transaction.
+
+    `start` None: all of them, as far as they are complete.
+    """
     count = 0
     for at, commit in enumerate(commits, 1):
-        if not covers(start, commit):
+        if start is not None and not covers(start, commit):
             break
         if not commit.is_part:
             count = at

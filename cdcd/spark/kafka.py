@@ -210,23 +210,38 @@ class Tail:
         self._cluster = cluster
         self._settings = consumer_settings(brokers, properties)
         self._consumer: Consumer | None = None
+        self._fetched: deque[Message] = deque()
+        self._end: int | None = None
         self.position = position
         self.exists = False
 
+    def end_now(self) -> None:
+        """End at the newest record of now: later ones are not read."""
+        self._end = self._newest() if self._consumer is not None or self._open() else 0
+
     def messages(self) -> Iterator[Message]:
-        """Yield the records that were committed since the last call; none while the topic does not exist."""
+        """Yield the records that were committed since the last call; none while the topic does not exist.
+
+        A caller may stop in the middle: the next call continues there.
+        """
         if self._consumer is None and not self._open():
             return
-        end = self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
+        end = self._newest() if self._end is None else self._end
         deadline = time.monotonic() + STALL_TIMEOUT_S
         while self.position < end:
-            for message in self._fetch():
+            if not self._fetched:
+                self._fetched += self._fetch()
+            while self._fetched and self.position < end:
+                message = self._fetched.popleft()
                 deadline = time.monotonic() + STALL_TIMEOUT_S
                 self.position = max(self.position, next_offset(message))
                 if message.error() is None:
                     yield message
             if time.monotonic() > deadline:
                 raise unavailable("a read of a topic stalls", topic=self._topic, offset=self.position)
+
+    def _newest(self) -> int:
+        return self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
 
     def close(self) -> None:
         """Close the consumer."""
@@ -264,16 +279,25 @@ class ProgressReader:
         """
         return bool(self._has_all_before) and len(self._slots) == 1
 
+    def end_now(self) -> None:
+        """End at the newest record of now: later ones are not read."""
+        self._tail.end_now()
+
     def read(self) -> Iterator[Commit]:
-        """Yield the records that were committed since the last call; none while the topic does not exist."""
+        """Yield the records that were committed since the last call; none while the topic does not exist.
+
+        A caller may stop in the middle: the next call continues there.
+        """
         for message in self._tail.messages():
             # With a / in its key the record describes a slot, not its progress.
             if message.value() is not None and b"/" not in (message.key() or b""):
                 if self._has_all_before is None:
                     self._has_all_before = message.offset() == self._counted
                 self._slots.add(message.key())
+                self._counted += 1
                 yield parse_progress(message.value())
-            self._counted += 1
+            else:
+                self._counted += 1
 
     def close(self) -> None:
         """Close the consumer."""

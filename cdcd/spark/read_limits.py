@@ -77,10 +77,11 @@ def start_available_now(writer: DataStreamWriter, options: Mapping[str, str]) ->
 
 def _newest(options: Mapping[str, str]) -> Offsets:
     """Return the offsets after the newest commit."""
-    commits = Commits(parse_options(options))
+    commits = Commits(parse_options(options).without_limits())
     try:
-        commits.refresh()
-        return without_loading(commits.newest(commits.initial()))
+        start = commits.initial()
+        commits.refresh(start)
+        return without_loading(commits.newest(start))
     finally:
         commits.close()
 

@@ -83,7 +83,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._decoding = decoding
         self._commits: Commits | None = None
         self._sizes = RecordSizes(options.connection)
-        self._fixed = self._refreshed = False
+        self._fixed = self._ended = False
         self._end: Offsets | None = None
         self._initial: Offsets | None = None
         self._ends_without_start = 0
@@ -99,10 +99,9 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of the options."""
-        asked = self._options
-        if (asked.max_rows, asked.max_commits, asked.max_bytes) == (None, None, None):
+        if not self._options.has_limits:
             return ReadAllAvailable()
-        return ReadMaxRows(asked.max_rows or UNLIMITED_ROWS)
+        return ReadMaxRows(self._options.max_rows or UNLIMITED_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Set the newest commit at the first `latestOffset`, which knows the start, as the end of the query."""
@@ -123,9 +122,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
         commits = self._driver()
-        if not (self._fixed and self._refreshed):
-            commits.refresh(start)
-            self._refreshed = True
+        if self._fixed and not self._ended:
+            commits.end_now()
+            self._ended = True
+        commits.refresh(start)
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
             return commits.following(start, self._limits(start, limit))
@@ -142,8 +142,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return BatchLimits(rows, asked.max_commits, asked.max_bytes, self._sizes.between)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
-        """Return the newest commit that is known, for Spark's progress: the backlog is its distance to the end."""
-        return None if self._end is None else self._driver().reached(self._end)
+        """Return the newest commit, for Spark's progress: the backlog is its distance to the end. None: not known."""
+        if self._end is None or self._driver().is_behind:
+            return None
+        return self._driver().reached(self._end)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
@@ -181,7 +183,8 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._decoding = decoding
-        self._options = replace(options, loading=False)  # a batch cannot say which tables are loading
+        # A batch cannot say which tables are loading.
+        self._options = replace(options.without_limits(), loading=False)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks.

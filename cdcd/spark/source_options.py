@@ -7,7 +7,7 @@ Must not: connect, import PySpark.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
@@ -38,6 +38,15 @@ class SourceOptions:
     loading: bool = False
     ending: Position | None = None
     tables: TableOptions | None = None
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a batch of a stream has a limit."""
+        return (self.max_rows, self.max_commits, self.max_bytes) != (None, None, None)
+
+    def without_limits(self) -> SourceOptions:
+        """Return these options without the limits of a stream's batch."""
+        return replace(self, max_rows=None, max_commits=None, max_bytes=None)
 
     def of_a_stream(self) -> SourceOptions:
         """Return these options. Raises ConfigError for an end, which a stream does not have."""
