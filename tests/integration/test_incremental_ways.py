@@ -216,6 +216,7 @@ def ensure_started(daemon: Daemon, tables: tuple[str, ...]) -> None:
     eventually(is_started, "the copies are started")
 
 
+@pytest.mark.timeout(900)  # alone, the largest nightly case takes two minutes on 2 processors
 @pytest.mark.parametrize(
     ("way", "tables"),
     nightly_except(
