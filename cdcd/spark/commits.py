@@ -125,17 +125,20 @@ class Commits:
         return merge(without_loading(end), self._reached)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
-        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one."""
+        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one.
+
+        After compaction no batch ends before the last one; otherwise `start` None asks for each.
+        """
         asked, full = self._options, len(commits) + READ_COMMITS
         self._is_behind = False
         for one in self._reader.read():
             commits.append(seen(one, asked.topics, loading=asked.loading))
-            if start is None or len(commits) < full:
+            is_whole = self._opened or self._reader.is_whole
+            if len(commits) < full or (is_whole and start is None):
                 continue
-            commits = as_one(start if asked.has_limits else None, commits)
+            commits = as_one(start if is_whole and asked.has_limits else None, commits)
             full = len(commits) + READ_COMMITS
-            may_stop = asked.has_limits and (self._opened or self._reader.is_whole)
-            if may_stop and _has_enough(start, commits):
+            if start is not None and is_whole and asked.has_limits and _has_enough(start, commits):
                 self._is_behind = True
                 break
         return commits
