@@ -73,7 +73,8 @@ class Commits:
         self._opened = False
         self._is_reported = False
         self._checked = False
-        self._is_behind = False
+        self.is_behind = False
+        """Whether progress records of a backlog are not read yet."""
 
     def end_now(self) -> None:
         """Set the newest progress record of now as the last one that is read."""
@@ -84,8 +85,10 @@ class Commits:
 
         Of a backlog it reads only as many as it may store (`READ_COMMITS`), and more at the next call.
         """
-        if start is not None and self._opened and self._has_enough(start):
-            return
+        if start is not None and self.is_behind:
+            self._forget(start)
+            if _has_enough(start, self._pending):
+                return
         ends = {} if self._opened else self._ends()
         commits, self._unopened = self._read(self._unopened, start), []
         if commits and not self._opened:
@@ -98,7 +101,7 @@ class Commits:
             self._opened = True
         self._pending += commits
         self._pass(commits)
-        is_inside = self.is_inside_snapshot and not self._is_behind
+        is_inside = self.is_inside_snapshot and not self.is_behind
         if is_inside and not self._is_reported:
             log.warning(
                 "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
@@ -111,11 +114,6 @@ class Commits:
         complete = max((at for at, one in enumerate(self._incomplete, 1) if not one.is_part), default=0)
         self._reached = merge(self._reached, total(self._incomplete[:complete]))
         del self._incomplete[:complete]
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether progress records of a backlog are not read yet."""
-        return self._is_behind
 
     def reached(self, end: Offsets) -> Offsets:
         """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
@@ -130,7 +128,7 @@ class Commits:
         After compaction no batch ends before the last one; otherwise `start` None asks for each.
         """
         asked, full = self._options, len(commits) + READ_COMMITS
-        self._is_behind = False
+        self.is_behind = False
         for one in self._reader.read():
             commits.append(seen(one, asked.topics, loading=asked.loading))
             is_whole = self._opened or self._reader.is_whole
@@ -139,13 +137,9 @@ class Commits:
             commits = as_one(start if is_whole and asked.has_limits else None, commits)
             full = len(commits) + READ_COMMITS
             if start is not None and is_whole and asked.has_limits and _has_enough(start, commits):
-                self._is_behind = True
+                self.is_behind = True
                 break
         return commits
-
-    def _has_enough(self, start: Offsets) -> bool:
-        self._forget(start)
-        return self._is_behind and _has_enough(start, self._pending)
 
     @property
     def is_inside_snapshot(self) -> bool:
