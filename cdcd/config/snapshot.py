@@ -14,13 +14,13 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from cdcd.config.dsn import Dsn
 from cdcd.config.format import Pattern, compiled, without_null
-from cdcd.config.values import Room, Whole, refuse
+from cdcd.config.values import Names, Room, Whole, refuse
 from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode, NewTablesPolicy
 from cdcd.snapshot.load_limits import LoadLimits
 from cdcd.snapshot.selection import CopyRule, Selection
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_CHOICES = ("include", "where", "priority")
+_CHOICES = ("include", "where", "priority", "columns")
 
 
 def _topic(name: str) -> str:
@@ -42,11 +42,17 @@ class SnapshotOverride(Room):
     priority: Whole | None = Field(
         default=None, ge=-1000, le=1000, description="tables with a higher priority are copied first (0)"
     )
+    columns: Names | None = Field(
+        default=None,
+        description="columns to copy, besides the columns of the key; the others are listed in `unchanged`",
+    )
 
     @model_validator(mode="after")
     def _changes_something(self) -> SnapshotOverride:
         if all(getattr(self, name) is None for name in _CHOICES):
             refuse("changes nothing", f"set one of {', '.join(_CHOICES)}")
+        if self.columns == ():
+            refuse("chooses no column", "name columns, or set include: false")
         return self
 
 
@@ -161,6 +167,7 @@ class Snapshot(Room):
     def selection(self) -> Selection:
         """Return the rules as the pure core needs them."""
         rules = tuple(
-            CopyRule(compiled(one.table), one.include, one.where, one.priority) for one in self.overrides
+            CopyRule(compiled(one.table), one.include, one.where, one.priority, one.columns)
+            for one in self.overrides
         )
         return Selection(rules, self.order)

@@ -29,11 +29,13 @@ from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import Writer
+from cdcd.schema.policy import Policies
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.snapshot_copy import Snapshotter
 from cdcd.session.snapshot_handover import published_now
 from cdcd.session.table_copier import InThread
 from cdcd.snapshot.reports import TableReports
+from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.catalog import Catalog
@@ -63,6 +65,8 @@ class BlockingParts:
     has_records: Callable[[str], bool]
     workers: int
     has_metadata: bool
+    selection: Selection
+    policies: Policies
 
 
 class PlacedPlans:
@@ -192,12 +196,12 @@ class BlockingCopy:
         Raises the errors that concern all tables.
         """
         parts, source = self._parts, self._parts.source
-        published = await published_now(source, parts.catalog, parts.status)
+        published = await published_now(source, parts.catalog, parts.status, parts.policies)
         wanted = {
             relid: state for relid, state in parts.copies.blocking.items() if relid in self._relids
         }  # no command changes them while the stream waits
         tables = [
-            (replace(table, where=wanted[table.relid].where), relation)
+            (self._chosen(table, wanted[table.relid].where), relation)
             for table, relation in published
             if table.relid in wanted
         ]
@@ -248,6 +252,9 @@ class BlockingCopy:
                 _LOG.info("table_copied", table=table.title, rows=rows)
                 parts.reports.complete(table.relid)
         return copying.failures
+
+    def _chosen(self, table: CopiedTable, where: str | None) -> CopiedTable:
+        return replace(table, where=where, wanted=self._parts.selection.choice(table.title).columns)
 
     def _forget(self, unpublished: Iterable[int]) -> None:
         """Copy no table that was removed from the publications, or dropped, since the command."""

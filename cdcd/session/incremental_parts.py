@@ -50,7 +50,15 @@ def new_incremental_snapshots(
 ) -> IncrementalSnapshots:
     """Return the incremental snapshots of a session, with its blocking ones."""
     source, options = config.source_settings(), config.snapshot
-    published = PublishedTables(source, clients.catalog, plans, is_binary=start_state.options.binary)
+    selection, policies = options.selection(), config.format.policies()
+    published = PublishedTables(
+        source,
+        clients.catalog,
+        plans,
+        selection,
+        policies,
+        is_binary=start_state.options.binary,
+    )
     server = ServerAndTimeline(start_state.server.system_identifier, start_state.server.timeline)
     connect = partial(connect_sql, source)
     parts = BlockingParts(
@@ -67,6 +75,8 @@ def new_incremental_snapshots(
         clients.topics.has_records,
         options.workers,
         config.format.transactions,
+        selection,
+        policies,
     )
     return IncrementalSnapshots(
         copies,
@@ -78,7 +88,7 @@ def new_incremental_snapshots(
         reports,
         partial(BlockingSnapshots, parts, emitter),
         workers=options.workers,
-        selection=options.selection(),
+        selection=selection,
         chunk_time_s=options.incremental.chunk_time_ms / 1000,
         limits=options.incremental.limits(),
         lag_s=status.lag_s,

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.errors import SnapshotRefused
 from cdcd.pipeline.changed_rows import has_text_form
 from cdcd.pipeline.plans import Plans
+from cdcd.schema.policy import Policies
 from cdcd.session.snapshot_copy import copied_table
 from cdcd.snapshot.chunk_reader import Published
+from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.publication_catalog import published_tables
+from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 
 _RELIDS = """
@@ -41,10 +44,24 @@ _LOCK_PATIENCE_MS = 5_000
 
 
 class PublishedTables:
-    """The tables of one session. `is_binary`: the stream sends values in binary format."""
+    """The tables of one session, with the columns that the rules choose.
 
-    def __init__(self, source: SourceSettings, catalog: Catalog, plans: Plans, *, is_binary: bool) -> None:
+    `is_binary`: the stream sends values in binary format.
+    """
+
+    def __init__(
+        self,
+        source: SourceSettings,
+        catalog: Catalog,
+        plans: Plans,
+        selection: Selection,
+        policies: Policies,
+        *,
+        is_binary: bool,
+    ) -> None:
         self._source = source
+        self._selection = selection
+        self._policies = policies
         self._catalog = catalog
         self._plans = plans
         self._is_binary = is_binary
@@ -67,7 +84,7 @@ class PublishedTables:
     def all(self) -> list[CopiedTable]:
         """Return every published table. Raises Source errors."""
         with contextlib.closing(self._connected()) as connection:
-            return list(map(copied_table, published_tables(connection, self._source.publications)))
+            return list(map(self._copied, published_tables(connection, self._source.publications)))
 
     def find(self, relid: int) -> Published | None:
         """Return a published table, None if it is not published; make its plan. Raises Source and schema errors."""
@@ -81,7 +98,11 @@ class PublishedTables:
         key = [relation.columns[i] for i in plan.key_indexes]
         binary = [column.name for column in key if self._is_binary and not has_text_form(column.type_oid)]
         unreadable = binary[0] if binary else None
-        return Published(copied_table(table), relation, tuple(column.name for column in key), unreadable)
+        return Published(self._copied(table), relation, tuple(column.name for column in key), unreadable)
+
+    def _copied(self, table: PublishedTable) -> CopiedTable:
+        copied = copied_table(table, self._policies)
+        return replace(copied, wanted=self._selection.choice(copied.title).columns)
 
     def _connected(self) -> Any:
         connection = connect_sql(self._source)

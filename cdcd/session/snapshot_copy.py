@@ -27,13 +27,14 @@ from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Record, Relation, RowBatch, SnapshotMarker, TransactionInfo
 from cdcd.schema.codec import Op
-from cdcd.schema.policy import Policies
+from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.schema.resolve import resolve
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
 from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
+from cdcd.source.key_check import record_key
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
 from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
@@ -219,7 +220,7 @@ class Snapshotter:
 
 
 def tables_to_copy(
-    settings: SourceSettings, catalog: Catalog, report: Report = unreported
+    settings: SourceSettings, catalog: Catalog, policies: Policies = NO_RULES, report: Report = unreported
 ) -> list[tuple[CopiedTable, Relation]]:
     """Return the published tables, each with the relation of the stream (blocking). Raises Source errors.
 
@@ -231,7 +232,8 @@ def tables_to_copy(
 
     with contextlib.closing(connect_sql(settings)) as connection:
         published = published_tables(connection, settings.publications, ask)
-    return list(zip(map(copied_table, published), catalog.relations_of(published), strict=True))
+    tables = [copied_table(table, policies) for table in published]
+    return list(zip(tables, catalog.relations_of(published), strict=True))
 
 
 def in_best_format(
@@ -244,22 +246,24 @@ def in_best_format(
     """
     types = catalog.types({column.type_oid for _, relation in tables for column in relation.columns})
 
-    def is_binary(relation: Relation) -> bool:
-        table = f"{relation.schema}.{relation.name}"
-        for column in relation.columns:
+    def is_binary(copied: CopiedTable, relation: Relation) -> bool:
+        for number, column in enumerate(relation.columns):
+            if number in copied.omitted:
+                continue
             pg_type = types.get(column.type_oid)
             if pg_type is None or not pg_type.has_send:
                 return False
-            policy = policies.column(table, column.name)
+            policy = policies.column(copied.title, column.name)
             if resolve(column.type_oid, column.typmod, types, policy).codec.binary_op.op is Op.CALL:
                 return False
         return True
 
-    return [(replace(table, is_binary=is_binary(relation)), relation) for table, relation in tables]
+    return [(replace(table, is_binary=is_binary(table, relation)), relation) for table, relation in tables]
 
 
-def copied_table(table: PublishedTable) -> CopiedTable:
+def copied_table(table: PublishedTable, policies: Policies = NO_RULES) -> CopiedTable:
     """Return the parts of a published table that are copied."""
+    policy = policies.table(f"{table.schema}.{table.name}")
     return CopiedTable(
         relid=table.relid,
         schema=table.schema,
@@ -268,4 +272,5 @@ def copied_table(table: PublishedTable) -> CopiedTable:
         row_filter=table.row_filter,
         is_partitioned=table.is_partitioned,
         has_key=table.has_record_key,
+        key=record_key(table, policy),
     )

@@ -28,6 +28,7 @@ from cdcd.monitoring.status import Status
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
+from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
@@ -52,11 +53,11 @@ _UNUSED_HINT = (
 
 
 async def published_now(
-    source: SourceSettings, catalog: Catalog, status: Status
+    source: SourceSettings, catalog: Catalog, status: Status, policies: Policies = NO_RULES
 ) -> list[tuple[CopiedTable, Relation]]:
     """Return the published tables; the wait for a lock on one of them is shown."""
     with status.waits.watching("lock") as report:
-        return await in_thread(tables_to_copy, source, catalog, report)
+        return await in_thread(tables_to_copy, source, catalog, policies, report)
 
 
 class SnapshotHandover:
@@ -214,7 +215,7 @@ class SnapshotHandover:
             )
 
     def _chosen(self, tables: list[tuple[CopiedTable, Relation]]) -> list[tuple[CopiedTable, Relation]]:
-        """Return the tables that the configuration includes, with their conditions."""
+        """Return the tables that the configuration includes, with their conditions and columns."""
         published = [table for table, _ in tables]
         for pattern in self._selection.unused(published):
             _LOG.warning("snapshot_override_unused", table=pattern, hint=_UNUSED_HINT)
@@ -234,7 +235,7 @@ class SnapshotHandover:
         self, exported: Exported, server: ServerIdentity, progress: CopyProgress, only: Container[int] | None
     ) -> None:
         """Copy the published tables, or only those with these relids."""
-        tables = await published_now(self._source, self._clients.catalog, self._status)
+        tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)
         if self._standby is not None:
             await self._standby.knows_tables(exported, server)
         point = exported.point_lsn

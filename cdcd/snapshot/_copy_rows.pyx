@@ -76,15 +76,24 @@ cdef class CopyRows:
     cdef size_t _used, _capacity, _last_at
     cdef Py_ssize_t _rows
     cdef uint32_t _relid
-    cdef uint16_t _columns
+    cdef uint16_t _columns, _selected
+    cdef bytes _omitted  # a byte for each column, 1: the copy does not have it; empty: it has all
+    cdef const uint8_t *_is_omitted  # the bytes of `_omitted`, NULL: the copy has all columns
+    cdef object _positions
     cdef uint64_t _lsn
     cdef bint _is_binary, _is_first
     cdef bytes _odd
     cdef bint _is_odd_first
     cdef readonly size_t size_bytes
 
-    def __init__(self, uint32_t relid, uint16_t columns, uint64_t lsn, bint is_binary=False):
+    def __init__(self, uint32_t relid, uint16_t columns, uint64_t lsn, bint is_binary=False, omitted=()):
         self._relid, self._columns, self._lsn = relid, columns, lsn
+        self._positions = frozenset(omitted)
+        self._omitted = bytes([column in self._positions for column in range(columns)])
+        self._selected = self._omitted.count(b"\0")
+        self._is_omitted = NULL
+        if self._selected != columns:
+            self._is_omitted = <const uint8_t *> PyBytes_AS_STRING(self._omitted)
         self._is_binary, self._is_first = is_binary, True
 
     def __dealloc__(self):
@@ -130,9 +139,11 @@ cdef class CopyRows:
         """
         if self._odd is not None:
             if self._is_binary:
-                copy_rows.binary_payload(self._relid, self._odd, self._columns, self._is_odd_first)
+                copy_rows.binary_payload(
+                    self._relid, self._odd, self._columns, self._is_odd_first, self._positions
+                )
             else:
-                copy_rows.insert_payload(self._relid, self._odd, self._columns)
+                copy_rows.insert_payload(self._relid, self._odd, self._columns, self._positions)
             raise AssertionError("the compiled copy refuses a message that its fallback takes")
         self.size_bytes = 0
         if not self._rows:
@@ -167,21 +178,25 @@ cdef class CopyRows:
         """Append the frame of one row in binary format; nothing for the trailer."""
         cdef const uint8_t *end = data + size
         cdef uint8_t *at
-        cdef uint32_t _column, length
+        cdef uint32_t column, length
         if self._is_first:
             if size < HEADER_BYTES or memcmp(data, COPY_HEADER, HEADER_BYTES) != 0:
                 return ODD
             data += HEADER_BYTES
         if end - data == 2 and data[0] == 0xff and data[1] == 0xff:
             return OK
-        if end - data < 2 or cdcd_u16(data) != self._columns:
+        if end - data < 2 or cdcd_u16(data) != self._selected:
             return ODD
         data += 2
         # Each value needs its length in both forms, and a kind.
         at = self._begin(<size_t> (end - data) + self._columns)
         if at == NULL:
             return NO_MEMORY
-        for _column in range(self._columns):
+        for column in range(self._columns):
+            if self._is_omitted != NULL and self._is_omitted[column]:
+                at[0] = c'u'
+                at += 1
+                continue
             if end - data < 4:
                 return ODD
             length = cdcd_u32(data)
@@ -234,6 +249,7 @@ cdef class CopyRows:
         cdef uint8_t *value
         cdef uint8_t letter
         cdef uint32_t column
+        cdef bint is_first = True
         if size < 1 or end[0] != c'\n':
             return ODD
         # A value is at most as long as in the line; with each there are a kind and a length, without its delimiter.
@@ -241,10 +257,15 @@ cdef class CopyRows:
         if at == NULL:
             return NO_MEMORY
         for column in range(self._columns):
-            if column:
+            if self._is_omitted != NULL and self._is_omitted[column]:
+                at[0] = c'u'
+                at += 1
+                continue
+            if not is_first:
                 if line >= end or line[0] != c'\t':
                     return ODD
                 line += 1
+            is_first = False
             stop = <const uint8_t *> memchr(line, c'\t', end - line) if end > line else NULL
             if stop == NULL:
                 stop = end

@@ -31,7 +31,7 @@ from cdcd.snapshot.chunk_sql import (
     rows_of_blocks,
     rows_of_keys,
 )
-from cdcd.snapshot.condition import OF_COMMAND, check_condition, source_of
+from cdcd.snapshot.condition import OF_COMMAND, check_rules, source_of
 from cdcd.snapshot.copy_rows import CopyRows
 from cdcd.snapshot.load_limits import Sessions
 from cdcd.snapshot.publication_versions import publication_versions
@@ -261,11 +261,10 @@ class ChunkReader:
             if found is None:
                 raise SnapshotRefused("the table is not published", hint=_NOT_PUBLISHED_HINT, relid=relid)
             table = replace(found.table, where=where)
-            if where is not None:
-                with self._translated(), self._connection.cursor() as cursor:
-                    check_condition(cursor, table, OF_COMMAND)
+            with self._translated(), self._connection.cursor() as cursor:
+                check_rules(cursor, table, OF_COMMAND)
             if not is_by_key:  # before the stream waits: may the role read it?
-                columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+                columns = sql.SQL(", ").join(map(sql.Identifier, table.selected))
                 self._execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, source_of(table)))
             key = self._key(table, found) if is_by_key else ()
             return self._described(table, found, key, versions)
@@ -383,7 +382,8 @@ class ChunkReader:
         return read
 
     def _slices(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
-        rows = CopyRows(described.table.relid, len(described.table.columns), lsn)
+        table = described.table
+        rows = CopyRows(table.relid, len(table.columns), lsn, omitted=table.omitted)
         copying = CopyOut(self._connection)
         copying.begin(statement)
         slices: list[tuple[RowBatch, KeyValues]] = []

@@ -117,10 +117,10 @@ def rows_of_blocks(
 
 def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> KeyValues:
     """Return the key of a row as COPY has sent it, without its newline: the next `after`. Raises ProtocolError."""
-    values = line_values(table.relid, line, len(table.columns))
+    values = line_values(table.relid, line, len(table.selected))
     found: list[str] = []
     for column in key:
-        value = values[table.columns.index(column.name)]
+        value = values[table.selected.index(column.name)]
         if value is None:
             raise ProtocolError("a column of the key is null", relid=table.relid)
         try:
@@ -133,7 +133,7 @@ def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> Ke
 def _copy(
     table: CopiedTable, conditions: Iterable[str], rest: str = "", leaf: QualifiedName | None = None
 ) -> str:
-    columns = ", ".join(map(_identifier, table.columns))
+    columns = ", ".join(map(_identifier, table.selected))
     source = _qualified(leaf or (table.schema, table.name))
     filters = [
         text for text in (table.row_filter, table.where) if text

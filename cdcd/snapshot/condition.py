@@ -1,6 +1,7 @@
-"""The table that a copy reads, and the check of a condition that a user has given for it. Blocking.
+"""The table that a copy reads, and the check of the columns and the condition that a user has given for it. Blocking.
 
-In: a cursor, a table with its condition.  Out: SQL of the table; SourceSetup if the server refuses the condition.
+In: a cursor, a table.  Out: SQL of the table; SourceSetup for a column that is not published, or a condition that the
+server refuses.
 Invariant: a condition is one expression: it cannot end the parentheses around it.
 Must not: read a row.
 """
@@ -18,6 +19,7 @@ from cdcd.snapshot.units import CopiedTable
 from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
 
 _WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
+_COLUMNS_HINT = "correct `columns` of snapshot.overrides for this table, and restart cdcd"
 _OVERRIDE = ("in snapshot.overrides", "correct `where` for this table, and restart cdcd")
 OF_COMMAND = ("of the command", "correct the condition, and start the snapshot again")
 
@@ -28,11 +30,18 @@ def source_of(table: CopiedTable) -> sql.Composable:
     return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
 
 
-def check_condition(cursor: Any, table: CopiedTable, origin: tuple[str, str] = _OVERRIDE) -> None:
-    """Raise SourceSetup if the server does not accept the table's condition; psycopg2 errors.
+def check_rules(cursor: Any, table: CopiedTable, origin: tuple[str, str] = _OVERRIDE) -> None:
+    """Raise SourceSetup for the table's columns, or if the server does not accept its condition; psycopg2 errors.
 
     `origin`: where the condition comes from, and the hint.
     """
+    if unknown := sorted(set(table.wanted or ()).difference(table.columns)):
+        raise SourceSetup(
+            "snapshot.overrides chooses columns that the table does not have, or does not publish: "
+            + clean(", ".join(unknown), MAX_REPORT_CHARACTERS),
+            hint=_COLUMNS_HINT,
+            table=table.title,
+        )
     if table.where is None:
         return
     # Both forms together: only one expression is valid in parentheses and without.

@@ -3,7 +3,8 @@
 In: CopyData messages of `COPY ... TO STDOUT` (PostgreSQL's documentation of COPY, text format and binary format), by
 libpq or by `feed`.
 Out: a `RowBatch` of Insert frames (message formats: Insert, TupleData), each value in the format of the copy.
-Invariant: a frame contains the same bytes that pgoutput would send for the row in this format. `CopyRows` is the C
+Invariant: a frame contains the same bytes that pgoutput would send for the row in this format, but for columns that
+the copy omits. `CopyRows` is the C
 extension or `CopyRowsInPython`, its fallback and specification.
 Must not: know what a value means.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ctypes import byref, c_void_p, string_at
 from typing import Any
 
@@ -25,6 +26,7 @@ _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)  # a trailing backslash escapes noth
 _CONTROL = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 _NULL = b"\\N"
 _BLOCKING = 0
+_OMITTED = b"u"  # TupleData: an unchanged TOASTed value, which is not sent
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER = struct.Struct(">11sII")  # signature, flags, size of the extension
 _TRAILER = b"\xff\xff"
@@ -51,13 +53,17 @@ def _fields(relid: int, line: bytes, columns: int) -> list[bytes]:
     return fields
 
 
-def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
+def insert_payload(relid: int, line: bytes, columns: int, omitted: Collection[int] = ()) -> bytes:
     """Return the Insert message of one line, which ends with its newline. Raises ProtocolError for malformed rows."""
     if not line.endswith(b"\n"):
         raise ProtocolError("a COPY row does not end with a newline", relid=relid)
-    fields = _fields(relid, line[:-1], columns)
+    fields = iter(_fields(relid, line[:-1], columns - len(omitted)))
     parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
-    for value in fields:
+    for column in range(columns):
+        if column in omitted:
+            parts.append(_OMITTED)
+            continue
+        value = next(fields)
         if value == _NULL:
             parts.append(b"n")
             continue
@@ -68,7 +74,9 @@ def insert_payload(relid: int, line: bytes, columns: int) -> bytes:
     return b"".join(parts)
 
 
-def binary_payload(relid: int, data: bytes, columns: int, is_first: bool) -> bytes | None:
+def binary_payload(
+    relid: int, data: bytes, columns: int, is_first: bool, omitted: Collection[int] = ()
+) -> bytes | None:
     """Return the Insert message of one CopyData message in binary format, None for the trailer.
 
     The first message has the header, and a row or the trailer. Raises ProtocolError for malformed rows.
@@ -76,11 +84,14 @@ def binary_payload(relid: int, data: bytes, columns: int, is_first: bool) -> byt
     at = _size_of_header(relid, data) if is_first else 0
     if data[at:] == _TRAILER:
         return None
-    if len(data) < at + 2 or int.from_bytes(data[at : at + 2], "big") != columns:
+    if len(data) < at + 2 or int.from_bytes(data[at : at + 2], "big") != columns - len(omitted):
         raise ProtocolError("a COPY row does not have the number of columns that was requested", relid=relid)
     at += 2
     parts = [struct.pack(">cIcH", b"I", relid, b"N", columns)]
-    for _ in range(columns):
+    for column in range(columns):
+        if column in omitted:
+            parts.append(_OMITTED)
+            continue
         value_at = at + 4
         size = int.from_bytes(data[at:value_at], "big", signed=True)
         at = value_at + max(size, 0)
@@ -100,10 +111,16 @@ def _size_of_header(relid: int, data: bytes) -> int:
 
 
 class CopyRowsInPython:
-    """The rows of one COPY, as Insert frames of one relation at one LSN."""
+    """The rows of one COPY, as Insert frames of one relation at one LSN.
 
-    def __init__(self, relid: int, columns: int, lsn: int, is_binary: bool = False) -> None:
+    `omitted`: the positions of columns that the copy does not have; the frames have them as unchanged values.
+    """
+
+    def __init__(
+        self, relid: int, columns: int, lsn: int, is_binary: bool = False, omitted: Collection[int] = ()
+    ) -> None:
         self._relid, self._columns, self._lsn, self._is_binary = relid, columns, lsn, is_binary
+        self._omitted = frozenset(omitted)
         self._is_first = True
         self._lines: list[bytes] = []
         self.size_bytes = 0
@@ -151,9 +168,9 @@ class CopyRowsInPython:
 
     def _payload(self, line: bytes) -> bytes | None:
         if not self._is_binary:
-            return insert_payload(self._relid, line, self._columns)
+            return insert_payload(self._relid, line, self._columns, self._omitted)
         is_first, self._is_first = self._is_first, False
-        return binary_payload(self._relid, line, self._columns, is_first)
+        return binary_payload(self._relid, line, self._columns, is_first, self._omitted)
 
 
 _EXTENSION = extension("cdcd.snapshot._copy_rows")

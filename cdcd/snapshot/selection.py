@@ -25,6 +25,7 @@ class CopyRule:
     include: bool | None = None
     where: str | None = None
     priority: int | None = None
+    columns: tuple[str, ...] | None = None
 
 
 class Choice(NamedTuple):
@@ -33,6 +34,8 @@ class Choice(NamedTuple):
     is_included: bool
     where: str | None
     priority: int
+    columns: tuple[str, ...] | None = None
+    """The columns to read besides the key; None: all columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +46,26 @@ class Selection:
     order: Order = "name"
 
     def chosen(self, tables: Iterable[CopiedTable]) -> list[CopiedTable]:
-        """Return the tables to copy, each with its condition and priority."""
+        """Return the tables to copy, each with its condition, priority and columns."""
         found = []
         for table in tables:
             choice = self.choice(table.title)
             if choice.is_included:
-                found.append(replace(table, where=choice.where, priority=choice.priority))
+                found.append(
+                    replace(table, where=choice.where, priority=choice.priority, wanted=choice.columns)
+                )
         return found
 
     def choice(self, title: str) -> Choice:
         """Return what the rules say about one table."""
-        include, where, priority = True, None, 0
+        include, where, priority, columns = True, None, 0, None
         for rule in self.rules:
             if rule.table.fullmatch(title):
                 include = include if rule.include is None else rule.include
                 where = where if rule.where is None else rule.where
                 priority = priority if rule.priority is None else rule.priority
-        return Choice(include, where, priority)
+                columns = columns if rule.columns is None else rule.columns
+        return Choice(include, where, priority, columns)
 
     def unused(self, tables: Iterable[CopiedTable]) -> list[str]:
         """Return the patterns of the rules that no table matches."""

@@ -21,7 +21,7 @@ from psycopg2 import sql
 from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.condition import check_condition, source_of
+from cdcd.snapshot.condition import check_rules, source_of
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -149,7 +149,7 @@ class SnapshotReader:
             files, bounds = files_of(cursor, tables, with_bounds=not has_block_ranges)
             partitions = partitions_of(cursor, tables)
             for table in tables:
-                check_condition(cursor, table)
+                check_rules(cursor, table)
         found: list[CopyUnit] = []
         if rank is not None:
             pages = {relid: sum(file.pages for file in of_table) for relid, of_table in files.items()}
@@ -186,7 +186,8 @@ class SnapshotReader:
             statement = self._statement(unit)
             if statement is None:
                 return
-            yield from self._rows(statement, CopyRows(table.relid, len(table.columns), lsn, table.is_binary))
+            rows = CopyRows(table.relid, len(table.columns), lsn, table.is_binary, table.omitted)
+            yield from self._rows(statement, rows)
         except psycopg2.Error as error:
             raise _of_table(self._translate(error), table) from error
         except CdcdError as error:
@@ -291,7 +292,7 @@ class SnapshotReader:
             source = sql.SQL("ONLY " + name)
         if unit.condition is not None and unit.blocks is not None and not self._is_emptied:
             self._check_file(table, unit.blocks)
-        columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.columns)
+        columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.selected)
         query = sql.SQL("SELECT {} FROM {}").format(columns, source)
         # The filter is the server's own expression.
         conditions = [f"({text})" for text in (unit.condition, table.row_filter, table.where) if text]

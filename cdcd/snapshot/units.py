@@ -35,11 +35,29 @@ class CopiedTable:
     """Whether its records have a key, by which rows can be read again."""
     is_binary: bool = False
     """Whether its values are read in binary format."""
+    key: tuple[str, ...] = ()
+    """The columns of its records' key, which are always read."""
+    wanted: tuple[str, ...] | None = None
+    """The columns that the configuration chooses besides the key; None: all columns."""
 
     @property
     def title(self) -> str:
         """The name for logs and errors."""
         return f"{self.schema}.{self.name}"
+
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """The columns whose values are read, in the order of `columns`."""
+        if self.wanted is None:
+            return self.columns
+        chosen = {*self.wanted, *self.key}
+        return tuple(column for column in self.columns if column in chosen)
+
+    @property
+    def omitted(self) -> tuple[int, ...]:
+        """The positions in `columns` of those whose values are not read."""
+        selected = set(self.selected)
+        return tuple(number for number, column in enumerate(self.columns) if column not in selected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Must not: hold a slot, or wait for a lock longer than the connection's lock_time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
@@ -143,10 +143,12 @@ def table_findings(
     *,
     snapshot: bool = True,
     policy_of: Callable[[str], Policy] = _default_policy,
+    copied_columns: Mapping[int, Collection[str]] | None = None,
 ) -> Iterator[Finding]:
     """Yield the problems of the published tables. Raises Source errors.
 
-    `snapshot`: a start copies the tables, so the role needs the privilege to read them. `policy_of`: the options of
+    `snapshot`: a start copies the tables, so the role needs the privilege to read them. `copied_columns`: by relid,
+    the columns that are read of each table to copy; None: all columns of all tables. `policy_of`: the options of
     `schema.table`, including a key for a table without one in the database.
     """
     for table in tables:
@@ -157,7 +159,9 @@ def table_findings(
     for one in shortfalls_of_partitions(connection, roots):
         yield Finding("warn", f"table {one.table}", one.message, one.hint)
     if snapshot:
-        yield from readable_findings(connection, tables)
+        if copied_columns is None:
+            copied_columns = {table.relid: table.columns for table in tables}
+        yield from readable_findings(connection, tables, copied_columns)
 
 
 def connection_failure(error: CdcdError) -> Finding:
@@ -334,15 +338,17 @@ def _table(table: PublishedTable, policy_of: Callable[[str], Policy]) -> Iterato
         yield Finding("fail", subject, table.conflict, CONFLICT_HINT)
 
 
-def readable_findings(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
-    """Yield the privileges that the role lacks to copy these tables; one finding per schema, not per table."""
+def readable_findings(
+    connection: Connection, tables: list[PublishedTable], copied_columns: Mapping[int, Collection[str]]
+) -> Iterator[Finding]:
+    """Yield the privileges that the role lacks to copy these columns; one finding per schema, not per table."""
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     rows = fetch(connection, _PRIVILEGES, ([table.relid for table in tables],))
     privileges = {row[0]: row[1:] for row in rows}
     closed: set[str] = set()
     for table in tables:
-        if table.relid not in privileges:
-            continue  # dropped in the meantime
+        if table.relid not in privileges or table.relid not in copied_columns:
+            continue  # dropped in the meantime, or not copied
         may_use, may_select, unreadable = privileges[table.relid]
         if not may_use and table.schema not in closed:
             closed.add(table.schema)
@@ -350,8 +356,9 @@ def readable_findings(connection: Connection, tables: list[PublishedTable]) -> I
             message = f"role {role} may not use it, so a snapshot cannot copy its tables"
             yield Finding("fail", f"schema {table.schema}", message, hint)
         subject = f"table {table.schema}.{table.name}"
-        hidden = [column for column in table.columns if column in unreadable]
-        if hidden or not (table.columns or may_select):
+        selected = copied_columns[table.relid]
+        hidden = [column for column in selected if column in unreadable]
+        if hidden or not (selected or may_select):
             yield _unreadable(table, subject, role, hidden)
         if table.has_row_security:
             hint = f"ALTER ROLE {role} BYPASSRLS"

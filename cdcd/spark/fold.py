@@ -8,7 +8,8 @@ events again changes nothing, because events up to the watermark are dropped.  M
 A keyed table has the last row of each key. Columns that PostgreSQL did not send (`unchanged`, F46) have the value of
 the row before, in this batch or in the target; after a change of the key that row is under the old key, one step
 earlier in the same transaction (F47). If there is no such row, or it lacks the value, too, the new row is incomplete,
-which is normal while cdcd copies the table incrementally. A table without a key is a bag: each change adds or removes
+which is normal while cdcd copies the table incrementally. Columns that a snapshot does not copy (`unchanged` of its
+rows) are null until a change has their value. A table without a key is a bag: each change adds or removes
 one row.
 """
 
@@ -86,9 +87,11 @@ def fold_keyed(
         row = _state_of(event, shape)
         if event.unchanged:
             previous = state[key] if key in state else before.row(key)
-            if event.op != "u":
+            if event.op == "c":
                 previous = _moved_from(event, removed, whole=whole)
             row = _with_unchanged(row, event, previous or _unknown(event, shape), shape)
+            if event.op == "r":
+                row = row._replace(missing={})
         state[key] = row
     rows = {key: row for key, row in state.items() if row is not None}
     new = _rows(rows, shape, existing)

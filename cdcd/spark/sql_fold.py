@@ -6,9 +6,9 @@ difference.
 Must not: do I/O of its own, log values.
 
 The changes of a key up to a delete are a life of the key. A value that PostgreSQL did not send (`unchanged`) is the
-newest one in its life; a change of the key begins a life under the new key, one step after the delete of the old
-one, whose values it continues. Only changes after the last TRUNCATE count. A column that some schema lacks begins
-after the last change under that schema.
+newest one in its life, or null if the life has only the row of a snapshot that does not copy the column; a change of
+the key begins a life under the new key, one step after the delete of the old one, whose values it continues. Only
+changes after the last TRUNCATE count. A column that some schema lacks begins after the last change under that schema.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ def _lives(changes: DataFrame, columns: Sequence[tuple[str, str]], began: Mappin
             is_own = F.col("at") > _literal(began[name])
             after, special, has = F.when(is_own, after), F.when(is_own, special), has | ~is_own
         at = F.when((F.col("op") != "d") & has, F.col("at"))
-        values.append(F.max_by(value_of(after, special, type_), at).alias(f"c{number}"))
+        newest = F.max_by(value_of(after, special, type_), at)
+        is_omitted = F.bool_or((F.col("op") == "r") & ~has)
+        values.append(F.coalesce(newest, F.when(is_omitted, _nothing(type_))).alias(f"c{number}"))
     return (
         changes.withColumn("life", deletes)
         .groupBy("key", "life")
@@ -142,6 +144,10 @@ def _lives(changes: DataFrame, columns: Sequence[tuple[str, str]], began: Mappin
             F.expr("max(at) filter (where op = 'd')").alias("ended"),
         )
     )
+
+
+def _nothing(type_: str) -> Column:
+    return value_of(F.lit(None), F.lit(None).cast("string"), type_)
 
 
 def _continued(lives: DataFrame, numbered: Sequence[str]) -> DataFrame:

@@ -48,8 +48,8 @@ def _insert(row: Row, *unchanged: str) -> tuple[str, Row]:
     return "c", {"after": row, "unchanged": unchanged}
 
 
-def _copied(row: Row) -> tuple[str, Row]:
-    return "r", {"after": row}
+def _copied(row: Row, *unchanged: str) -> tuple[str, Row]:
+    return "r", {"after": row, "unchanged": unchanged}
 
 
 def _delete(number: int) -> tuple[str, Row]:
@@ -126,6 +126,17 @@ CASES: dict[str, list[Step]] = {
         ([_insert(_row(1, "old", "old", "old")), _insert(OTHER)], [_row(1, "old", "old", "old"), OTHER]),
         ([_copied(_row(1, "copied"))], [_row(1, "copied"), OTHER]),
         ([_update(_row(1, "new"), "body")], [_row(1, "new"), OTHER]),
+    ],
+    "a copied row lacks columns that are not copied": [
+        ([_copied(_row(1, "copied"), "body", "note")], [_row(1, "copied")]),
+        ([_update(_row(1, "new"), "body", "note")], [_row(1, "new")]),
+        ([_update(_row(1, "newer", "long"), "note")], [_row(1, "newer", "long")]),
+        ([_copied(_row(1, "again"), "body", "note")], [_row(1, "again", "long")]),
+        ([_delete(1), _insert(_row(101, "moved"), "body", "note")], [_row(101, "moved", "long")]),
+    ],
+    "a copied row lacks a column that an update did not send": [
+        ([_update(_row(1, "new", None, "note"), "body")], []),
+        ([_copied(_row(1, "copied"), "body", "note")], [_row(1, "copied", None, "note")]),
     ],
     "special texts stay with their column": [
         ([_update(_row(1), "body", "note", special={"after.name": "infinity"})], []),

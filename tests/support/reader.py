@@ -308,6 +308,6 @@ def fold(events: list[Event], key: Callable[[dict[str, Any]], Any]) -> dict[Any,
             after = dict(value["after"])
             old = deleted if event.op == "c" else rows.get(key(after), {})
             for column in value["source"]["unchanged"]:
-                after[column] = old[column]
+                after[column] = old.get(column) if event.op == "r" else old[column]
             rows[key(after)] = after
     return rows

@@ -17,12 +17,14 @@ from cdcd.model import Progress, Timelines
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.schema.policy import Policy
+from cdcd.session.snapshot_copy import copied_table
 from cdcd.session.start_checks.schema_dry_run import Report, unreported
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topic_ownership import TopicOwnership
 from cdcd.sink.topics import Topics
+from cdcd.snapshot.units import CopiedTable
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.locks import set_lock_timeout
@@ -87,6 +89,13 @@ class StartContext:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    @property
+    def copied(self) -> list[CopiedTable]:
+        """The published tables that a first start copies, with the columns that it reads."""
+        policies = self.config.format.policies()
+        tables = (copied_table(table, policies) for table in self.tables or ())
+        return self.config.snapshot.selection().chosen(tables)
 
     @property
     def is_anew(self) -> bool:

@@ -11,11 +11,11 @@ import contextlib
 from cdcd.errors import SourceSetup
 from cdcd.findings import CORRECT_FIRST, Finding, failure
 from cdcd.recovery.start_decision import Snapshot, is_anew
-from cdcd.session.snapshot_copy import copied_table
 from cdcd.session.start_checks.binary_columns import as_reason, text_columns
 from cdcd.session.start_checks.context import StartContext
 from cdcd.session.start_checks.exact_keys import inexact_keys
-from cdcd.snapshot.condition import check_condition
+from cdcd.snapshot.condition import check_rules
+from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import translated
 from cdcd.source.identity import identify
@@ -71,13 +71,22 @@ def check_tables(known: StartContext) -> list[Finding]:
     connection = known.sql()
     known.tables = tables = published_tables(connection, known.source.publications)
     policies = known.config.format.policies()
-    findings = list(table_findings(connection, tables, snapshot=known.is_anew, policy_of=policies.table))
+    copied = known.copied
+    findings = list(
+        table_findings(
+            connection,
+            tables,
+            snapshot=known.is_anew,
+            policy_of=policies.table,
+            copied_columns={table.relid: table.selected for table in copied},
+        )
+    )
     if not tables:
         name = quote_identifier(known.source.publications[0])
         hint = f"ALTER PUBLICATION {name} ADD TABLE schema.table"
         findings.append(Finding("warn", "publication", "the publications have no tables", hint))
     if known.is_anew:
-        findings += _conditions(known, tables)
+        findings += _rules(known, copied)
     if known.config.source.protocol.binary:
         findings += _binary(known, tables)
     catalog = Catalog(known.source)
@@ -86,14 +95,14 @@ def check_tables(known: StartContext) -> list[Finding]:
     return findings or [Finding("ok", "tables", f"{len(tables)} tables are published")]
 
 
-def _conditions(known: StartContext, tables: list[PublishedTable]) -> list[Finding]:
-    """Let the server check the conditions of snapshot.overrides, of all tables."""
+def _rules(known: StartContext, tables: list[CopiedTable]) -> list[Finding]:
+    """Check the columns and the conditions of snapshot.overrides, of all tables."""
     findings = []
     with known.sql().cursor() as cursor:
-        for table in known.config.snapshot.selection().chosen(map(copied_table, tables)):
+        for table in tables:
             try:
                 with translated():
-                    check_condition(cursor, table)
+                    check_rules(cursor, table)
             except SourceSetup as error:
                 findings.append(failure(f"table {table.title}", error))
     return findings

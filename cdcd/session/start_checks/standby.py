@@ -20,7 +20,6 @@ from cdcd.snapshot.standby import StandbyState, connect_standby, on_standby, ope
 from cdcd.source.connection import fetch
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.preflight import readable_findings
-from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
 
 SUBJECT = "snapshot.from"
@@ -37,7 +36,7 @@ def check_standby(known: StartContext) -> list[Finding]:
         return []
     assert known.server is not None
     try:
-        found = list(_findings(standby, known.server, known.tables or []))
+        found = list(_findings(standby, known.server, known))
     except CdcdError as error:
         found = [failure(SUBJECT, error)]
     return found if would_copy else [_warning(one) for one in found]
@@ -54,14 +53,13 @@ def _warning(finding: Finding) -> Finding:
     return replace(finding, level="warn", error=None) if finding.level == "fail" else finding
 
 
-def _findings(
-    standby: SourceSettings, primary: ServerIdentity, tables: list[PublishedTable]
-) -> Iterator[Finding]:
+def _findings(standby: SourceSettings, primary: ServerIdentity, known: StartContext) -> Iterator[Finding]:
     walsender, state = open_standby(standby, primary)
     walsender.close()
     with contextlib.closing(connect_standby(standby)) as connection, on_standby():
         ((slots, max_slots),) = fetch(connection, _SLOTS)
-        unreadable = list(readable_findings(connection, tables))
+        columns = {table.relid: table.selected for table in known.copied}
+        unreadable = list(readable_findings(connection, known.tables or [], columns))
     text = (
         f"standby of PostgreSQL {state.version_num // 10_000}, replayed to {format_lsn(state.replayed_lsn)}"
     )

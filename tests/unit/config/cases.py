@@ -492,6 +492,13 @@ CASES: tuple[Wrong, ...] = (
         ("snapshot.workers: must be at least 1, found 0 (from prod.yaml:5)",),
     ),
     Wrong(
+        "a copy without any column",
+        _with("snapshot: {overrides: [{table: '.*', columns: []}]}"),
+        (
+            "snapshot.overrides[0]: chooses no column (from prod.yaml:5) - name columns, or set include: false",
+        ),
+    ),
+    Wrong(
         "a topic of signals that Kafka refuses",
         _with("snapshot: {signals: {topic: 'a b'}}"),
         (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+from collections.abc import Collection
 
 import pytest
 
 from cdcd.errors import ProtocolError
 from cdcd.model import RowBatch
 from cdcd.pgoutput.decode import decode
-from cdcd.pgoutput.messages import NULL, Insert, TupleData, binary, text
+from cdcd.pgoutput.messages import NULL, UNCHANGED, Insert, TupleColumn, TupleData, binary, text
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 
 LSN = 0x1_0000_0010
@@ -167,8 +168,9 @@ def read_all(
     max_bytes: int,
     end: int,
     is_binary: bool = False,
+    omitted: Collection[int] = (),
 ) -> list[RowBatch | int | str]:
-    libpq, rows = Libpq(lines, end), rows_of(7, columns, LSN, is_binary)
+    libpq, rows = Libpq(lines, end), rows_of(7, columns, LSN, is_binary, omitted)
     seen: list[RowBatch | int | str] = []
     try:
         while True:
@@ -183,6 +185,45 @@ def read_all(
         assert not libpq.given, "a buffer of libpq is not freed"
 
 
+def with_omitted(chance: random.Random, columns: int) -> tuple[int, frozenset[int]]:
+    """Return the width of a table of which a copy has some columns, and the positions of the others."""
+    width = columns + chance.choice((0, 0, 1, 3))
+    return width, frozenset(chance.sample(range(width), width - columns))
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("line", "values"), [(b"1\tx\n", (text(b"1"), text(b"x"))), (b"\\N\t\n", (NULL, text(b"")))]
+)
+def test_a_column_that_the_copy_omits_is_an_unchanged_value(
+    rows_of: type[CopyRowsInPython], line: bytes, values: tuple[TupleColumn, TupleColumn]
+) -> None:
+    rows = rows_of(7, 5, LSN, False, (0, 2, 4))
+    rows.feed(line)
+    taken = rows.take()
+    assert taken is not None
+    expected = (UNCHANGED, values[0], UNCHANGED, values[1], UNCHANGED)
+    assert decode(taken[0].frames[12:], in_stream=False, protocol_version=4) == Insert(7, TupleData(expected))
+
+
+@FORMS
+def test_a_copy_that_omits_every_column_has_rows(rows_of: type[CopyRowsInPython]) -> None:
+    for is_binary, messages in ((False, [b"\n"]), (True, [HEADER + binary_row(), TRAILER])):
+        batch, _ = read_all(rows_of, messages, 1, 1 << 20, -1, is_binary, (0,))
+        assert isinstance(batch, RowBatch)
+        message = decode(batch.frames[12:], in_stream=False, protocol_version=4)
+        assert message == Insert(7, TupleData((UNCHANGED,)))
+
+
+@FORMS
+@pytest.mark.parametrize("line", [b"1\n", b"1\t2\t3\n", b"1\t2\t3\t4\n"])
+def test_a_row_with_another_number_of_copied_columns_is_an_error(
+    rows_of: type[CopyRowsInPython], line: bytes
+) -> None:
+    (error,) = read_all(rows_of, [line], 3, 1 << 20, -1, omitted=(1,))
+    assert "number of columns" in str(error)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_extension_reads_as_its_fallback(seed: int) -> None:
     chance = random.Random(seed)
@@ -194,7 +235,8 @@ def test_the_extension_reads_as_its_fallback(seed: int) -> None:
         return b"\\N" if chance.random() < 0.2 else b"".join(chance.choices(pieces, k=chance.randrange(60)))
 
     lines = [b"\t".join(value() for _ in range(columns)) + b"\n" for _ in range(chance.randrange(200))]
-    arguments = lines, columns, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2))
+    width, omitted = with_omitted(chance, columns)
+    arguments = lines, width, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2)), False, omitted
     assert read_all(CopyRows, *arguments) == read_all(CopyRowsInPython, *arguments)
 
 
@@ -278,5 +320,6 @@ def test_the_extension_reads_binary_as_its_fallback(seed: int) -> None:
 
     messages = [row() for _ in range(chance.randrange(1, 200))]
     messages = [HEADER + messages[0], *messages[1:], TRAILER]
-    arguments = messages, columns, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2)), True
+    width, omitted = with_omitted(chance, columns)
+    arguments = messages, width, chance.choice((1, 100, 1 << 20)), chance.choice((-1, -2)), True, omitted
     assert read_all(CopyRows, *arguments) == read_all(CopyRowsInPython, *arguments)

@@ -12,7 +12,8 @@ from cdcd.snapshot.units import CopiedTable
 
 def table(name: str, relid: int = 1) -> CopiedTable:
     schema, _, relation = name.partition(".")
-    return CopiedTable(relid, schema, relation, ("id",), None, is_partitioned=False)
+    columns = ("note", "id", "body", "at")
+    return CopiedTable(relid, schema, relation, columns, None, is_partitioned=False, key=("id",))
 
 
 TABLES = [table("audit.log", 1), table("shop.items", 2), table("shop.orders", 3)]
@@ -40,6 +41,17 @@ def test_a_later_rule_overrides_what_it_sets_and_nothing_else() -> None:
         ("shop.orders", "id > 7", 1),
     ]
     assert selection.unused(TABLES) == ["shop"]
+
+
+def test_the_columns_of_the_key_are_read_with_the_chosen_ones() -> None:
+    selection = Selection(
+        (rule(r"shop\..*", columns=("at", "note")), rule(r"shop\.orders", columns=("body",)))
+    )
+    assert [(one.title, one.selected, one.omitted) for one in selection.chosen(TABLES)] == [
+        ("audit.log", ("note", "id", "body", "at"), ()),
+        ("shop.items", ("note", "id", "at"), (2,)),
+        ("shop.orders", ("id", "body"), (0, 3)),
+    ]
 
 
 @pytest.mark.parametrize(
