@@ -19,7 +19,7 @@ import structlog
 
 from cdcd.ack.group import Chunk
 from cdcd.avro.plan import RelationPlan
-from cdcd.errors import CdcdError, SnapshotRefused, SourceUnavailable
+from cdcd.errors import CdcdError, SnapshotRefused, SourceSetup, SourceUnavailable
 from cdcd.failpoints import hit
 from cdcd.model import Record, TableCopyState
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
@@ -322,7 +322,7 @@ class IncrementalSnapshots:
         for table in sorted(tables, key=lambda one: self._selection.rank(one, 0)):
             try:
                 found.append(await described_as_received(reader, self._parts, table.relid, table.where))
-            except SnapshotRefused as refusal:
+            except (SnapshotRefused, SourceSetup) as refusal:
                 _LOG.warning(
                     "table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice
                 )

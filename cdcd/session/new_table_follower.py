@@ -12,7 +12,7 @@ import asyncio
 
 import structlog
 
-from cdcd.errors import CdcdError, SnapshotRefused
+from cdcd.errors import CdcdError, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.session.incremental import IncrementalSnapshots
@@ -23,6 +23,9 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 MOST_AT_ONCE = 16
 LOOK_S = 1.0
 RETRY_S = 10.0
+_RULES_HINT = (
+    "correct snapshot.overrides for this table, and restart cdcd; until then its changes are streamed only"
+)
 
 
 class NewTableFollower:
@@ -41,37 +44,49 @@ class NewTableFollower:
         while True:
             await self._new.is_any.wait()
             try:
-                await self._begin_some()
+                has_failed = await self._begin_some()
             except CdcdError as error:
                 _LOG.warning("new_table_not_begun", error=str(error), hint=error.advice, pause_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
+                has_failed = True
             if self._new.is_any.is_set():
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(RETRY_S if has_failed else LOOK_S)
 
-    async def _begin_some(self) -> None:
+    async def _begin_some(self) -> bool:
+        """Begin the first of the tables that wait; return whether one failed, which is tried again."""
         chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
         ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
         done: list[int] = []
+        has_failed = False
         try:
             for relid in ordered:
                 if relid not in self._copying.relids:
                     if len(self._copying.relids) >= MOST_AT_ONCE:
                         break
                     hit("new_table_found")
-                    await self._begin(relid, *chosen[relid])
+                    if not await self._begin(relid, *chosen[relid]):
+                        has_failed = True
+                        continue
                     hit("new_table_begun")
                 done.append(relid)
         finally:
             if done:
                 self._publications.begun(done)
+        return has_failed
 
-    async def _begin(self, relid: int, choice: Choice, name: str) -> None:
+    async def _begin(self, relid: int, choice: Choice, name: str) -> bool:
+        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong."""
         if not choice.is_included:
             _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
-            return
+            return True
         is_again = self._new.waiting.get(relid, False)
         command = SnapshotCommand("start", relids=(relid,), where=choice.where, recopy=is_again)
         try:
             await self._copying.execute(command)
         except SnapshotRefused as refusal:
             _LOG.warning("new_table_streamed_only", table=name, reason=refusal.message, hint=refusal.advice)
+        except SourceSetup as error:
+            _LOG.warning(
+                "new_table_not_begun", table=name, error=str(error), hint=_RULES_HINT, pause_s=RETRY_S
+            )
+            return False
+        return True

@@ -186,6 +186,30 @@ def test_a_table_that_joins_is_copied_once(
         assert operations(reader, postgres, daemon, "keyless") == {"c": 1, "t": 2, "r": rows}
 
 
+def test_wrong_rules_for_one_new_table_hold_up_no_other(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    rule = {"table": r"public\.aaa", "where": "nope > 1"}
+    with new_chosen(new_daemon, postgres, database, snapshot={"overrides": [rule]}) as daemon:
+        daemon.start().wait_state("streaming")
+        run_script(
+            postgres.dsn(database),
+            "CREATE TABLE aaa (a int PRIMARY KEY, b text)",
+            "INSERT INTO aaa VALUES (1, 'x')",
+            "ALTER PUBLICATION chosen ADD TABLE aaa, later",
+        )
+        await_event(daemon, "new_table_not_begun", table="public.aaa")
+        await_event(daemon, "table_copied", table="public.later")
+        assert daemon.stop() == 0
+        rule.update(where="a = 1", columns=["a"])
+        daemon.config["snapshot"]["overrides"] = [rule]
+        daemon.start().wait_state("streaming")
+        await_event(daemon, "table_copied", table="public.aaa")
+        assert operations(reader, postgres, daemon, "aaa") == {"r": 1}
+        (event,) = reader.read(f"{daemon.name}.public.aaa")
+        assert event.source["unchanged"] == ["b"]
+
+
 @pytest.mark.parametrize(
     "crash",
     ["new_table_found", nightly("new_table_begun"), nightly("chunk_emitted"), nightly("table_copied")],
