@@ -116,6 +116,7 @@ def database_there(source: PostgresServer) -> Iterator[str]:
     drop_database(source, name)
 
 
+@pytest.mark.timeout(900)  # three rounds take minutes on a busy machine
 @pytest.mark.parametrize("rounds", [1, nightly(3)])
 def test_a_mirror_follows_a_storm_of_ddl(
     rounds: int,
