@@ -21,7 +21,7 @@ from cdcd.config import Loaded, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.redaction import escape, strike
 
-_DEMO_EXTRA = "the demo needs its extra: pip install 'cdcd[demo]'"
+_DEMO_EXTRA = "the demo needs packages: install cdcd with its extra `demo`"
 _NO_CONFIG = 2  # argparse's status for a usage error
 
 

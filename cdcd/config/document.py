@@ -57,7 +57,9 @@ def read_document(path: Path) -> Document:
             data = file.read(MAX_FILE_BYTES + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise _unusable(f"{name}: cannot be read: {error.strerror}") from None
+        is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
+        where = f" in {Path.cwd()}" if is_relative else ""
+        raise _unusable(f"{name}: cannot be read: {error.strerror}{where}") from None
     except UnicodeDecodeError:
         raise _unusable(f"{name}: is not UTF-8 text") from None
     if len(data) > MAX_FILE_BYTES:

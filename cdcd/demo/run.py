@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _stop(options.stop)
     missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        print(f"cdcd demo: not installed: {', '.join(missing)} -> pip install 'cdcd[demo]'", file=sys.stderr)
+        print(
+            f"cdcd demo: not installed: {', '.join(missing)} -> install cdcd with its extra `demo`",
+            file=sys.stderr,
+        )
         return EXIT_FAILURE
     return _run(options)
 

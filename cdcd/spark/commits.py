@@ -47,6 +47,7 @@ READ_COMMITS = 10_000
 
 With limits of a batch the others remain; then no more are read until batches have passed them.
 """
+_PREFIX_HINT = "correct the prefix or the brokers, or start cdcd with this name"
 log = logging.getLogger("cdcd.spark.source")
 
 
@@ -71,7 +72,7 @@ class Commits:
         self._incomplete: list[Commit] = []
         self._reached: Offsets = {}
         self._opened = False
-        self._is_reported = False
+        self._is_reported = self._is_absence_reported = False
         self._checked = False
         self.is_behind = False
         """Whether progress records of a backlog are not read yet."""
@@ -89,6 +90,9 @@ class Commits:
             self._forget(start)
             if _has_enough(start, self._pending):
                 return
+        if not self._opened and not self._is_absence_reported and self._lacks_progress():
+            self._is_absence_reported = True
+            log.warning("%s; the query waits for the first: %s", _nothing_written(self._prefix), _PREFIX_HINT)
         ends = {} if self._opened else self._ends()
         commits, self._unopened = self._read(self._unopened, start), []
         if commits and not self._opened:
@@ -183,6 +187,8 @@ class Commits:
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
         starting, position = self._options.starting, self._options.ending
+        if self._lacks_progress():
+            raise PositionUnavailable(_nothing_written(self._prefix), hint=_PREFIX_HINT)
         start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
         needs_each = start is None or (position is not None and position.kind != OFFSETS)
         self.refresh(None if needs_each else start)
@@ -271,8 +277,17 @@ class Commits:
         """The first offsets when the query starts."""
         return _by_topic(self._cluster.starts(self._partitions()))
 
+    def _lacks_progress(self) -> bool:
+        return self._prefix + PROGRESS_SUFFIX not in self._cluster.partitions()
+
     def _ends(self) -> Offsets:
         return _by_topic(self._cluster.ends(self._partitions()))
+
+
+def _nothing_written(prefix: str) -> str:
+    return (
+        f"Kafka has no topic {prefix}{PROGRESS_SUFFIX}: no cdcd with this prefix has written to these brokers"
+    )
 
 
 def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:

@@ -161,7 +161,11 @@ def _unknown(given: Mapping[str, str], others: frozenset[str]) -> Iterator[str]:
         if bare != name and bare in _FORCED:
             yield f"option {name} cannot be set - {_FORCED[bare]}"
         elif bare == name or bare in foreign or name in _INSTEAD:
-            yield f"option {name} is unknown{_nearest(name, known)}"
+            yield (
+                "load() takes no path: name the tables in the option table"
+                if name.lower() == "path"
+                else f"option {name} is unknown{_nearest(name, known)}"
+            )
 
 
 def _registry_name(name: str) -> str | None:

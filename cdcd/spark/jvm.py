@@ -86,6 +86,7 @@ def packages(spark_version: str | None = None) -> list[str]:
     if line not in _PACKAGES:
         raise ConfigError(
             f'no packages are known for Spark {line}, only for {" and ".join(sorted(_PACKAGES))}: format("cdcd"), '
-            "decode and the Parquet mirror need none"
+            "decode and the Parquet mirror need none",
+            hint="install a pyspark of these series to use Spark's own Kafka source, Avro, Delta Lake or Iceberg",
         )
     return [form.format(line, version) for form, version in _PACKAGES[line].items()]

@@ -62,8 +62,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Return Spark's options (names in any case). Raises ConfigError with every problem."""
     if _OF_A_CATALOG in options or not options:
         raise ConfigError(
-            "a table of SQL has no options when Spark reads it from a source in Python",
-            hint="create a view with the same options: CREATE TEMPORARY VIEW name USING cdcd OPTIONS (...)",
+            "no options: Spark does not give those of a table of SQL to a source in Python"
+            if _OF_A_CATALOG in options
+            else "no options: set config, or brokers and prefix; a table of SQL has none for a source in Python",
+            hint="for SQL, create a view with the options: CREATE TEMPORARY VIEW name USING cdcd OPTIONS (...)",
         )
     given = {name.lower(): value for name, value in options.items()}
     connection = connection_from(options, _OWN, found=_wrong_values(given))

@@ -49,7 +49,7 @@ def cloud_storage(uri: str, options: Mapping[str, str]) -> CloudStorage:
     except ImportError:
         raise StorageError(
             "a target in a bucket needs the package obstore, which is not installed",
-            hint="pip install 'cdcd[spark-cloud]', on the executors too",
+            hint="install cdcd with its extra `spark-cloud`, on the executors too",
             target=uri,
         ) from None
     return CloudStorage(uri, storage_options(urlsplit(uri).scheme, options))

@@ -7,7 +7,7 @@ import json
 import pytest
 from confluent_kafka import TopicPartition
 
-from cdcd.errors import ConfigError, SnapshotIncomplete
+from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
 from cdcd.spark import commits
 from cdcd.spark.cuts import Offsets, loading_of, without_loading
 from cdcd.spark.source import CdcdReader, CdcdStreamReader
@@ -232,6 +232,24 @@ def test_a_hole_after_another_slots_record_may_be_a_compacted_record(topics: Top
     topics.hole()
     _commit(topics, items)
     assert _cuts(topics) == [COMMITS]
+
+
+def test_a_prefix_that_nobody_writes_under_is_named(
+    topics: TopicsWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch is an error; a stream waits for the first record, and says so once."""
+    table = topics.table("items", COLUMNS)
+    topics.commit(10, topics.change(table, "c", 10, 1, after={"id": 1}))
+    options = parse_options({"brokers": topics.bootstrap, "prefix": topics.prefix + "p"})
+    with pytest.raises(PositionUnavailable, match=rf"no topic {topics.prefix}p\.__progress") as caught:
+        CdcdReader(options).partitions()
+    assert "correct the prefix" in caught.value.advice
+    with caplog.at_level("WARNING", "cdcd.spark.source"):
+        reader = CdcdStreamReader(options.of_a_stream())
+        start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+        assert [reader.latestOffset(start, limit) for _ in range(2)] == [start, start]
+        reader.stop()
+    assert [topics.prefix + "p.__progress" in line for line in caplog.messages] == [True]
 
 
 def test_every_wrong_value_of_an_option_is_named() -> None:

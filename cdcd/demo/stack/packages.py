@@ -156,7 +156,9 @@ def installed_package(name: str) -> Path:
     """Return the folder of an installed Python package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise StackError(f"the Python package {name} is not installed", hint="pip install 'cdcd[demo]'")
+        raise StackError(
+            f"the Python package {name} is not installed", hint="install cdcd with its extra `demo`"
+        )
     return Path(spec.origin).parent
 
 

@@ -117,7 +117,7 @@ def test_the_demo_without_its_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert main(["demo"]) == 1
-    assert "pip install 'cdcd[demo]'" in capsys.readouterr().err
+    assert "install cdcd with its extra `demo`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("indent", [None, 2])

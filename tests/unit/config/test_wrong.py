@@ -40,7 +40,7 @@ def test_a_missing_file_a_folder_and_bytes_that_are_not_text_are_one_line_each(f
             load_config(name, {})
         lines += caught.value.problems
     assert lines == [
-        "absent.yaml: cannot be read: No such file or directory",
+        f"absent.yaml: cannot be read: No such file or directory in {folder}",
         ".: cannot be read: Is a directory",
         "bytes.yaml: is not UTF-8 text",
         "nul.yaml: has a character that YAML does not allow",

@@ -48,6 +48,10 @@ def test_options_without_a_table_are_for_raw_records() -> None:
     [
         ({"before": "true"}, "option before needs the option table"),
         (
+            {"table": " , "},
+            "option table is empty: name a table, or omit the option for the raw records of all topics",
+        ),
+        (
             {"table": "public.orders", "special": "text"},
             "option special has to be map or string or null or error",
         ),
