@@ -14,7 +14,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
-from tests.support.reader import Event, Reader, assert_each_once
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once
 from tests.support.resolutions import halts_with
 from tests.support.snapshot_commands import await_copied, start
 from tests.support.stack import PostgresServers, filled_database, run
@@ -102,7 +102,8 @@ def test_a_copy_has_the_chosen_columns_and_the_key(
         )
         await_confirmed(server, daemon)
         assert_all(source, daemon, reader)
-        streamed = [event for event in reader.read(f"{daemon.name}.public.docs") if event.op in "cu"]
+        events = [event for event in reader.read(f"{daemon.name}.public.docs") if event.op in "cu"]
+        streamed = sorted(events, key=lambda event: event.sequence or BEGINNING)
         assert [event.source["unchanged"] for event in streamed] == [[], []]
         assert [event.value["after"]["large"] for event in streamed] == ["[2]", "[1]"]
 

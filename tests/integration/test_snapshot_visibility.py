@@ -56,48 +56,65 @@ def streamed(connection: Any) -> list[tuple[int, int]]:
     return [(int.from_bytes(one[17:21], "big"), int.from_bytes(one[1:9], "big")) for one in begins]
 
 
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+END_WAITS = f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) w"
+"""Ends the wait, and not the commit."""
+
+
+def let_commits_wait(server: PostgresServer, asked: Any) -> None:
+    """Have each commit wait for a standby, and return when one has waited: the checkpointer applies the setting."""
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+    probe = "SELECT pg_logical_emit_message(true, 'probe', '')"
+    has_waited = False
+    while not has_waited:
+        commit = threading.Thread(target=run_script, args=(server.dsn("postgres"), probe))
+        commit.start()
+        eventually(lambda: rows(asked, WAITING) or not commit.is_alive(), "a commit waits or ends")  # noqa: B023
+        has_waited = commit.is_alive()
+        rows(asked, END_WAITS)
+        commit.join()
+
+
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_streamed_transaction_may_be_invisible_and_above_xmax(
     pg_server: PostgresServers, major: int
 ) -> None:
     """F36: no LSN and no list of a snapshot shows this; its session's xid does, until it is visible."""
-    with server_with_table(pg_server, major) as server:
+    with (
+        server_with_table(pg_server, major) as server,
+        contextlib.closing(connect_sql(settings_for(server, "postgres"))) as asked,
+    ):
+        let_commits_wait(server, asked)
         make_slot(settings_for(server, "postgres"))
-        with contextlib.closing(connect_sql(settings_for(server, "postgres"))) as asked:
-            server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-            server.execute("SELECT pg_reload_conf()")
-            eventually(lambda: rows(asked, "SHOW synchronous_standby_names") == [("nobody",)], "the setting")
-            commit = threading.Thread(
-                target=run_script, args=(server.dsn("postgres"), "INSERT INTO public.t VALUES (1)")
-            )
-            commit.start()
-            waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-            eventually(lambda: rows(asked, waiting), "the commit's wait for a standby")
+        commit = threading.Thread(
+            target=run_script, args=(server.dsn("postgres"), "INSERT INTO public.t VALUES (1)")
+        )
+        commit.start()
+        eventually(lambda: rows(asked, WAITING), "the commit's wait for a standby")
 
-            ((low,),) = rows(asked, "SELECT pg_current_wal_insert_lsn()::text")
-            running = RunningTransactions(rows(asked, RUNNING))
-            snapshot = snapshot_of(asked, major)
-            ((xid, commit_lsn),) = streamed(asked)
-            assert commit_lsn < parse_lsn(low), "a low watermark is too late for it"
-            assert rows(asked, "SELECT * FROM public.t") == []
-            assert not snapshot.sees(xid)
-            assert not snapshot.in_progress, "the snapshot does not list it"
-            assert running.xids == {xid}
-            assert running.settled(rows(asked, RUNNING)) == frozenset()
+        ((low,),) = rows(asked, "SELECT pg_current_wal_insert_lsn()::text")
+        running = RunningTransactions(rows(asked, RUNNING))
+        snapshot = snapshot_of(asked, major)
+        ((xid, commit_lsn),) = streamed(asked)
+        assert commit_lsn < parse_lsn(low), "a low watermark is too late for it"
+        assert rows(asked, "SELECT * FROM public.t") == []
+        assert not snapshot.sees(xid)
+        assert not snapshot.in_progress, "the snapshot does not list it"
+        assert running.xids == {xid}
+        assert running.settled(rows(asked, RUNNING)) == frozenset()
 
-            changed = ChangedKeys(1000)
-            changed.await_visible(running.xids)
-            assert not changed.may_use(snapshot)
-            rows(
-                asked, f"SELECT pg_cancel_backend(pid) FROM ({waiting}) w"
-            )  # ends the wait, and not the commit
-            commit.join()
-            later = snapshot_of(asked, major)
-            assert rows(asked, "SELECT * FROM public.t") == [(1,)]
-            assert later.sees(xid)
-            assert later.includes(snapshot)
-            assert changed.may_use(later)
-            assert rows(asked, RUNNING) == []
+        changed = ChangedKeys(1000)
+        changed.await_visible(running.xids)
+        assert not changed.may_use(snapshot)
+        rows(asked, END_WAITS)
+        commit.join()
+        later = snapshot_of(asked, major)
+        assert rows(asked, "SELECT * FROM public.t") == [(1,)]
+        assert later.sees(xid)
+        assert later.includes(snapshot)
+        assert changed.may_use(later)
+        assert rows(asked, RUNNING) == []
 
 
 @pytest.mark.parametrize("major", MAJORS)

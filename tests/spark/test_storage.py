@@ -324,7 +324,7 @@ def test_an_option_that_cannot_be_used_is_an_error(options: dict[str, str], text
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StorageError, match=r"package obstore.*pip install 'cdcd\[spark-cloud\]'"):
+    with pytest.raises(StorageError, match=r"package obstore.*extra `spark-cloud`"):
         open_storage("s3://bucket/lake")
 
 
