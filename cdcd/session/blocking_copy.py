@@ -201,7 +201,7 @@ class BlockingCopy:
             relid: state for relid, state in parts.copies.blocking.items() if relid in self._relids
         }  # no command changes them while the stream waits
         tables = [
-            (self._chosen(table, wanted[table.relid].where), relation)
+            (replace(parts.selection.with_columns(table), where=wanted[table.relid].where), relation)
             for table, relation in published
             if table.relid in wanted
         ]
@@ -252,9 +252,6 @@ class BlockingCopy:
                 _LOG.info("table_copied", table=table.title, rows=rows)
                 parts.reports.complete(table.relid)
         return copying.failures
-
-    def _chosen(self, table: CopiedTable, where: str | None) -> CopiedTable:
-        return replace(table, where=where, wanted=self._parts.selection.choice(table.title).columns)
 
     def _forget(self, unpublished: Iterable[int]) -> None:
         """Copy no table that was removed from the publications, or dropped, since the command."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from cdcd.avro.plan import RelationPlan
@@ -84,7 +83,7 @@ class PublishedTables:
     def all(self) -> list[CopiedTable]:
         """Return every published table. Raises Source errors."""
         with contextlib.closing(self._connected()) as connection:
-            return list(map(self._copied, published_tables(connection, self._source.publications)))
+            return list(map(copied_table, published_tables(connection, self._source.publications)))
 
     def find(self, relid: int) -> Published | None:
         """Return a published table, None if it is not published; make its plan. Raises Source and schema errors."""
@@ -101,8 +100,7 @@ class PublishedTables:
         return Published(self._copied(table), relation, tuple(column.name for column in key), unreadable)
 
     def _copied(self, table: PublishedTable) -> CopiedTable:
-        copied = copied_table(table, self._policies)
-        return replace(copied, wanted=self._selection.choice(copied.title).columns)
+        return self._selection.with_columns(copied_table(table, self._policies))
 
     def _connected(self) -> Any:
         connection = connect_sql(self._source)

@@ -247,8 +247,9 @@ def in_best_format(
     types = catalog.types({column.type_oid for _, relation in tables for column in relation.columns})
 
     def is_binary(copied: CopiedTable, relation: Relation) -> bool:
+        omitted = copied.omitted
         for number, column in enumerate(relation.columns):
-            if number in copied.omitted:
+            if number in omitted:
                 continue
             pg_type = types.get(column.type_oid)
             if pg_type is None or not pg_type.has_send:

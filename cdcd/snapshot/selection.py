@@ -56,6 +56,10 @@ class Selection:
                 )
         return found
 
+    def with_columns(self, table: CopiedTable) -> CopiedTable:
+        """Return the table with the columns to read, for a copy that has its condition from elsewhere."""
+        return replace(table, wanted=self.choice(table.title).columns)
+
     def choice(self, title: str) -> Choice:
         """Return what the rules say about one table."""
         include, where, priority, columns = True, None, 0, None

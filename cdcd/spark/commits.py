@@ -90,9 +90,9 @@ class Commits:
             self._forget(start)
             if _has_enough(start, self._pending):
                 return
-        if not self._opened and not self._is_absence_reported and self._lacks_progress():
+        if self._absence is not None and not self._is_absence_reported:
             self._is_absence_reported = True
-            log.warning("%s; the query waits for the first: %s", _nothing_written(self._prefix), _PREFIX_HINT)
+            log.warning("%s; the query waits for the first: %s", self._absence, _PREFIX_HINT)
         ends = {} if self._opened else self._ends()
         commits, self._unopened = self._read(self._unopened, start), []
         if commits and not self._opened:
@@ -187,8 +187,8 @@ class Commits:
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
         starting, position = self._options.starting, self._options.ending
-        if self._lacks_progress():
-            raise PositionUnavailable(_nothing_written(self._prefix), hint=_PREFIX_HINT)
+        if self._absence is not None:
+            raise PositionUnavailable(self._absence, hint=_PREFIX_HINT)
         start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
         needs_each = start is None or (position is not None and position.kind != OFFSETS)
         self.refresh(None if needs_each else start)
@@ -277,17 +277,16 @@ class Commits:
         """The first offsets when the query starts."""
         return _by_topic(self._cluster.starts(self._partitions()))
 
-    def _lacks_progress(self) -> bool:
-        return self._prefix + PROGRESS_SUFFIX not in self._cluster.partitions()
+    @cached_property
+    def _absence(self) -> str | None:
+        """What is wrong if no cdcd has written with this prefix when the query starts; looked up once."""
+        topic = self._prefix + PROGRESS_SUFFIX
+        if topic in self._cluster.partitions():
+            return None
+        return f"Kafka has no topic {topic}: no cdcd with this prefix has written to these brokers"
 
     def _ends(self) -> Offsets:
         return _by_topic(self._cluster.ends(self._partitions()))
-
-
-def _nothing_written(prefix: str) -> str:
-    return (
-        f"Kafka has no topic {prefix}{PROGRESS_SUFFIX}: no cdcd with this prefix has written to these brokers"
-    )
 
 
 def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:

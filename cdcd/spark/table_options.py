@@ -57,9 +57,9 @@ def wrong_values(given: Mapping[str, str]) -> Iterator[str]:
         value = given.get(name.lower())
         if value is not None and value not in choices:
             yield f"option {name} has to be {' or '.join(choices)}"
-    if "table" in given and not _names(given, "table"):
-        yield "option table is empty: name a table, or omit the option for the raw records of all topics"
     if not _names(given, "table"):
+        if "table" in given:
+            yield "option table is empty: name a table, or omit the option for the raw records of all topics"
         yield from (
             f"option {name} needs the option table" for name in _ONLY_WITH_TABLE if name.lower() in given
         )

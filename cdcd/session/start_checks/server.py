@@ -71,7 +71,7 @@ def check_tables(known: StartContext) -> list[Finding]:
     connection = known.sql()
     known.tables = tables = published_tables(connection, known.source.publications)
     policies = known.config.format.policies()
-    copied = known.copied
+    copied = known.copied if known.is_anew else []
     findings = list(
         table_findings(
             connection,
