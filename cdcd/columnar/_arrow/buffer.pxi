@@ -18,10 +18,11 @@ cdef enum:
 cdef struct Buffer:
     uint8_t* data
     int64_t capacity
+    int64_t last_size  # of the Arrow buffer before: the next one begins with as much
 
 
 cdef int _grow(Buffer* buffer, int64_t size) noexcept nogil:
-    cdef int64_t capacity = buffer.capacity * 2
+    cdef int64_t capacity = buffer.capacity * 2 if buffer.capacity else buffer.last_size
     cdef uint8_t* data
     if capacity < FIRST_BYTES:
         capacity = FIRST_BYTES
@@ -54,6 +55,7 @@ cdef class Memory:
 cdef object _taken(Buffer* buffer, int64_t size):
     """Return the first bytes as an Arrow buffer, which has the memory from now on."""
     cdef Memory memory
+    buffer.last_size = size
     if buffer.data == NULL:
         return pa.py_buffer(b"")
     memory = Memory()

@@ -113,6 +113,27 @@ cdef extern from *:
         return CDCD_OK;
     }
 
+    CDCD_INLINE int cdcd_is_ascii(const uint8_t *at, int64_t size) {
+        uint64_t eight, found = 0;
+        uint32_t first, last;
+        if (size >= 8) {
+            const uint8_t *end = at + size - 8;  /* the last 8 bytes overlap those before them */
+            for (; at < end; at += 8) {
+                memcpy(&eight, at, 8);
+                found |= eight;
+            }
+            memcpy(&eight, end, 8);
+            found |= eight;
+        } else if (size >= 4) {
+            memcpy(&first, at, 4);
+            memcpy(&last, at + size - 4, 4);
+            found = first | last;
+        } else {
+            for (; size > 0; size--) found |= at[size - 1];
+        }
+        return !(found & 0x8080808080808080ULL);
+    }
+
     enum { CDCD_SKIP_BYTES, CDCD_SKIP_NUMBER, CDCD_SKIP_1, CDCD_SKIP_4, CDCD_SKIP_8, CDCD_NO_STEP,
            CDCD_NULL_FIRST = 8, CDCD_NULL_LAST = 16 };
 
@@ -236,6 +257,7 @@ cdef extern from *:
     int _long "cdcd_long"(Input*, int64_t*) noexcept nogil
     int _bytes "cdcd_bytes"(Input*, const uint8_t**, int64_t*) noexcept nogil
     int _branch "cdcd_branch"(Input*, int*) noexcept nogil
+    bint _is_ascii "cdcd_is_ascii"(const uint8_t*, int64_t) noexcept nogil
     int _skip_run "cdcd_skip_run"(Input*, const uint8_t*, int64_t, Layout*) noexcept nogil
 
 
@@ -269,8 +291,12 @@ cdef int _fault_of_size(Input* data) noexcept nogil:
     return fault if fault else COUNT
 
 
-cdef bint _is_utf8(const uint8_t* at, int64_t size) noexcept nogil:
+cdef inline bint _is_utf8(const uint8_t* at, int64_t size) noexcept nogil:
     """Return whether the bytes are UTF-8 as RFC 3629 defines it: no surrogates, no overlong forms."""
+    return _is_ascii(at, size) or _is_utf8_by_bytes(at, size)
+
+
+cdef bint _is_utf8_by_bytes(const uint8_t* at, int64_t size) noexcept nogil:
     cdef const uint8_t* end = at + size
     cdef uint64_t eight
     cdef uint8_t first

@@ -30,11 +30,8 @@ cdef struct Store:
 
 
 cdef inline void _set_bit(uint8_t* bits, int64_t place, bint value) noexcept nogil:
-    cdef uint8_t mask = <uint8_t>(1 << (place & 7))
-    if value:
-        bits[place >> 3] |= mask
-    else:
-        bits[place >> 3] &= ~mask
+    cdef int bit = place & 7  # without a branch: the values of a column may be random
+    bits[place >> 3] = <uint8_t>((bits[place >> 3] & ~(1 << bit)) | (value << bit))
 
 
 cdef int _first_null(Store* store) noexcept nogil:

@@ -147,12 +147,28 @@ cdef inline int _put_boolean(Store* store, Input* data) noexcept nogil:
     return _append_bit(store, (data.at - 1)[0])
 
 
+cdef inline int _put_short_decimal(Store* store, const uint8_t* value, int64_t size, uint8_t fill) noexcept nogil:
+    """Append a decimal of up to 8 bytes. `fill`: the byte that extends its sign."""
+    cdef uint128_t number
+    cdef uint64_t magnitude
+    cdef int64_t place
+    number.high = number.low = 0 - <uint64_t>(fill & 1)
+    for place in range(size):
+        number.low = number.low << 8 | value[place]
+    magnitude = 0 - number.low if fill else number.low
+    if _POWERS[store.precision].high == 0 and magnitude >= _POWERS[store.precision].low:
+        return DECIMAL_DIGITS
+    return _append_fixed(store, &number, DECIMAL_BYTES)
+
+
 cdef int _put_decimal(Store* store, const uint8_t* value, int64_t size) noexcept nogil:
     """Append a big-endian number of any length as 16 bytes, little-endian, if it has no more digits than the type."""
     cdef uint8_t fill = 0xFF if size and value[0] & 0x80 else 0
     cdef uint8_t[16] number
     cdef uint128_t magnitude
     cdef int64_t place
+    if size <= 8:
+        return _put_short_decimal(store, value, size, fill)
     while size > DECIMAL_BYTES:
         if value[0] != fill:
             return DECIMAL_DIGITS

@@ -116,6 +116,7 @@ def framed(body: bytes) -> bytes:
     return b"\0\0\0\0\x01" + body
 
 
+LONGEST = 20
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
 ARRAY = {"type": "array", "items": "boolean"}
 BROKEN: list[tuple[Fault, Any, pa.DataType, bytes]] = [
@@ -214,6 +215,59 @@ def test_a_schema_that_cannot_be_fetched_is_asked_for_again(columns_class: Any) 
         reader.decode(batch)
     known[2] = known[1]
     assert reader.decode(batch).rows.to_pylist() == [{"id": 1}, {"id": 2}]
+
+
+@both
+def test_text_of_any_length_is_checked_at_each_place(columns_class: Any) -> None:
+    """Python's own decoder is the judge."""
+    pieces = [b"", b"\xc3\xa9", b"\xff", b"\xc3", b"\xed\xa0\x80"]
+    texts = [b"a" * at + piece + b"z" * (20 - at) for piece in pieces for at in range(21)]
+    texts = [text[:size] for text in texts for size in range(len(text) + 1)]
+    found = decoded(
+        row(("v", "string")),
+        pa.struct([("v", pa.string())]),
+        [framed(bytes([2 * len(text)]) + text) for text in texts],
+        columns_class,
+    )
+    assert [bad.row for bad in found.bad] == [at for at, text in enumerate(texts) if not is_text(text)]
+    values = [None if value is None else value["v"] for value in found.rows.to_pylist()]
+    assert values == [text.decode() if is_text(text) else None for text in texts]
+
+
+def is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@both
+@pytest.mark.parametrize("precision", [1, 4, 18, 19, 20, 38])
+def test_decimals_of_any_length_up_to_their_last_digit(columns_class: Any, precision: int) -> None:
+    most = 10**precision - 1
+    near = {
+        sign * (around + step)
+        for around in (0, 127, 128, most, 2**63)
+        for step in (-1, 0, 1)
+        for sign in (1, -1)
+    }
+    numbers = [number for number in sorted(near) for _ in range(LONGEST)]
+    sizes = [size for _ in near for size in range(1, LONGEST + 1)]
+    fitting = [
+        (number, size)
+        for number, size in zip(numbers, sizes, strict=True)
+        if -(2 ** (8 * size - 1)) <= number < 2 ** (8 * size - 1)
+    ]
+    found = decoded(
+        row(("v", {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 0})),
+        pa.struct([("v", pa.decimal128(precision, 0))]),
+        [framed(bytes([2 * size]) + number.to_bytes(size, "big", signed=True)) for number, size in fitting],
+        columns_class,
+    )
+    assert [value and int(value["v"]) for value in found.rows.to_pylist()] == [
+        number if abs(number) <= most else None for number, _ in fitting
+    ]
 
 
 @both
