@@ -23,16 +23,10 @@ from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.chunk_sql import (
-    KEY_COLUMNS,
-    KeyColumn,
-    key_columns,
-    rows_after,
-    rows_of_blocks,
-    rows_of_keys,
-)
+from cdcd.snapshot.chunk_sql import KEY_COLUMNS, rows_after, rows_of_blocks, rows_of_keys
 from cdcd.snapshot.condition import OF_COMMAND, check_rules, source_of
 from cdcd.snapshot.copy_rows import CopyRows
+from cdcd.snapshot.key_sql import KeyColumn, key_columns, order_of
 from cdcd.snapshot.load_limits import Sessions
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -151,10 +145,7 @@ class Description:
     @property
     def order(self) -> tuple[str, ...]:
         """What the order of the rows depends on: the key of a row is a position only in the same order."""
-        return tuple(
-            " ".join((one.name, *map(".".join, (one.type, one.collation or ("",), one.less))))
-            for one in self.key
-        )
+        return order_of(self.key)
 
 
 class ChunkSnapshot(NamedTuple):

@@ -12,25 +12,17 @@ Must not: connect, or execute. Values enter a statement as literals only, quoted
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from cdcd.errors import ProtocolError
 from cdcd.model import KeyValues
 from cdcd.snapshot.copy_rows import line_values
+from cdcd.snapshot.key_sql import OPERATORS, KeyColumn, QualifiedName, identifier, operator, qualified
 from cdcd.snapshot.units import CopiedTable
 
 # Of several such indexes any one is right. A null is behind no key, so that its row would be in no chunk. indclass,
-# indcollation and indkey count from 0. The operators of a btree index have the strategies 1 (<), 3 (=), 4 (>=) and 5
-# (>); text_pattern_ops has other names for them.
-KEY_COLUMNS = """
-    SELECT a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, c.collname::text,
-           ARRAY(SELECT ARRAY[opn.nspname::text, o.oprname::text]
-                 FROM pg_amop ao JOIN pg_operator o ON o.oid = ao.amopopr
-                 JOIN pg_namespace opn ON opn.oid = o.oprnamespace
-                 WHERE ao.amopfamily = oc.opcfamily AND ao.amoplefttype = oc.opcintype
-                   AND ao.amoprighttype = oc.opcintype AND ao.amopstrategy IN (1, 3, 4, 5)
-                 ORDER BY ao.amopstrategy)
+# indcollation and indkey count from 0.
+KEY_COLUMNS = f"""
+    SELECT a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, c.collname::text, {OPERATORS}
     FROM (SELECT i.* FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid JOIN pg_am am ON am.oid = ic.relam
           WHERE i.indrelid = %(relid)s AND i.indisunique AND i.indisvalid AND i.indimmediate AND am.amname = 'btree'
             AND i.indexprs IS NULL AND i.indpred IS NULL
@@ -51,43 +43,18 @@ KEY_COLUMNS = """
     LEFT JOIN pg_namespace cn ON cn.oid = c.collnamespace
     WHERE k.place <= i.indnkeyatts
     ORDER BY k.place
-"""
+"""  # noqa: S608 - a constant
 """Parameters: relid, columns (names, in any order). Rows: those of `key_columns`, none without such an index."""
-
-QualifiedName = tuple[str, str]
-"""A schema, and a name in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyColumn:
-    """A column of the key's index. `collation` is the index's, None for a type that has none."""
-
-    name: str
-    type: QualifiedName
-    collation: QualifiedName | None
-    less: QualifiedName
-    equal: QualifiedName
-    at_least: QualifiedName
-    greater: QualifiedName
-
-
-def key_columns(rows: Iterable[Sequence[Any]]) -> tuple[KeyColumn, ...]:
-    """Return the columns of `KEY_COLUMNS`' result, in the order of the index."""
-    columns = []
-    for name, type_schema, type_name, collation_schema, collation, operators in rows:
-        names = [(schema, operator) for schema, operator in operators]
-        collated = None if collation is None else (collation_schema, collation)
-        columns.append(KeyColumn(name, (type_schema, type_name), collated, *names))
-    return tuple(columns)
 
 
 def rows_after(table: CopiedTable, key: Sequence[KeyColumn], after: KeyValues | None, limit: int) -> str:
     """Return the COPY of the next `limit` rows after a key, in the key's order; None: of the first rows.
 
-    Fewer rows than `limit` are the last ones of the table.
+    `after` may have the first columns only: the rows with these values were read. Fewer rows than `limit` are the
+    last ones of the table.
     """
     condition = () if after is None else (_is_after(key, after),)
-    order = ", ".join(f"{_collated(column)} USING {_operator(column.less)}" for column in key)
+    order = ", ".join(f"{column.collated} USING {operator(column.less)}" for column in key)
     return _copy(table, condition, f" ORDER BY {order} LIMIT {limit:d}")
 
 
@@ -133,8 +100,8 @@ def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> Ke
 def _copy(
     table: CopiedTable, conditions: Iterable[str], rest: str = "", leaf: QualifiedName | None = None
 ) -> str:
-    columns = ", ".join(map(_identifier, table.selected))
-    source = _qualified(leaf or (table.schema, table.name))
+    columns = ", ".join(map(identifier, table.selected))
+    source = qualified(leaf or (table.schema, table.name))
     filters = [
         text for text in (table.row_filter, table.where) if text
     ]  # the first is the server's own expression
@@ -145,56 +112,24 @@ def _copy(
 
 
 def _is_after(key: Sequence[KeyColumn], after: KeyValues) -> str:
-    """Return the condition that a row is behind a key."""
-    literals = [_literal(column, value) for column, value in zip(key, after, strict=True)]
-    if len({column.greater for column in key}) == 1:
-        left, right = ", ".join(map(_collated, key)), ", ".join(literals)
-        if len(key) == 1:
-            return f"{left} {_operator(key[0].greater)} {right}"
-        return f"ROW({left}) {_operator(key[0].greater)} ROW({right})"
+    """Return the condition that a row is behind a key, or behind all rows with these values of its first columns."""
+    pairs = list(zip(key, after, strict=False))
+    first, least = pairs[0]
+    if len(pairs) == 1:
+        return first.compared(first.greater, least)
+    if len({column.greater for column, _ in pairs}) == 1:
+        left = ", ".join(column.collated for column, _ in pairs)
+        right = ", ".join(column.literal(value) for column, value in pairs)
+        return f"ROW({left}) {operator(first.greater)} ROW({right})"
     # A comparison of rows has one operator name for all columns, and these have operators in several schemas. The
     # server uses the index for the first condition, which follows from the second.
     condition = ""
-    for column, literal in reversed(list(zip(key, literals, strict=True))):
-        is_after = f"{_collated(column)} {_operator(column.greater)} {literal}"
-        is_same = f"{_collated(column)} {_operator(column.equal)} {literal}"
+    for column, value in reversed(pairs):
+        is_after, is_same = column.compared(column.greater, value), column.compared(column.equal, value)
         condition = f"{is_after} OR ({is_same} AND ({condition}))" if condition else is_after
-    return f"{_collated(key[0])} {_operator(key[0].at_least)} {literals[0]} AND ({condition})"
+    return f"{first.compared(first.at_least, least)} AND ({condition})"
 
 
 def _is_equal(key: Sequence[KeyColumn], values: KeyValues) -> str:
     pairs = zip(key, values, strict=True)
-    return " AND ".join(
-        f"{_collated(column)} {_operator(column.equal)} {_literal(column, value)}" for column, value in pairs
-    )
-
-
-def _collated(column: KeyColumn) -> str:
-    return _identifier(column.name) + _collation(column)
-
-
-def _collation(column: KeyColumn) -> str:
-    return "" if column.collation is None else f" COLLATE {_qualified(column.collation)}"
-
-
-def _literal(column: KeyColumn, value: str) -> str:
-    """Return a value of the column's type, without a length: a cast to char(n) would cut it."""
-    return f"{_quoted(value)}::{_qualified(column.type)}{_collation(column)}"
-
-
-def _quoted(value: str) -> str:
-    """Return a literal that is the same with any standard_conforming_strings."""
-    doubled = value.replace("'", "''")
-    return "E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in doubled else f"'{doubled}'"
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _qualified(name: QualifiedName) -> str:
-    return f"{_identifier(name[0])}.{_identifier(name[1])}"
-
-
-def _operator(name: QualifiedName) -> str:
-    return f"OPERATOR({_identifier(name[0])}.{name[1]})"
+    return " AND ".join(column.compared(column.equal, value) for column, value in pairs)

@@ -3,21 +3,23 @@
 In: the tables to copy, the consistent point of their snapshot; each begun topic and each complete table.
 Out: `CommitPosition`s for the records copied so far.
 Invariant: a table is pending until all of its rows precede the position. A range of blocks is left until all of its
-rows do. A topic is listed as begun before its first row, so that an attempt that copies its table again empties it
-first. If the snapshot is later than the stream's start, a table gets a floor with its first complete range.
+rows do, and a range of keys until those of all ranges before it do as well. A topic is listed as begun before its
+first row, so that an attempt that copies its table again empties it first. If the snapshot is later than the stream's
+start, a table gets a floor with its first complete range.
 Must not: do I/O, read the clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeGuard
 
 from cdcd.ack.group import CommitPosition
 from cdcd.lsn import Lsn
 from cdcd.model import CopyState, TableCopyState
-from cdcd.snapshot.units import Blocks, CopyUnit, joined
+from cdcd.snapshot.units import Blocks, CopyUnit, KeyRange, joined
 
 
 class CopyProgress:
@@ -48,7 +50,7 @@ class CopyProgress:
         self._pending: dict[int, None] = dict.fromkeys(() if before is None else before.pending)
         self._floors = {} if before is None else dict(before.floors)
         self._tables = {} if before is None else dict(before.tables)
-        self._blocks: dict[int, list[Blocks]] = {}
+        self._ranges: dict[int, list[Blocks | KeyRange]] = {}
         self._partitions: Mapping[int, tuple[str, ...]] = {}
         self._later: dict[int, TableCopyState] = {}
         self._now: CommitPosition | None = None
@@ -72,29 +74,26 @@ class CopyProgress:
             self._tables.pop(relid, None)
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
-        """Note the units of the tables that can be continued by their blocks: large ones with a key."""
+        """Note the units of the tables that can be continued where they are interrupted: large ones with a key."""
         self._partitions = partitions
         for relid, of_table in groupby(units, lambda unit: unit.table.relid):
             found = list(of_table)
-            blocks = [unit.blocks for unit in found if unit.blocks is not None]
-            if len(found) == len(blocks) > 1 and found[0].table.has_key:
-                self._blocks[relid] = blocks
+            ranges = [unit.range for unit in found if _is_place(unit.range)]
+            if len(found) == len(ranges) > 1 and found[0].table.has_key:
+                self._ranges[relid] = ranges
 
     def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None:
         """Note that all rows of these units of a table precede the next position."""
         for unit in units:
-            relid, blocks = unit.table.relid, self._blocks.get(unit.table.relid)
-            if blocks is None or unit.blocks not in blocks or len(blocks) == 1:
+            relid, left = unit.table.relid, self._ranges.get(unit.table.relid)
+            if left is None or unit.range not in left or len(left) == 1:
                 continue
-            blocks.remove(unit.blocks)
-            after = tuple(one.text for one in joined(blocks))
-            self._tables[relid] = TableCopyState(
-                topic,
-                after,
-                is_by_blocks=True,
-                where=unit.table.where,
-                partitions=self._partitions.get(relid, ()),
-            )
+            left.remove(unit.range)
+            state = _state_before(left)
+            if state is None:
+                continue
+            partitions = self._partitions.get(relid, ())
+            self._tables[relid] = replace(state, topic=topic, where=unit.table.where, partitions=partitions)
             self._note_floor(relid)
             self._now = None
 
@@ -142,3 +141,18 @@ class CopyProgress:
                 self._stream_lsn
             ),
         )
+
+
+def _is_place(one: Blocks | KeyRange | None) -> TypeGuard[Blocks | KeyRange]:
+    """Return whether an incremental snapshot can begin at the range."""
+    return bool(one.node if isinstance(one, Blocks) else one and one.order)
+
+
+def _state_before(left: Sequence[Blocks | KeyRange]) -> TableCopyState | None:
+    """Return the state of a copy that has these ranges left, None if it has to read all rows."""
+    blocks = [one for one in left if isinstance(one, Blocks)]
+    if blocks:
+        return TableCopyState(after=tuple(one.text for one in joined(blocks)), is_by_blocks=True)
+    first = left[0]
+    assert isinstance(first, KeyRange)
+    return None if first.after is None else TableCopyState(after=(first.after,), key=first.order)

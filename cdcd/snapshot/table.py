@@ -290,8 +290,8 @@ class SnapshotReader:
             if name.isdecimal():
                 return None
             source = sql.SQL("ONLY " + name)
-        if unit.condition is not None and unit.blocks is not None and not self._is_emptied:
-            self._check_file(table, unit.blocks)
+        if isinstance(unit.range, Blocks) and unit.range.node and unit.condition and not self._is_emptied:
+            self._check_file(table, unit.range)
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.selected)
         query = sql.SQL("SELECT {} FROM {}").format(columns, source)
         # The filter is the server's own expression.

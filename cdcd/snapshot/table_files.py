@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cdcd.snapshot.chunk_sql import KEY_COLUMNS
+from cdcd.snapshot.key_sql import OPERATORS, KeyColumn, key_columns, order_of
 from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, estimated_rows
 
 # pg_relation_size waits for AccessShareLock, so a locked table has its last known size; of a table that was dropped
@@ -37,17 +39,21 @@ _FILES = """
     FROM sized part JOIN pg_class c ON c.oid = part.relid
     ORDER BY 1, 2
 """
-# The first column of the primary key; the view shows the statistics of tables that the role may read.
-_BOUNDS = """
-    SELECT c.oid::int8, quote_ident(a.attname),
-           ARRAY(SELECT quote_literal(one) || '::' || format_type(a.atttypid, a.atttypmod)
-                 FROM unnest(s.histogram_bounds::text::text[]) WITH ORDINALITY bound(one, number) ORDER BY number)
+# The first column of the primary key, whose index has the order of the statistics; the view shows the statistics of
+# tables that the role may read.
+_BOUNDS = f"""
+    SELECT c.oid::int8, s.histogram_bounds::text::text[],
+           a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, cl.collname::text, {OPERATORS}
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+    JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+    JOIN pg_opclass oc ON oc.oid = i.indclass[0]
+    LEFT JOIN pg_collation cl ON cl.oid = i.indcollation[0]
+    LEFT JOIN pg_namespace cn ON cn.oid = cl.collnamespace
     JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = a.attname
     WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'r' AND NOT s.inherited AND s.histogram_bounds IS NOT NULL
-"""
+"""  # noqa: S608 - a constant
 
 
 # As `chunk_reader` names them: a row of pg_inherits has the transaction that attached the partition.
@@ -80,7 +86,19 @@ def files_of(
     if not with_bounds:
         return files, {}
     cursor.execute(_BOUNDS, (relids,))
-    return files, {relid: KeyBounds(column, tuple(bounds)) for relid, column, bounds in cursor.fetchall()}
+    key_of = {table.relid: table.key for table in tables}
+    found: dict[int, KeyBounds] = {}
+    for relid, values, *described in cursor.fetchall():
+        (column,) = key_columns([described])
+        found[relid] = KeyBounds(column, tuple(values), _order(cursor, relid, key_of[relid], column))
+    return files, found
+
+
+def _order(cursor: Any, relid: int, key: Sequence[str], first: KeyColumn) -> tuple[str, ...]:
+    """Return the order of an incremental snapshot by this key, () if it does not begin with this column's."""
+    cursor.execute(KEY_COLUMNS, {"relid": relid, "columns": list(key)})
+    columns = key_columns(cursor.fetchall())
+    return order_of(columns) if columns[:1] == (first,) else ()
 
 
 def _by_table(

@@ -2,8 +2,9 @@
 
 In: the tables, and the files of each: its own, or those of its partitions.  Out: `CopyUnit`s, each with the SQL of
 its rows.
-Invariant: each row that the snapshot sees is in exactly one unit of its table. A range of blocks has no upper bound
-if it is the last one of its file; a range of key values has no lower bound if it is the first one.
+Invariant: each row that the snapshot sees is in exactly one unit of its table. The last range of blocks of a file has
+no upper bound. The first range of key values has no lower bound and the last one no upper bound; a range has the rows
+of its upper bound, so that the next rows are those behind it.
 Must not: read a value, or depend on the size of a file for anything but speed.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from cdcd.snapshot.key_sql import KeyColumn
 
 UNIT_PAGES = 4096
 """32 MB: what one unit reads at most, by blocks. A crash repeats at most the units that were not finished."""
@@ -76,10 +79,31 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:
-    """Values of one column that divide the table into ranges of about the same size, as SQL literals in its order."""
+    """Values of one column, in its order, that divide the table into ranges of about the same size.
 
-    column: str
-    literals: tuple[str, ...]
+    `order`: that of the rows of an incremental snapshot, if it begins with the column's; otherwise ().
+    """
+
+    column: KeyColumn
+    values: tuple[str, ...]
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The rows behind a value of a key's first column, up to another value and with it; None: no bound."""
+
+    column: KeyColumn
+    after: str | None
+    upto: str | None
+    order: tuple[str, ...] = ()
+    """As in `KeyBounds`."""
+
+    @property
+    def condition(self) -> str:
+        """The range as SQL."""
+        bounds = (self.column.greater, self.after), (self.column.at_most, self.upto)
+        return " AND ".join(self.column.compared(by, value) for by, value in bounds if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +151,18 @@ def joined(ranges: Iterable[Blocks]) -> list[Blocks]:
 class CopyUnit:
     """The rows of a table that one COPY reads: all, or those of a partition (`leaf`), or those of a range.
 
-    `condition` is SQL, or None for all rows. `number` counts the units of a table from 0.
+    `range`: None for all rows. `number` counts the units of a table from 0.
     """
 
     table: CopiedTable
     number: int = 0
     leaf: int | None = None
-    condition: str | None = None
-    blocks: Blocks | None = None
-    """The blocks that `condition` names; None if it names keys, or the table is not read by its files."""
+    range: Blocks | KeyRange | None = None
+
+    @property
+    def condition(self) -> str | None:
+        """The range as SQL, None for all rows."""
+        return None if self.range is None else self.range.condition
 
 
 def estimated_rows(files: Sequence[TableFile]) -> int | None:
@@ -157,14 +184,15 @@ def units_of(
     `has_block_ranges`: the server reads a range of blocks without reading the others (PostgreSQL 14 and later);
     otherwise `bounds` divide the table, if there are any.
     """
-    parts: list[tuple[int | None, str | None, Blocks | None]] = []
+    parts: list[tuple[int | None, Blocks | KeyRange | None]] = []
     for file in files:
-        ranges = _block_ranges(file, unit_pages) if has_block_ranges else [Blocks(0, 0, 0, None)]
-        parts += [(file.leaf, one.condition, one if one.node else None) for one in ranges]
+        parts += [
+            (file.leaf, one) for one in (_block_ranges(file, unit_pages) if has_block_ranges else [None])
+        ]
     if len(parts) == 1 and bounds is not None and not has_block_ranges:
         pages = sum(file.pages for file in files)
-        parts = [(None, condition, None) for condition in _key_ranges(bounds, pages // unit_pages)]
-    return [CopyUnit(table, number, *part) for number, part in enumerate(parts or [(None, None, None)])]
+        parts = [(None, one) for one in _key_ranges(bounds, pages // unit_pages)]
+    return [CopyUnit(table, number, *part) for number, part in enumerate(parts or [(None, None)])]
 
 
 def _block_ranges(file: TableFile, unit_pages: int) -> list[Blocks]:
@@ -176,12 +204,11 @@ def _block_ranges(file: TableFile, unit_pages: int) -> list[Blocks]:
     ]
 
 
-def _key_ranges(bounds: KeyBounds, wanted: int) -> list[str | None]:
-    wanted = min(wanted, len(bounds.literals) + 1, MOST_UNITS_BY_KEY)
+def _key_ranges(bounds: KeyBounds, wanted: int) -> list[KeyRange] | list[None]:
+    wanted = min(wanted, len(bounds.values) + 1, MOST_UNITS_BY_KEY)
     if wanted < 2:
         return [None]
-    step = (len(bounds.literals) + 1) / wanted
-    chosen = [bounds.literals[round(number * step) - 1] for number in range(1, wanted)]
-    column, found = bounds.column, [f"{bounds.column} < {chosen[0]}"]
-    found += [f"{column} >= {low} AND {column} < {high}" for low, high in pairwise(chosen)]
-    return [*found, f"{column} >= {chosen[-1]}"]
+    step = (len(bounds.values) + 1) / wanted
+    chosen = [bounds.values[round(number * step) - 1] for number in range(1, wanted)]
+    ends = pairwise([None, *chosen, None])
+    return [KeyRange(bounds.column, after, upto, bounds.order) for after, upto in ends]

@@ -16,13 +16,12 @@ import pytest
 from cdcd.model import KeyValues
 from cdcd.snapshot.chunk_sql import (
     KEY_COLUMNS,
-    KeyColumn,
-    key_columns,
     key_of_line,
     rows_after,
     rows_of_blocks,
     rows_of_keys,
 )
+from cdcd.snapshot.key_sql import KeyColumn, key_columns
 from cdcd.snapshot.table import CopiedTable
 from cdcd.source.connection import connect_sql
 from cdcd.source.publication_catalog import published_tables

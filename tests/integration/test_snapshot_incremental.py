@@ -20,7 +20,8 @@ from cdcd.model import Record, TableCopyState
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Begin, Commit, Delete, Insert, Update
 from cdcd.snapshot.changed_keys import ChangedKeys
-from cdcd.snapshot.chunk_sql import KEY_COLUMNS, key_columns, key_of_line, rows_after, rows_of_keys
+from cdcd.snapshot.chunk_sql import KEY_COLUMNS, key_of_line, rows_after, rows_of_keys
+from cdcd.snapshot.key_sql import key_columns
 from cdcd.snapshot.running_xids import RUNNING, RunningTransactions
 from cdcd.snapshot.table import CopiedTable
 from cdcd.snapshot.table_copy import (

@@ -21,10 +21,12 @@ from tests.support.stack import PostgresServers, filled_database, run
 
 BIG, PARTED = 12_000, 4_000
 TABLES = (
-    "CREATE TABLE big (id int PRIMARY KEY, n int, body text)",
+    # Before PostgreSQL 14 it is divided by the values of `kind`.
+    "CREATE TABLE big (id int, kind bigint, n int, body text, PRIMARY KEY (kind, id))",
     "ALTER TABLE big ALTER COLUMN body SET STORAGE EXTERNAL",
-    "INSERT INTO big SELECT g, 0, CASE g % 10 WHEN 0 THEN repeat(md5(g::text), 100) ELSE repeat('x', 300) END"
+    "INSERT INTO big SELECT g, g / 7, 0, CASE g % 10 WHEN 0 THEN repeat(md5(g::text), 100) ELSE repeat('x', 300) END"
     f" FROM generate_series(1, {BIG}) g",
+    "ANALYZE big",
     "CREATE TABLE parted (id int PRIMARY KEY, n int, body text) PARTITION BY RANGE (id)",
     "CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (2000)",
     "CREATE TABLE parted_high PARTITION OF parted FOR VALUES FROM (2000) TO (1000000)",
@@ -33,14 +35,14 @@ TABLES = (
 CHANGES = (
     "UPDATE big SET n = n + 1 WHERE id % 30 = 0",  # their bodies are not sent
     "DELETE FROM big WHERE id % 7 = 0",
-    "UPDATE big SET id = id + 100000 WHERE id % 11 = 0",
-    "INSERT INTO big SELECT g, 5, 'new' FROM generate_series(200000, 200100) g",
+    "UPDATE big SET id = id + 100000, kind = (kind + 900) % 1700 WHERE id % 11 = 0",
+    "INSERT INTO big SELECT g, g % 1700, 5, 'new' FROM generate_series(200000, 200100) g",
     "UPDATE parted SET n = n + 1 WHERE id % 3 = 0",
     "DELETE FROM parted WHERE id % 5 = 0",
 )
 
 
-@pytest.fixture(params=[nightly(14), 18])
+@pytest.fixture(params=[13, nightly(14), 18])
 def source(
     request: pytest.FixtureRequest, pg_server: PostgresServers
 ) -> Iterator[tuple[PostgresServer, str]]:
@@ -105,7 +107,8 @@ def test_finished_ranges_are_not_copied_again(
         events = assert_equal(server, database, daemon, reader, "big")
         assert_equal(server, database, daemon, reader, "parted")
         is_replaced = bool(daemon.events("table_copied_again"))
-        assert is_replaced == any("FULL" in change for change in between)
+        # Ranges of keys remain valid in another file.
+        assert is_replaced == (server.major >= 14 and any("FULL" in change for change in between))
         if not is_replaced:
             # Of the ranges in progress, and of those that were not finished, some rows come twice, moved ones too.
             assert copied(events) < BIG * 1.4

@@ -7,21 +7,22 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import ProtocolError
-from cdcd.snapshot.chunk_sql import (
-    KeyColumn,
-    key_columns,
-    key_of_line,
-    rows_after,
-    rows_of_blocks,
-    rows_of_keys,
-)
+from cdcd.snapshot.chunk_sql import key_of_line, rows_after, rows_of_blocks, rows_of_keys
+from cdcd.snapshot.key_sql import KeyColumn, key_columns
 from cdcd.snapshot.table import CopiedTable
 
 TABLE = CopiedTable(5, "s", 't"t', ("note", "a", "b"), None, is_partitioned=False)
-OPERATORS = [["pg_catalog", name] for name in ("<", "=", ">=", ">")]
+OPERATORS = [["pg_catalog", name] for name in ("<", "<=", "=", ">=", ">")]
 A = ("a", "pg_catalog", "int4", None, None, OPERATORS)
 B = ("b", "pg_catalog", "text", "pg_catalog", "C", OPERATORS)
-CITEXT = ("b", "ext", "citext", "pg_catalog", "default", [["ext", name] for name in ("<", "=", ">=", ">")])
+CITEXT = (
+    "b",
+    "ext",
+    "citext",
+    "pg_catalog",
+    "default",
+    [["ext", name] for name in ("<", "<=", "=", ">=", ">")],
+)
 
 
 def key(*rows: object) -> tuple[KeyColumn, ...]:
@@ -37,6 +38,14 @@ def test_the_first_rows_and_the_rows_after_a_key() -> None:
         """WHERE (ROW("a", "b" COLLATE "pg_catalog"."C") OPERATOR("pg_catalog".>) ROW('7'::"pg_catalog"."int4", """
         """E'\\\\''x'::"pg_catalog"."text" COLLATE "pg_catalog"."C")) ORDER BY"""
     ) in rows_after(TABLE, key(A, B), ("7", "\\'x"), 10)
+
+
+def test_the_rows_after_all_rows_with_a_value_of_the_first_column() -> None:
+    statement = rows_after(TABLE, key(A, B), ("7",), 10)
+    assert """WHERE ("a" OPERATOR("pg_catalog".>) '7'::"pg_catalog"."int4") ORDER BY "a" USING""" in statement
+    assert statement == rows_after(TABLE, key(A, CITEXT), ("7",), 10).replace(
+        '"ext"', '"pg_catalog"'
+    ).replace('"default"', '"C"')
 
 
 def test_operators_of_several_schemas_are_compared_column_by_column() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from cdcd.ack.group import CommitPosition
 from cdcd.model import CopyState, TableCopyState
 from cdcd.snapshot.copy_progress import CopyProgress
-from cdcd.snapshot.units import Blocks, CopiedTable, CopyUnit, joined
+from cdcd.snapshot.key_sql import key_columns
+from cdcd.snapshot.units import Blocks, CopiedTable, CopyUnit, KeyRange, joined
 
 
 def first_attempt() -> CopyProgress:
@@ -76,9 +79,9 @@ def test_a_position_is_not_changed_by_what_is_copied_after_it() -> None:
     assert before.snapshot_tables == ()
 
 
-def units(relid: int, *blocks: Blocks, has_key: bool = True) -> list[CopyUnit]:
+def units(relid: int, *ranges: Blocks | KeyRange, has_key: bool = True) -> list[CopyUnit]:
     table = CopiedTable(relid, "s", "t", ("id",), None, is_partitioned=False, has_key=has_key)
-    return [CopyUnit(table, number, None, one.condition, one) for number, one in enumerate(blocks)]
+    return [CopyUnit(table, number, None, one) for number, one in enumerate(ranges)]
 
 
 RANGES = [Blocks(0, 9, 0, 16), Blocks(0, 9, 16, 32), Blocks(0, 9, 32, 48), Blocks(0, 9, 48, None)]
@@ -97,6 +100,28 @@ def test_what_is_left_of_a_large_table_with_a_key_is_known_by_its_blocks() -> No
     assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
     progress.complete_units([large[2], large[0]], "topic")
     left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
+    progress.complete(1)
+    assert progress.so_far().copy == CopyState((2, 3), {}, 500)
+
+
+def key_ranges(*order: str) -> list[KeyRange]:
+    operators = [("pg_catalog", name) for name in ("<", "<=", "=", ">=", ">")]
+    (column,) = key_columns([("id", "pg_catalog", "int8", None, None, operators)])
+    return [KeyRange(column, *bounds, order) for bounds in pairwise([None, "10", "20", "30", None])]
+
+
+def test_a_table_of_which_ranges_of_keys_are_complete_is_continued_behind_them() -> None:
+    """An incremental snapshot continues at one key: only the ranges without an incomplete one before them count."""
+    progress, large = first_attempt(), units(1, *key_ranges("id", "n"))
+    progress.plan([*large, *units(2, *key_ranges())], {})
+    progress.complete_units([large[2], units(2, *key_ranges())[0]], "topic")
+    assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500)
+    progress.complete_units([large[0]], "topic")
+    left = TableCopyState("topic", ("10",), key=("id", "n"))
+    assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
+    progress.complete_units([large[1]], "topic")
+    left = TableCopyState("topic", ("30",), key=("id", "n"))
     assert progress.so_far().copy == CopyState((1, 2, 3), {}, 500, tables={1: left})
     progress.complete(1)
     assert progress.so_far().copy == CopyState((2, 3), {}, 500)

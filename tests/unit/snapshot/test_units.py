@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 
-from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, units_of
+from cdcd.snapshot.key_sql import key_columns
+from cdcd.snapshot.units import CopiedTable, KeyBounds, KeyRange, TableFile, units_of
 
 TABLE = CopiedTable(7, "shop", "orders", ("id",), None, is_partitioned=False)
 _FROM = re.compile(r"ctid >= '\((\d+),0\)'::pg_catalog\.tid")
@@ -39,26 +41,33 @@ def test_the_partitions_of_a_table_are_divided_one_by_one() -> None:
     assert [unit.condition is None for unit in units] == [False, False, True, True]
 
 
-BOUNDS = KeyBounds('"id"', tuple(f"'{n}'::bigint" for n in range(0, 1010, 10)))
+OPERATORS = [("pg_catalog", name) for name in ("<", "<=", "=", ">=", ">")]
+(COLUMN,) = key_columns([("id", "pg_catalog", "int8", None, None, OPERATORS)])
+BOUNDS = KeyBounds(COLUMN, tuple(str(n) for n in range(0, 1010, 10)), ("id",))
 
 
 @pytest.mark.parametrize(
-    ("pages", "count"), [(0, 1), (19, 1), (20, 2), (35, 3), (1000, 100), (10**6, len(BOUNDS.literals) + 1)]
+    ("pages", "count"), [(0, 1), (19, 1), (20, 2), (35, 3), (1000, 100), (10**6, len(BOUNDS.values) + 1)]
 )
 def test_key_ranges_follow_each_other_and_both_ends_are_open(pages: int, count: int) -> None:
     units = units_of(TABLE, [TableFile(pages)], has_block_ranges=False, bounds=BOUNDS, unit_pages=10)
     assert len(units) == count
-    conditions = [unit.condition or "" for unit in units]
     if count == 1:
-        assert conditions == [""]
+        assert units[0].condition is None
         return
-    lows = [re.findall(r'"id" >= (\S+)', one) for one in conditions]
-    highs = [re.findall(r'"id" < (\S+)', one) for one in conditions]
-    assert lows[0] == []
-    assert highs[-1] == []
-    assert [high for (high,) in highs[:-1]] == [low for (low,) in lows[1:]]
-    chosen = [BOUNDS.literals.index(high) for (high,) in highs[:-1]]
+    ranges = [unit.range for unit in units if isinstance(unit.range, KeyRange)]
+    assert (ranges[0].after, ranges[-1].upto) == (None, None)
+    assert [one.upto for one in ranges[:-1]] == [one.after for one in ranges[1:]]
+    chosen = [BOUNDS.values.index(str(one.upto)) for one in ranges[:-1]]
     assert chosen == sorted(set(chosen))
+    assert {one.order for one in ranges} == {("id",)}
+
+
+def test_a_range_of_keys_has_its_upper_bound_by_the_operators_of_the_index() -> None:
+    column, upto = '"id" OPERATOR("pg_catalog".{}) ', '\'7\'::"pg_catalog"."int8"'
+    first, second = (KeyRange(COLUMN, *bounds) for bounds in pairwise([None, "7", "9"]))
+    assert first.condition == column.format("<=") + upto
+    assert second.condition.startswith(column.format(">") + upto + " AND " + column.format("<="))
 
 
 def test_without_bounds_or_with_partitions_the_server_reads_whole_tables() -> None:
