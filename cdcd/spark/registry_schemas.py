@@ -1,8 +1,8 @@
 """Schemas from a registry with the Confluent API, with the daemon's own client: several URLs, every authentication.
 
 In: a `RegistryAccess`, an id or a subject.  Out: schemas, as registered.
-Invariant: an outage is waited for, a limited time, because a registry (without one: cdcd's admin port) may be
-restarted. What only a correction ends (credentials, certificates, a wrong address) is raised at once, with what to
+Invariant: an outage is logged and waited for, a limited time, because a registry (without one: cdcd's admin port) may
+be restarted. What only a correction ends (credentials, certificates, a wrong address) is raised at once, with what to
 correct. After a refusal the secrets are read again.
 Must not: register anything; only the daemon registers.
 """
@@ -10,6 +10,7 @@ Must not: register anything; only the daemon registers.
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 import threading
 import time
@@ -24,6 +25,7 @@ from cdcd.registry.settings import client_properties
 from cdcd.spark.connection import RegistryAccess
 from cdcd.spark.schema_source import Version
 
+log = logging.getLogger("cdcd.spark.registry")
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 _T = TypeVar("_T")
@@ -97,13 +99,17 @@ class RegistrySchemas:
 
     def _ask(self, request: Callable[[Client], _T], **context: object) -> _T:
         deadline_s = time.monotonic() + PATIENCE_S
+        is_waiting = False
         while True:
             was_connected = self._client is not None
             try:
                 return self._once(request, context)
-            except RegistryUnavailable:
+            except RegistryUnavailable as error:
                 if time.monotonic() > deadline_s:
                     raise
+                if not is_waiting:
+                    log.warning("trying again for %.0f s: %s", PATIENCE_S, error)
+                is_waiting = True
             except RegistryRefused as refused:
                 if refused.context.get("status") not in _UNAUTHORISED or not was_connected:
                     raise

@@ -269,8 +269,11 @@ def test_another_server_is_named_as_one(status: int, body: bytes) -> None:
         server.server_close()
 
 
-def test_an_outage_is_waited_for_a_limited_time(
-    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch, ids: list[int]
+def test_an_outage_is_waited_for_a_limited_time_and_logged_once(
+    registry: SchemaRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    ids: list[int],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(registry_schemas, "PAUSE_S", 0.1)
     with Door(registry.url) as door:
@@ -282,6 +285,8 @@ def test_an_outage_is_waited_for_a_limited_time(
 
         door.is_answered_for = comes_back
         assert json.loads(source_of(given).by_id(ids[0])) == V1
+        (logged,) = (one.getMessage() for one in caplog.records if one.name == "cdcd.spark.registry")
+        assert logged.startswith("trying again for 120 s: CDCD-REGISTRY-UNAVAILABLE")
         door.is_answered_for = lambda _asked: True
         monkeypatch.setattr(registry_schemas, "PATIENCE_S", 0.5)
         failing = _refused(given, lambda source: source.by_id(ids[1]))
