@@ -26,6 +26,7 @@ from cdcd.errors import CdcdError
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Record, Relation, RowBatch, SnapshotMarker, TransactionInfo
+from cdcd.pipeline.changed_rows import has_text_form
 from cdcd.schema.codec import Op
 from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.schema.resolve import resolve
@@ -260,6 +261,18 @@ def in_best_format(
         return True
 
     return [(replace(table, is_binary=is_binary(table, relation)), relation) for table, relation in tables]
+
+
+def with_continuation(table: CopiedTable, relation: Relation, *, is_binary_stream: bool) -> CopiedTable:
+    """Return the table, with whether an incremental snapshot can continue its copy.
+
+    It reads by key, and compares the key with those of the stream's changes: as text.
+    """
+    types = {column.name: column.type_oid for column in relation.columns}
+    can_continue = table.has_key and not (
+        is_binary_stream and any(not has_text_form(types[name]) for name in table.key)
+    )
+    return replace(table, can_continue=can_continue)
 
 
 def copied_table(table: PublishedTable, policies: Policies = NO_RULES) -> CopiedTable:

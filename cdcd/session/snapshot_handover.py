@@ -32,7 +32,7 @@ from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
-from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy
+from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
 from cdcd.session.snapshot_server import Exported, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.copy_progress import CopyProgress
@@ -82,6 +82,7 @@ class SnapshotHandover:
         self._policies = config.format.policies()
         self._workers = config.snapshot.workers
         self._selection = config.snapshot.selection()
+        self._is_binary_stream = config.source.protocol.binary
         self._clients = clients
         self._plans = plans
         self._writer = writer
@@ -241,6 +242,10 @@ class SnapshotHandover:
         point = exported.point_lsn
         tables = [table for table in self._chosen(tables) if only is None or table[0].relid in only]
         tables = await in_thread(in_best_format, tables, self._clients.catalog, self._policies)
+        tables = [
+            (with_continuation(table, relation, is_binary_stream=self._is_binary_stream), relation)
+            for table, relation in tables
+        ]
         progress.to_copy(table.relid for table, _ in tables)
         self.copied |= {table.relid for table, _ in tables}
         new_reader = partial(

@@ -74,12 +74,12 @@ class CopyProgress:
             self._tables.pop(relid, None)
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
-        """Note the units of the tables that can be continued where they are interrupted: large ones with a key."""
+        """Note the units of the tables that can be continued where they are interrupted: large ones."""
         self._partitions = partitions
         for relid, of_table in groupby(units, lambda unit: unit.table.relid):
             found = list(of_table)
             ranges = [unit.range for unit in found if _is_place(unit.range)]
-            if len(found) == len(ranges) > 1 and found[0].table.has_key:
+            if len(found) == len(ranges) > 1 and found[0].table.can_continue:
                 self._ranges[relid] = ranges
 
     def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None:

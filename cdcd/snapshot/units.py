@@ -36,6 +36,8 @@ class CopiedTable:
     priority: int = 0
     has_key: bool = False
     """Whether its records have a key, by which rows can be read again."""
+    can_continue: bool = False
+    """Whether an incremental snapshot can complete an interrupted copy of it."""
     is_binary: bool = False
     """Whether its values are read in binary format."""
     key: tuple[str, ...] = ()

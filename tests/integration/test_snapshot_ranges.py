@@ -112,3 +112,25 @@ def test_finished_ranges_are_not_copied_again(
         if not is_replaced:
             # Of the ranges in progress, and of those that were not finished, some rows come twice, moved ones too.
             assert copied(events) < BIG * 1.4
+
+
+def test_a_key_that_a_binary_stream_does_not_send_as_text_is_copied_again(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """An incremental snapshot would refuse the table, and the rest of its rows would be missing."""
+    tables = (
+        "CREATE TABLE big (id float8 PRIMARY KEY, body text)",
+        f"INSERT INTO big SELECT g, repeat('x', 300) FROM generate_series(1, {PARTED}) g",
+    )
+    sink = {"commit": {"max_rows": 500}}
+    with filled_database(pg_server, 18, tables) as (server, database):
+        given = new_daemon(server, database, snapshot={"workers": 1}, sink=sink)
+        with with_small_units(given) as daemon:
+            daemon.config["source"]["protocol"] = {"binary": True}
+            started_until(daemon, "committed:6")
+            run(server, database, "DELETE FROM big WHERE id IN (1, 1000, 3000)")
+            daemon.start().wait_state("streaming")
+            await_confirmed(server, daemon)
+            assert daemon.stop() == 0
+            assert not daemon.events("snapshot_continues_while_streaming")
+            assert_equal(server, database, daemon, reader, "big")

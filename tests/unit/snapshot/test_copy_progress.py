@@ -79,8 +79,8 @@ def test_a_position_is_not_changed_by_what_is_copied_after_it() -> None:
     assert before.snapshot_tables == ()
 
 
-def units(relid: int, *ranges: Blocks | KeyRange, has_key: bool = True) -> list[CopyUnit]:
-    table = CopiedTable(relid, "s", "t", ("id",), None, is_partitioned=False, has_key=has_key)
+def units(relid: int, *ranges: Blocks | KeyRange, can_continue: bool = True) -> list[CopyUnit]:
+    table = CopiedTable(relid, "s", "t", ("id",), None, is_partitioned=False, can_continue=can_continue)
     return [CopyUnit(table, number, None, one) for number, one in enumerate(ranges)]
 
 
@@ -91,7 +91,7 @@ def test_what_is_left_of_a_large_table_with_a_key_is_known_by_its_blocks() -> No
     progress = first_attempt()
     large, keyless, small = (
         units(1, *RANGES),
-        units(2, *RANGES, has_key=False),
+        units(2, *RANGES, can_continue=False),
         units(3, Blocks(0, 8, 0, None)),
     )
     progress.plan([*large, *keyless, *small], {})
