@@ -42,8 +42,8 @@ from cdcd.spark.positions import (
 from cdcd.spark.source_options import SourceOptions
 
 PROGRESS_SUFFIX = ".__progress"
-READ_COMMITS = 10_000
-"""After so many records that were read, those that no batch can end at are made one.
+READ_OFFSETS = 100_000
+"""After records with so many offsets that were read, those that no batch can end at are made one.
 
 With limits of a batch the others remain; then no more are read until batches have passed them.
 """
@@ -84,7 +84,7 @@ class Commits:
     def refresh(self, start: Offsets | None = None) -> None:
         """Read the progress records committed since the last call. `start`: where the query is, if that is known.
 
-        Of a backlog it reads only as many as it may store (`READ_COMMITS`), and more at the next call.
+        Of a backlog it reads only as many as it may store (`READ_OFFSETS`), and more at the next call.
         """
         if start is not None and self.is_behind:
             self._forget(start)
@@ -131,15 +131,15 @@ class Commits:
 
         After compaction no batch ends before the last one; otherwise `start` None asks for each.
         """
-        asked, full = self._options, len(commits) + READ_COMMITS
+        asked, room = self._options, READ_OFFSETS
         self.is_behind = False
         for one in self._reader.read():
             commits.append(seen(one, asked.topics, loading=asked.loading))
+            room -= commits[-1].size
             is_whole = self._opened or self._reader.is_whole
-            if len(commits) < full or (is_whole and start is None):
+            if room > 0 or (is_whole and start is None):
                 continue
-            commits = as_one(start if is_whole and asked.has_limits else None, commits)
-            full = len(commits) + READ_COMMITS
+            commits, room = as_one(start if is_whole and asked.has_limits else None, commits), READ_OFFSETS
             if start is not None and is_whole and asked.has_limits and _has_enough(start, commits):
                 self.is_behind = True
                 break
@@ -291,7 +291,7 @@ class Commits:
 
 def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
     """Return whether there is a next batch, and there are no few commits after it."""
-    return len(commits) >= READ_COMMITS // 2 and any(
+    return sum(one.size for one in commits) >= READ_OFFSETS // 2 and any(
         not one.is_part and not covers(start, one) for one in commits
     )
 

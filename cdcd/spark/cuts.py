@@ -42,6 +42,11 @@ class Commit:
     end_lsn: str = "0/0"
     commit_us: int = 0
 
+    @property
+    def size(self) -> int:
+        """What it takes to store it, counted in offsets."""
+        return 1 + sum(map(len, self.offsets.values()))
+
 
 def parse_progress(value: bytes) -> Commit:
     """Parse the JSON of a progress record. Raises ProgressUnreadable for an unknown format."""

@@ -200,6 +200,11 @@ def unavailable(message: str, *, hint: str = _AWAY, **context: object) -> SinkUn
     return SinkUnavailable(message, hint=hint, **context)
 
 
+_SMALL_QUEUE = {"queued.min.messages": 1000, "queued.max.messages.kbytes": 1024}
+_SMALL_FETCH_RECORDS = 1000
+"""The records of a backlog are parsed slower than they arrive."""
+
+
 class Tail:
     """A topic of one partition, read forward: committed records only. `exists`: whether the topic was found."""
 
@@ -208,7 +213,7 @@ class Tail:
     ) -> None:
         self._topic = topic
         self._cluster = cluster
-        self._settings = consumer_settings(brokers, properties)
+        self._settings = consumer_settings(brokers, properties) | _SMALL_QUEUE
         self._consumer: Consumer | None = None
         self._fetched: deque[Message] = deque()
         self._end: int | None = None
@@ -258,7 +263,7 @@ class Tail:
 
     def _fetch(self) -> list[Message]:
         assert self._consumer is not None
-        return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
+        return checked(taken(self._consumer, _SMALL_FETCH_RECORDS, POLL_S))
 
 
 class ProgressReader:

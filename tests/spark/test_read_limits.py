@@ -123,7 +123,7 @@ def test_a_backlog_is_not_read_before_it_is_needed(
     topics: TopicsWriter, items: Table, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     """The driver stores a few commits of it; a query that ends does so at the commit that was the newest."""
-    monkeypatch.setattr(commits, "READ_COMMITS", 2)
+    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
     reader = _reader(topics, {"maxCommits": "1"})
     if ends:
         reader.prepareForTriggerAvailableNow()
@@ -148,7 +148,7 @@ def test_a_backlog_is_not_read_before_it_is_needed(
 def test_without_limits_a_backlog_is_one_commit(
     topics: TopicsWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "READ_COMMITS", 2)
+    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
     reader = _reader(topics, {})
     try:
         start = reader.initialOffset()

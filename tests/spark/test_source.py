@@ -179,7 +179,7 @@ def test_the_driver_forgets_the_commits_that_are_read(
     topics: TopicsWriter, limits: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream runs for months; and of one that starts again, the topic has the commits of days before its start."""
-    monkeypatch.setattr(commits, "READ_COMMITS", 2)
+    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
     items = topics.table("items", COLUMNS)
     _commit(topics, items)
     options = parse_options({"brokers": topics.bootstrap, "prefix": topics.prefix, **limits})
