@@ -41,7 +41,8 @@ REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
 FIRST_PATIENCE_S = 2.0
 POLL_S = 1.0
-FETCH_RECORDS = 10_000
+FETCH_RECORDS = 1_000
+"""The driver takes so many records at once: each is an object of Python."""
 
 _T = TypeVar("_T")
 
@@ -201,7 +202,6 @@ def unavailable(message: str, *, hint: str = _AWAY, **context: object) -> SinkUn
 
 
 _SMALL_QUEUE = {"queued.min.messages": 1000, "queued.max.messages.kbytes": 1024}
-_SMALL_FETCH_RECORDS = 1000
 """The records of a backlog are parsed slower than they arrive."""
 
 
@@ -263,7 +263,7 @@ class Tail:
 
     def _fetch(self) -> list[Message]:
         assert self._consumer is not None
-        return checked(taken(self._consumer, _SMALL_FETCH_RECORDS, POLL_S))
+        return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
 
 
 class ProgressReader:
