@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -20,7 +21,16 @@ from cdcd.avro.encode import encode_gap
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceTimeline
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import POSTGRES_EPOCH_US, Gap, Progress, Record, Relation, Timelines, TransactionInfo
+from cdcd.model import (
+    POSTGRES_EPOCH_US,
+    CopyState,
+    Gap,
+    Progress,
+    Record,
+    Relation,
+    Timelines,
+    TransactionInfo,
+)
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.writer import Writer
 from cdcd.snapshot.units import CopiedTable
@@ -65,14 +75,16 @@ async def mark_gap(
     writer: Writer,
     timelines: Timelines,
     new_context: Callable[[TransactionInfo, int], TransactionContext],
-) -> None:
-    """Write the markers and wait until they are durable. Raises the errors of planning and writing.
+) -> tuple[Lsn, int]:
+    """Write the markers and wait until they are durable; return their commit LSN, and the number of the last one.
 
-    `new_context` takes the timeline too.
+    `new_context` takes the timeline too. Raises the errors of planning and writing.
     """
     now_us = time.time_ns() // 1000
     timeline, lsn = marker_place(stored, gap, timelines)
     tx = new_context(TransactionInfo(0, lsn, now_us - POSTGRES_EPOCH_US), timeline)
+    if stored.copy is not None and stored.copy.point_lsn - 1 == lsn:
+        tx.tx_seq = stored.copy.tx_seq
     markers: list[Record] = []
     for _, relation in tables:
         plan = await plans.plan(relation)
@@ -86,7 +98,8 @@ async def mark_gap(
         snapshot_tables=stored.snapshot_tables,
         prepared_before=stored.prepared_before,
         part=stored.part,
-        copy=stored.copy,
+        # Before a new snapshot no copy has begun: a state without tables would say that it is complete.
+        copy=stored.copy if stored.phase == "snapshot" else after_markers(stored.copy, lsn, tx.tx_seq),
     )
     # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
     await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
@@ -98,3 +111,15 @@ async def mark_gap(
         to_lsn=None if gap.to_lsn is None else format_lsn(gap.to_lsn),
         reason=gap.reason,
     )
+    return lsn, tx.tx_seq
+
+
+def after_markers(copy: CopyState | None, lsn: Lsn, tx_seq: int) -> CopyState | None:
+    """Return the state after markers with this commit LSN.
+
+    Rows that are copied before the next transaction may have the same, and continue the numbers of the markers.
+    """
+    before = copy or CopyState()
+    if before.pending or before.point_lsn - 1 > lsn:
+        return copy  # a snapshot follows, or copied rows that sort behind the markers were written
+    return replace(before, point_lsn=lsn + 1, tx_seq=tx_seq)

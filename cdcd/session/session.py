@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -30,7 +31,7 @@ from cdcd.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
-from cdcd.lsn import INVALID_LSN, format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import own_topics
@@ -50,7 +51,7 @@ from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_backgroun
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import judged, refuse_if_taken_over
-from cdcd.session.gap import mark_gap
+from cdcd.session.gap import after_markers, mark_gap
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
 from cdcd.session.option_downgrade import unsafe_options
@@ -220,10 +221,12 @@ class Session:
                 warn_of_halts(self._config, wanted, self._clients.schemas, self._clients.topics.has_records),
                 self._rotation.keep(self._writer, self._clients.renew, self._status),
             ) as background:
+                position = start_state.verdict
                 if start_state.stored is not None and start_state.stored.gap is not None:
                     marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
-                    await background.or_failure(or_stop(marking, self._stop))
-                position = start_state.verdict
+                    markers = await background.or_failure(or_stop(marking, self._stop))
+                    if isinstance(position, Resume):
+                        position = replace(position, copy=after_markers(position.copy, *markers))
                 if self._config.snapshot.mode == "no_data" and start_state.is_first:
                     await background.or_failure(or_stop(self._describe_tables(), self._stop))
                 if isinstance(position, Snapshot):
@@ -320,10 +323,10 @@ class Session:
             has_block=self._config.format.transactions and not info.snapshot,
         )
 
-    async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> None:
+    async def _mark_gap(self, stored: Progress, gap: Gap, writer: Writer) -> tuple[Lsn, int]:
         """Mark an accepted gap in the topics; from then on the progress record has no gap."""
         tables = await published_now(self._source, self._clients.catalog, self._status)
-        await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
+        return await mark_gap(stored, gap, tables, self._plans, writer, self._timelines, self._context_on)
 
     def _who_holds_kafka_up(self) -> tuple[Blocker, ...]:
         topics = [*own_topics(self._config), *self._plans.partitions]

@@ -28,8 +28,8 @@ _WAIT_S = 0.1
 UNKNOWN_BYTES = 1000
 """The assumed bytes of a record of a topic whose records were not read."""
 _ONE_FETCH = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "fetch.max.bytes": 1_048_576}
-"""The client fetches nothing more of a partition that has records in its queue. A fetch of 64 KB of compressed records
-is some megabytes in memory."""
+"""The client fetches nothing more of a partition that has records in its queue. A fetch of 64 KB of compressed
+records is some megabytes in memory."""
 
 
 class RecordSizes:

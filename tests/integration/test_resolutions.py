@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
-from tests.support.reader import BEGINNING, Event, Reader
+from tests.support.reader import BEGINNING, Event, Reader, assert_each_once
 from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, audited, command
+from tests.support.snapshot_commands import await_copied, start
 from tests.support.topics import committed_records
 
 
@@ -93,6 +95,30 @@ def test_a_gaps_marker_does_not_change_the_last_commit_time(
     assert len(commit_times()) > len(before) + 1
     assert max(commit_times()) == max(before)
     is_marked(reader.read(f"{stopped.name}.public.t"), line)
+
+
+def test_rows_that_are_copied_after_a_gap_are_behind_its_markers(
+    postgres: PostgresServer, database: str, stopped: Daemon, reader: Reader
+) -> None:
+    """Without a transaction in between they have the commit LSN of the markers, which number the tables."""
+    for name in ("u", "v"):
+        postgres.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", dbname=database)
+        postgres.execute(f"INSERT INTO {name} VALUES (1), (2)", dbname=database)
+    postgres.execute(
+        "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", stopped.slot, dbname=database
+    )
+    audited(command(stopped, *ACCEPT_GAP))
+    stopped.start().wait_state("streaming")
+    start(stopped, "public.t", "public.u", "public.v", recopy=True)
+    await_copied(stopped)
+    assert stopped.stop() == 0
+    for name in ("t", "u", "v"):
+        events = reader.read(f"{stopped.name}.public.{name}")
+        assert_each_once(events)
+        ops = "".join(
+            event.op or "" for event in sorted(events, key=lambda event: event.sequence or BEGINNING)
+        )
+        assert re.fullmatch("c?gg[tr]*ttr+", ops), ops
 
 
 def is_marked(events: list[Event], line: dict[str, Any]) -> None:
