@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cdcd.avro.columns import encode_key
@@ -18,7 +18,7 @@ from cdcd.avro.plan import RelationPlan
 from cdcd.avro.tuple_data import UNCHANGED, BinaryValue, Raw, Row, cut_tuple
 from cdcd.errors import MessageTruncated
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
-from cdcd.model import KeyValues, RowBatch
+from cdcd.model import KeyValues, Relation, RowBatch
 
 _uint32_at = struct.Struct(">I").unpack_from
 _INSERT, _DELETE, _KEY, _OLD = b"IDKO"
@@ -49,6 +49,12 @@ _TEXT_OF_BINARY: dict[int, Callable[[bytes], str]] = {
 def has_text_form(type_oid: int) -> bool:
     """Return whether the text of a value in binary format is known."""
     return type_oid in _TEXT_OF_BINARY
+
+
+def first_without_text(relation: Relation, names: Iterable[str]) -> str | None:
+    """Return the first of these columns whose text a value in binary format does not show, None if all are known."""
+    types = {column.name: column.type_oid for column in relation.columns}
+    return next((name for name in names if not has_text_form(types[name])), None)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.errors import SnapshotRefused
-from cdcd.pipeline.changed_rows import has_text_form
+from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.pipeline.plans import Plans
 from cdcd.schema.policy import Policies
 from cdcd.session.snapshot_copy import copied_table
@@ -94,10 +94,9 @@ class PublishedTables:
         table = tables[0]
         relation = self._catalog.relation(relid, table.columns)
         plan = self._plan_of[relid] = self._plans.place(relation)
-        key = [relation.columns[i] for i in plan.key_indexes]
-        binary = [column.name for column in key if self._is_binary and not has_text_form(column.type_oid)]
-        unreadable = binary[0] if binary else None
-        return Published(self._copied(table), relation, tuple(column.name for column in key), unreadable)
+        key = tuple(relation.columns[i].name for i in plan.key_indexes)
+        unreadable = first_without_text(relation, key) if self._is_binary else None
+        return Published(self._copied(table), relation, key, unreadable)
 
     def _copied(self, table: PublishedTable) -> CopiedTable:
         return self._selection.with_columns(copied_table(table, self._policies))

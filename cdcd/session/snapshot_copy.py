@@ -26,7 +26,7 @@ from cdcd.errors import CdcdError
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Record, Relation, RowBatch, SnapshotMarker, TransactionInfo
-from cdcd.pipeline.changed_rows import has_text_form
+from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.schema.codec import Op
 from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.schema.resolve import resolve
@@ -268,10 +268,7 @@ def with_continuation(table: CopiedTable, relation: Relation, *, is_binary_strea
 
     It reads by key, and compares the key with those of the stream's changes: as text.
     """
-    types = {column.name: column.type_oid for column in relation.columns}
-    can_continue = table.has_key and not (
-        is_binary_stream and any(not has_text_form(types[name]) for name in table.key)
-    )
+    can_continue = table.has_key and not (is_binary_stream and first_without_text(relation, table.key))
     return replace(table, can_continue=can_continue)
 
 

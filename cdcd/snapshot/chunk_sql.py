@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from cdcd.errors import ProtocolError
 from cdcd.model import KeyValues
 from cdcd.snapshot.copy_rows import line_values
-from cdcd.snapshot.key_sql import OPERATORS, KeyColumn, QualifiedName, identifier, operator, qualified
+from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, QualifiedName, identifier, operator, qualified
 from cdcd.snapshot.units import CopiedTable
 
 # Of several such indexes any one is right. A null is behind no key, so that its row would be in no chunk. indclass,
 # indcollation and indkey count from 0.
 KEY_COLUMNS = f"""
-    SELECT a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, c.collname::text, {OPERATORS}
+    SELECT {DESCRIBED}
     FROM (SELECT i.* FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid JOIN pg_am am ON am.oid = ic.relam
           WHERE i.indrelid = %(relid)s AND i.indisunique AND i.indisvalid AND i.indimmediate AND am.amname = 'btree'
             AND i.indexprs IS NULL AND i.indpred IS NULL
@@ -39,8 +39,8 @@ KEY_COLUMNS = f"""
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
     JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
     JOIN pg_opclass oc ON oc.oid = i.indclass[k.place - 1]
-    LEFT JOIN pg_collation c ON c.oid = i.indcollation[k.place - 1]
-    LEFT JOIN pg_namespace cn ON cn.oid = c.collnamespace
+    LEFT JOIN pg_collation cl ON cl.oid = i.indcollation[k.place - 1]
+    LEFT JOIN pg_namespace cn ON cn.oid = cl.collnamespace
     WHERE k.place <= i.indnkeyatts
     ORDER BY k.place
 """  # noqa: S608 - a constant

@@ -16,7 +16,8 @@ QualifiedName = tuple[str, str]
 """A schema, and a name in it."""
 
 # The operators of a btree index have the strategies 1 (<) to 5 (>); text_pattern_ops has other names for them.
-OPERATORS = """
+DESCRIBED = """
+    a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, cl.collname::text,
     ARRAY(SELECT ARRAY[opn.nspname::text, o.oprname::text]
           FROM pg_amop ao JOIN pg_operator o ON o.oid = ao.amopopr
           JOIN pg_namespace opn ON opn.oid = o.oprnamespace
@@ -24,7 +25,7 @@ OPERATORS = """
             AND ao.amoprighttype = oc.opcintype AND ao.amopstrategy BETWEEN 1 AND 5
           ORDER BY ao.amopstrategy)
 """
-"""An SQL expression: the operators of the operator class `oc`."""
+"""SQL expressions: what `key_columns` reads of a column `a`, its type `t`, operator class `oc` and collation `cl`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class KeyColumn:
 
 
 def key_columns(rows: Iterable[Sequence[Any]]) -> tuple[KeyColumn, ...]:
-    """Return the columns of rows with a name, the schemas and names of type and collation, and `OPERATORS`."""
+    """Return the columns of rows of `DESCRIBED`."""
     columns = []
     for name, type_schema, type_name, collation_schema, collation, operators in rows:
         names = [(schema, one) for schema, one in operators]

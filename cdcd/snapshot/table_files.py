@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cdcd.snapshot.chunk_sql import KEY_COLUMNS
-from cdcd.snapshot.key_sql import OPERATORS, KeyColumn, key_columns, order_of
+from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, key_columns, order_of
 from cdcd.snapshot.units import CopiedTable, KeyBounds, TableFile, estimated_rows
 
 # pg_relation_size waits for AccessShareLock, so a locked table has its last known size; of a table that was dropped
@@ -42,8 +42,7 @@ _FILES = """
 # The first column of the primary key, whose index has the order of the statistics; the view shows the statistics of
 # tables that the role may read.
 _BOUNDS = f"""
-    SELECT c.oid::int8, s.histogram_bounds::text::text[],
-           a.attname::text, tn.nspname::text, t.typname::text, cn.nspname::text, cl.collname::text, {OPERATORS}
+    SELECT c.oid::int8, s.histogram_bounds::text::text[], {DESCRIBED}
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
