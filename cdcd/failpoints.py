@@ -23,6 +23,7 @@ FAILPOINTS = {
     "snapshot_copied": "the snapshot is durable, the stream does not go on yet",
     "chunk_begun": "a chunk of an incremental snapshot has its snapshot, and no rows",
     "chunk_emitted": "a slice of a chunk was passed to the writer",
+    "stale_rows_deleted": "deletes of rows that only the topic has were passed to the writer",
     "blocking_recorded": "a blocking snapshot is recorded, and may not be begun",
     "hold_reached": "the stream waits at the snapshot of a blocking copy, which has not begun",
     "new_table_found": "a new table waits for its copy, which is not recorded",

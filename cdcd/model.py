@@ -332,7 +332,10 @@ class TableCopyState:
     the keys of rows that readers have incompletely. `where`: a condition of the command that started it.
     `partitions`: the table's partitions, each as it was attached, when the copy began or was continued. `key`: the
     columns of the key, with all that their order depends on; () before the first chunk. `began_lsn`, `began_as`: the
-    commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since.
+    commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since,
+    or, without one, since the command; `rows_before` of them before the copy last began again with the first row.
+    `compared_from`: the ends of the topic's partitions when the copy began, if readers' rows that the table does not
+    have are still to be found and deleted; () before they are looked up, None if no rows are compared.
     """
 
     topic: str = ""
@@ -347,15 +350,29 @@ class TableCopyState:
     began_lsn: Lsn = 0
     began_as: str = ""
     rows: int = 0
+    compared_from: tuple[int, ...] | None = None
+    rows_before: int = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether readers have every row."""
-        return self.is_scanned and not self.read_again
+        """Whether readers have every row, and no other if rows are compared."""
+        return self.is_scanned and not self.read_again and self.compared_from is None
 
     def from_the_first_row(self) -> TableCopyState:
-        """Return the state of a copy of the same rows that begins again, in the order of the key."""
-        return replace(self, after=None, is_by_blocks=False, is_scanned=False, read_again={})
+        """Return the state of a copy of the same rows that begins again, in the order of the key.
+
+        The topic's ends are looked up again: a row that was copied before, and then deleted unseen, is found too.
+        """
+        compared_from = None if self.compared_from is None else ()
+        return replace(
+            self,
+            after=None,
+            is_by_blocks=False,
+            is_scanned=False,
+            read_again={},
+            compared_from=compared_from,
+            rows_before=self.rows,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Group:
         self.transactions = 0
         self.opened_us: int | None = None
         self._policy = NO_WAIT
-        self._is_flushing = False
+        self._flushes = 0
         self._is_commit_announced = False
         self.commit_position: CommitPosition | None = None
         """The commit position of the last chunk taken; None if the group ends inside a transaction or is empty."""
@@ -165,16 +165,16 @@ class Group:
 
     def begin_flush(self) -> None:
         """Stop waiting: complete transactions are committed as soon as they are taken."""
-        self._is_flushing = True
+        self._flushes += 1
 
     def end_flush(self) -> None:
-        """Apply the policy again."""
-        self._is_flushing = False
+        """Apply the policy again, after the last flush."""
+        self._flushes -= 1
 
     @property
     def is_flushing(self) -> bool:
         """Whether complete transactions are committed without waiting."""
-        return self._is_flushing
+        return self._flushes > 0
 
     def announce_commit(self) -> None:
         """Note that the sink prepares the commit of the open group: no part of a transaction joins any more."""
@@ -211,7 +211,7 @@ class Group:
         if self.rows >= self._limits.max_rows or self.bytes >= self._limits.max_bytes:
             return True
         is_position_due = self._policy.position_us > 0 and self._waited(now_us)
-        if is_position_due and not self._is_flushing:  # a flush commits all waiting chunks together
+        if is_position_due and not self.is_flushing:  # a flush commits all waiting chunks together
             return True
         # The next chunks are only a part of a transaction: complete transactions do not wait for it.
         is_part_next = self._positions_waiting == 0 and bool(self._waiting)
@@ -244,7 +244,7 @@ class Group:
         return self._over_limit(now_us - stalled_us, but_rows=whole_rows, but_bytes=whole_bytes)
 
     def _waited(self, now_us: int) -> bool:
-        return self._is_flushing or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
+        return self.is_flushing or self.opened_us is None or now_us - self.opened_us >= self._max_wait_us
 
     # --- the commit ---
 

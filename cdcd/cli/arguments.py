@@ -121,10 +121,16 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
         help="every published table that has a key and that snapshot.overrides includes",
     )
     start.add_argument("--where", metavar="SQL", help="copy only the rows for which this condition is true")
-    start.add_argument(
+    deleted = start.add_mutually_exclusive_group()
+    deleted.add_argument(
         "--recopy",
         action="store_true",
         help="write a truncate event before the rows, so that readers lose rows that no longer exist",
+    )
+    deleted.add_argument(
+        "--compare",
+        action="store_true",
+        help="delete the rows that no longer exist one by one, after the copy: they are found by the topic's keys",
     )
     start.add_argument(
         "--blocking",

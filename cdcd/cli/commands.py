@@ -120,7 +120,7 @@ def _snapshot(options: argparse.Namespace) -> int:
             return (watch if options.watch else show)(config, is_json=options.output == "json")
         starts = {}
         if options.action == "start":
-            flags = {name: getattr(options, name) for name in ("recopy", "is_all", "is_blocking")}
+            flags = {name: getattr(options, name) for name in ("recopy", "is_all", "is_blocking", "compare")}
             starts = {"where": options.where, **flags}
         say(execute(config, options.action, options.tables, **starts))
     return EXIT_OK

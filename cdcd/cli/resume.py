@@ -124,8 +124,8 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
 # --- inside ---
 
 _AFTER_GAP = (
-    "changes in the gap remain missing; when the daemon streams, `cdcd snapshot start --all --recopy` copies the "
-    "tables again, and the stream continues meanwhile"
+    "changes in the gap remain missing; when the daemon streams, `cdcd snapshot start --all --compare` (or "
+    "--recopy) copies the tables again, and the stream continues meanwhile"
 )
 _NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send SIGHUP to it, and it continues"
 

@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from cdcd.cli.daemon_port import Answer, NoAnswer, NobodyListens, ask_daemon
 from cdcd.cli.output import say
@@ -47,10 +47,12 @@ def execute(
     recopy: bool = False,
     is_all: bool = False,
     is_blocking: bool = False,
+    compare: bool = False,
 ) -> list[str]:
     """Execute a command; return a line for each table. Raises SnapshotRefused, and the daemon's errors."""
     fields: dict[str, Any] = {"action": action, "tables": list(tables), "where": where, "recopy": recopy}
-    flags = {"all": is_all, "blocking": is_blocking}  # an older daemon refuses these fields
+    # An older daemon refuses these fields.
+    flags = {"all": is_all, "blocking": is_blocking, "compare": compare}
     fields |= {name: True for name, is_set in flags.items() if is_set}
     try:
         answer = ask_daemon(
@@ -183,7 +185,7 @@ def _report(fields: Any) -> TableReport:
     )
     state = cast(TableState, fields["state"])  # a newer daemon may have more of them
     rounded = None if estimated is None else int(estimated)
-    kind: Kind = "blocking" if fields.get("kind") == "blocking" else "incremental"
+    kind = cast(Kind, fields["kind"]) if fields.get("kind") in get_args(Kind) else "incremental"
     return TableReport(fields["table"], state, rows, rounded, rate, left, reason, kind)
 
 

@@ -91,7 +91,9 @@ def _cells(report: TableReport) -> tuple[str, ...]:
         _number(report.estimated_rows),
         _number(report.rows_per_second),
         _duration(report.seconds_left),
-        clean(f"{'blocking, ' if report.kind == 'blocking' else ''}{report.state}", _NAME_CHARACTERS),
+        clean(
+            f"{'' if report.kind == 'incremental' else f'{report.kind}, '}{report.state}", _NAME_CHARACTERS
+        ),
         clean(report.reason or "", _REASON_CHARACTERS),
     )
 

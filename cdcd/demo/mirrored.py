@@ -9,6 +9,7 @@ Must not: query the Spark process, or wait.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ class Mirror:
         """Return a number that changes with every applied batch."""
         manifest = read_manifest(self._folder)
         return -1 if manifest is None else manifest.version
+
+    def activity(self) -> tuple[int, int]:
+        """Return the position and the number of files, which changes during a batch, too: the first may take long."""
+        return self.position(), sum(len(names) for _, _, names in os.walk(self._folder))
 
     def has_reached(self, end: Offsets) -> bool:
         """Return whether all records before `end` have been applied."""

@@ -150,7 +150,7 @@ class Story:
     def _wait_for_mirror(self) -> None:
         end = self._mirror.end(self._world.kafka.bootstrap)
         self._screen.say("waiting until the mirror has applied the last change")
-        self._until("mirroring", lambda: self._mirror.has_reached(end), self._mirror.position)
+        self._until("mirroring", lambda: self._mirror.has_reached(end), self._mirror.activity)
 
     def _compare(self) -> list[TableOutcome]:
         self._screen.say("comparing every mirror with its table, by the values that PostgreSQL returns")

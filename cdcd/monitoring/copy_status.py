@@ -1,6 +1,7 @@
-"""The progress of a snapshot for /status: rows, rate, estimated end, and the WAL that the slot retains. Pure.
+"""The progress of an initial snapshot: rows, rate, estimated end, and the WAL that the slot retains. Pure.
 
-In: the tables with their estimated rows, copied rows, samples of the slot, the time.  Out: a mapping for JSON.
+In: the tables with their estimated rows, copied rows, samples of the slot, the time.
+Out: a mapping for JSON; a report of each table.
 Invariant: an unknown value is None. A complete table counts with its copied rows instead of its estimate.
 Must not: read the clock.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from cdcd.snapshot.control import TableReport
 
 MOST_TABLES = 50
 """Tables in progress that are listed one by one."""
@@ -22,6 +25,8 @@ class CopyStatus:
         self._estimates = dict(estimates)
         self._rows: dict[str, int] = {}
         self._done: set[str] = set()
+        self._first_seen: dict[str, tuple[float, int]] = {}
+        """When a table was first reported with rows, and how many they were."""
         self._first_wal: tuple[float, int] | None = None
         self._retained_wal_bytes: int | None = None
         self._safe_wal_bytes: int | None = None
@@ -52,7 +57,6 @@ class CopyStatus:
         rate = rows / elapsed_s if rows and elapsed_s > 0 else None
         estimated = self._estimated_rows()
         left_s = None if rate is None or estimated is None else max(0.0, (estimated - rows) / rate)
-        begun = [table for table in self._rows if table not in self._done]
         return {
             "tables": len(self._estimates),
             "tables_remaining": len(self._estimates.keys() - self._done),
@@ -65,9 +69,37 @@ class CopyStatus:
             "ends_before_wal_limit": None if left_s is None else self._ends_before_limit(left_s),
             "in_progress": [
                 {"table": table, "rows": self._rows[table], "rows_estimated": self._estimates.get(table)}
-                for table in begun[:MOST_TABLES]
+                for table in self._begun[:MOST_TABLES]
             ],
         }
+
+    def tables(self, now_s: float) -> list[TableReport]:
+        """Return the tables that are not complete, those that are being copied first.
+
+        The rate of a table is that since it was first reported.
+        """
+        waiting = [table for table in self._estimates if table not in self._rows and table not in self._done]
+        return [self._report(table, now_s) for table in (*self._begun, *waiting)]
+
+    @property
+    def _begun(self) -> list[str]:
+        """The tables of which some rows are copied, and not all."""
+        return [table for table in self._rows if table not in self._done]
+
+    def _report(self, table: str, now_s: float) -> TableReport:
+        rows, estimated = self._rows.get(table, 0), self._estimates.get(table)
+        since_s, before = self._first_seen.setdefault(table, (now_s, rows)) if rows else (now_s, rows)
+        rate = (rows - before) / (now_s - since_s) if rows > before and now_s > since_s else None
+        left_s = None if rate is None or estimated is None else max(0.0, (estimated - rows) / rate)
+        return TableReport(
+            table,
+            "copying" if rows else "waiting",
+            rows,
+            estimated,
+            None if rate is None else round(rate, 1),
+            None if left_s is None else round(left_s, 1),
+            kind="initial",
+        )
 
     def _estimated_rows(self) -> int | None:
         """Return the rows of all tables, at least those copied; None if one of them is not known."""

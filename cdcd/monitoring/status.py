@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from cdcd.monitoring.waits import WaitEntry, Waits
 from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
+from cdcd.snapshot.control import TableReport
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
@@ -84,6 +85,7 @@ class Status:
         self._pressure: WaitEntry | None = None
         self.waits = Waits()
         metrics.waits.waits = self.waits.shown
+        metrics.estimates.estimates = self._estimates
         self.own_pids: set[int] = set()
         """The backend pids with which this daemon holds the slot or the start lock."""
         self.is_slot_anothers: bool | None = None
@@ -424,6 +426,19 @@ class Status:
         assert self._copy is not None
         self._copy.complete(table)
         self._left_to_copy(self._snapshot_left - 1)
+
+    def tables_of_initial_snapshot(self) -> list[TableReport]:
+        """Return the tables that an initial snapshot has left; none if no one runs."""
+        return [] if self._copy is None else self._copy.tables(time.monotonic())
+
+    def _estimates(self) -> Iterator[tuple[str, int]]:
+        """Yield the tables that are being copied, or wait for it, with the server's estimate of their rows."""
+        for table in self.tables_of_initial_snapshot():
+            if table.estimated_rows is not None:
+                yield table.table, table.estimated_rows
+        for shown in self._incremental() if self._incremental is not None else ():
+            if shown["estimated_rows"] is not None:
+                yield shown["table"], shown["estimated_rows"]
 
     def snapshot_ended(self, *, is_complete: bool) -> None:
         """Note the end of the snapshot."""

@@ -29,6 +29,7 @@ from prometheus_client import (
 
 from cdcd.errors import CdcdError, Retry
 from cdcd.extensions import implementation
+from cdcd.ops.estimate_metrics import EstimateCollector
 from cdcd.ops.health import STATES
 from cdcd.ops.optional_gauge import OptionalGauge
 from cdcd.ops.slot_metrics import SlotCollector, SlotReading
@@ -73,6 +74,8 @@ class Metrics:
         self.registry.register(self._slot)
         self.waits = WaitCollector(clock)
         self.registry.register(self.waits)
+        self.estimates = EstimateCollector(self._table)
+        self.registry.register(self.estimates)
         if with_process:
             ProcessCollector(registry=self.registry)
             PlatformCollector(registry=self.registry)

@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from cdcd.ack.group import Chunk as RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
+from cdcd.avro.key_text import deletes_of
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.transaction_metadata import snapshot_id, table_of
+from cdcd.errors import SnapshotRefused
 from cdcd.lsn import Lsn
 from cdcd.model import (
     POSTGRES_EPOCH_US,
@@ -52,6 +54,10 @@ and many small tables would wait for minutes."""
 MAX_WAITING_BYTES = 256 * 1024
 """Rows of chunks are written while less than this waits for Kafka: the stream's next rows wait behind them."""
 
+_OTHER_KEYS = "the keys of the topic are not those that the encoder makes of their text"
+_OTHER_KEYS_HINT = (
+    "report the types of the key's columns; `cdcd snapshot start --recopy` removes deleted rows"
+)
 
 Metadata = Callable[[TransactionContext, str, int | None, int, str], Awaitable[Record]]
 """Returns BEGIN, or END with a number of rows, of a table's copy; the last arguments are the time and its id."""
@@ -61,6 +67,7 @@ class Output(Protocol):
     """The consumer of the records: the writer."""
 
     async def wait_until_below(self, waiting_bytes: int) -> None: ...  # noqa: D102
+    async def flush(self) -> None: ...  # noqa: D102
     async def add(self, chunk: RecordChunk) -> None: ...  # noqa: D102
 
 
@@ -105,6 +112,21 @@ class ChunkEmitter:
 
     async def emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
         """Write a slice; return the number of rows written, None if the chunk has to be read again."""
+        return await self._in_turn(table, plan, one, lambda: self._emit(table, plan, one))
+
+    async def compare(
+        self, table: WatchedTable, plan: RelationPlan, keys: Mapping[bytes, KeyValues], one: Slice
+    ) -> int | None:
+        """Write the deletes of keys whose rows the table does not have; return their number, None: again.
+
+        The slice has the rows that the table has. A row that readers lack although it exists is written as well.
+        """
+        return await self._in_turn(table, plan, one, lambda: self._compare(table, plan, keys, one))
+
+    async def _in_turn(
+        self, table: WatchedTable, plan: RelationPlan, one: Slice, write: Callable[[], Awaitable[int | None]]
+    ) -> int | None:
+        """Write between transactions; None if what was read is not of the table as it is now."""
         await self._output.wait_until_below(MAX_WAITING_BYTES)
         await self.between_transactions(one.end_lsn)
         began_s = time.monotonic()
@@ -116,11 +138,11 @@ class ChunkEmitter:
                 return None
             if not _is_same(table, plan):
                 return None
-            rows = await self._emit(table, plan, one)
+            count = await write()
         finally:
             self.turn.release()
         await self.give_way(time.monotonic() - began_s, _size_bytes(one))
-        return rows
+        return count
 
     async def give_way(self, used_s: float, size_bytes: int) -> None:
         """Leave the processors to a stream with transactions, in proportion to the time that was used for a copy."""
@@ -144,6 +166,29 @@ class ChunkEmitter:
         records = [*begin, *found]
         await self._output.add(RecordChunk(records, _size_bytes(one), self._pump.commit_position()))
         return len(found)
+
+    async def _compare(
+        self, table: WatchedTable, plan: RelationPlan, keys: Mapping[bytes, KeyValues], one: Slice
+    ) -> int | None:
+        covered_lsn, plans = self._pump.covered_lsn, {plan.relation.relid: plan}
+        batch = one.batch or RowBatch(b"", 0)
+        tx = self._context(covered_lsn)
+        found = table.copy.compare(one.snapshot, keys, encode_batch(batch, plans, tx))
+        if found is None:
+            return None
+        deletes = deletes_of(plan, (keys[key] for key in found.gone), covered_lsn)
+        # The deletes precede the rows: one of these may have a key that is equal for readers, with other bytes.
+        tx = self._context(covered_lsn)
+        records = encode_batch(deletes, plans, tx)
+        if {record.key for record in records} != set(found.gone):
+            raise SnapshotRefused(_OTHER_KEYS, hint=_OTHER_KEYS_HINT, table=plan.table)
+        rows = {record.key for record in found.rows}
+        records += [record for record in encode_batch(batch, plans, tx) if record.key in rows]
+        table.copy.written(len(rows))
+        self._copies.emitted(covered_lsn, tx.tx_seq)
+        size_bytes = _size_bytes(one) + 512 * len(records)
+        await self._output.add(RecordChunk(records, size_bytes, self._pump.commit_position()))
+        return len(found.gone)
 
     async def _begin(
         self, state: TableCopyState, plan: RelationPlan, tx: TransactionContext
@@ -189,6 +234,10 @@ class ChunkEmitter:
         records = encode_truncate(plan, lsn=covered_lsn, cascade=False, restart_identity=False, tx=tx)
         self._copies.emitted(covered_lsn, tx.tx_seq)
         await self._output.add(RecordChunk(records, 512 * len(records), self._pump.commit_position()))
+
+    async def flush(self) -> None:
+        """Wait until everything that was added is in Kafka."""
+        await self._output.flush()
 
     async def between_transactions(self, end_lsn: Lsn = 0) -> None:
         """Take `turn` where no transaction is open, and everything below `end_lsn` was received."""

@@ -223,6 +223,8 @@ class Pump:
             )
             if isinstance(found, Encoded):
                 self._assembler.passed_whole(item)
+                if self._copies.is_watching:
+                    self._copies.note_transactions(item, self._plans.by_relid, self._position.commit_lsn)
                 await self._passed(found, len(item.frames))
                 return
             if found is None:
@@ -235,7 +237,7 @@ class Pump:
 
     def _context_of_all(self, item: TransactionBatch) -> TransactionContext | None:
         """Return the context for all transactions of a batch, None if they differ or need contexts of their own."""
-        if self._copies.is_watching or not self._assembler.takes_whole or self._partial.pending is not None:
+        if not self._assembler.takes_whole or self._partial.pending is not None:
             return None
         first_lsn, last_lsn = item.commit_lsns
         if self._floors.concern(first_lsn) or (self._hold is not None and last_lsn >= self._hold.lsn):

@@ -15,10 +15,11 @@ from dataclasses import replace
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.lsn import Lsn
-from cdcd.model import BlockingCopyState, CopyState, Relation, RowBatch, TableCopyState
+from cdcd.model import BlockingCopyState, CopyState, Relation, RowBatch, TableCopyState, TransactionBatch
 from cdcd.pipeline.changed_rows import changed_rows
 from cdcd.snapshot.changed_keys import ChangedKeys
 from cdcd.snapshot.table_copy import ChunkPosition, TableCopy, chunk_position
+from cdcd.txn.transaction_batch import transactions_of
 
 MAX_TRACKED_BYTES = 16 * 1024 * 1024
 """For each table, the memory of changes that the next chunk may not see."""
@@ -125,6 +126,17 @@ class TableCopies:
                 copy.restart()
             copy.note(xid, found.keys, found.incomplete, found.moved)
             self._is_changed |= copy.state is not before
+
+    def note_transactions(
+        self, transactions: TransactionBatch, plans: Mapping[int, RelationPlan], written_lsn: Lsn
+    ) -> None:
+        """Note complete transactions, but none up to `written_lsn`: they are durable (F4). Raises as `note_rows`."""
+        for xid, commit_lsn, rows in transactions_of(transactions):
+            if commit_lsn <= written_lsn:
+                continue
+            if rows is not None:
+                self.note_rows(xid, rows, plans)
+            self.committed(xid)
 
     def note_dropped(self, xid: int, relids: Iterable[int]) -> None:
         """Note that a transaction's changes of these tables are not written: an earlier copy has them."""

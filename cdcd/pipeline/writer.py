@@ -103,6 +103,15 @@ class MaintenanceTask:
     is_done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True)
+class Positions:
+    """How many commit positions were added, were taken into a group, are durable or need not be."""
+
+    added: int = 0
+    taken: int = 0
+    durable: int = 0
+
+
 class Writer:
     """Writes the groups of one producer epoch. `run()` ends only by an error or by cancellation."""
 
@@ -145,7 +154,9 @@ class Writer:
         self._copy: CopyState | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._positions = Positions()
+        self._moved = asyncio.Event()
+        self._is_at_rest = False
         self._is_open = False
         self._commit: asyncio.Future[Any] | None = None
         self._ahead = ahead
@@ -194,7 +205,8 @@ class Writer:
     async def add(self, chunk: Chunk) -> None:
         """Queue a chunk; wait while the queue is over its limit."""
         self._group.add(chunk)
-        self._settled.clear()
+        self._positions.added += chunk.commit_position is not None
+        self._is_at_rest = False
         self._wake.set()
         if self._group.waiting_bytes <= self._waiting_limit_bytes:
             return
@@ -218,18 +230,38 @@ class Writer:
         `is_urgent`: the server has requested a reply (F13).
         """
         self._group.add(Chunk(records=(), size_bytes=0, commit_position=commit_position))
+        self._positions.added += 1
         if is_urgent:
             self._idle_due_us = 0
         self._wake.set()
 
     async def flush(self) -> None:
-        """Wait until every complete transaction added so far is durable and confirmed."""
+        """Wait until every complete transaction added before is durable and confirmed, whatever is added meanwhile.
+
+        If one shares its group with the beginning of another transaction, the wait is for the end of that, too.
+        """
+        added = self._positions.added
+        await self._flush_until(lambda: self._positions.durable >= added)
+
+    async def drain(self) -> None:
+        """Wait until no more can become durable without further chunks: for the end of a stream, or its pause.
+
+        The beginning of a transaction remains in its group, with the complete transactions that share the group.
+        """
+        self._is_at_rest = False
+        await self._flush_until(lambda: self._is_at_rest)
+
+    async def _flush_until(self, is_done: Callable[[], bool]) -> None:
+        """Commit without waiting for more chunks until the condition holds."""
         self._group.begin_flush()
         self._idle_due_us = 0
-        self._settled.clear()
         self._wake.set()
-        await self._settled.wait()
-        self._group.end_flush()
+        try:
+            while not is_done():
+                self._moved.clear()
+                await self._moved.wait()
+        finally:
+            self._group.end_flush()
 
     def note_backlog(self, is_backlog: bool) -> None:
         """Set the wait policy of the next groups: in a backlog they wait for more rows, so there are fewer commits.
@@ -324,6 +356,7 @@ class Writer:
             if self._maintenance is not None and not self._is_open:
                 await self._run_maintenance(self._maintenance)
             while (chunk := self._group.take(self._clock_us())) is not None:
+                self._positions.taken += chunk.commit_position is not None
                 self._room.set()
                 if chunk.records:
                     await self._produce(chunk)
@@ -337,8 +370,10 @@ class Writer:
                 await self._commit_group()
             else:
                 break
-        if self._group.rows == 0 or self._group.is_partial:
-            self._settled.set()
+        if self._group.rows == 0 and not self._has_idle_position():
+            self._positions.durable = self._positions.taken
+        self._is_at_rest = self._group.rows == 0 or self._group.is_partial
+        self._moved.set()
 
     async def _produce(self, chunk: Chunk) -> None:
         if not self._is_open:
@@ -454,6 +489,8 @@ class Writer:
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.advance(commit_position.end_lsn))
+        self._positions.durable = self._positions.taken
+        self._moved.set()
         hit("confirmed")
         seconds = (self._clock_us() - started_us) / 1e6
         self._observer.committed(commit_position, rows=rows, transactions=transactions, seconds=seconds)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
-from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import Server, Slot
 
@@ -85,8 +85,19 @@ def after_gap(
         # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
-        copy=None if allows_parts else stored.copy,
+        copy=None if allows_parts else _compared_again(stored.copy),
     )
+
+
+def _compared_again(copy: CopyState | None) -> CopyState | None:
+    """Return the state in which tables whose rows are compared begin again: rows were deleted in this gap, too."""
+    if copy is None:
+        return None
+    tables = {
+        relid: one if one.compared_from is None else one.from_the_first_row()
+        for relid, one in copy.tables.items()
+    }
+    return replace(copy, tables=tables)
 
 
 def before_snapshot(

@@ -83,10 +83,8 @@ def relation_schemas(
     ]
     columns = _columns(relation, resolved, set() if is_flat else required, f"{base}.Value", policies)
     rows = [
-        _field(codec, _properties(column, kind, number), codec.is_required)
-        for number, (codec, column, kind) in enumerate(
-            zip(columns, relation.columns, resolved, strict=True), 1
-        )
+        _field(codec, _properties(column, kind), codec.is_required)
+        for codec, column, kind in zip(columns, relation.columns, resolved, strict=True)
     ]
     if is_flat:
         # All types of a flat value allow null, so they do not show which columns are in the key.
@@ -140,12 +138,16 @@ def _field(column: ColumnCodec, properties: dict[str, Any], is_required: bool) -
     return {"name": column.field, "type": ["null", avro], "default": None, **properties}
 
 
-def _properties(column: Column, kind: ResolvedType, number: int) -> dict[str, Any]:
+def _properties(column: Column, kind: ResolvedType) -> dict[str, Any]:
+    """Return what the Relation message tells of a column.
+
+    It does not have `pg_attribute.attnum`. The catalog has those of now: a schema with them would depend on when it
+    was made, and rows of one relation could get several schemas.
+    """
     properties: dict[str, Any] = {
         "pg.name": column.name,
         "pg.type": kind.type_name,
         "pg.typmod": column.typmod,
-        "pg.attnum": number,  # the position in the Relation message, which does not have pg_attribute.attnum
     }
     if kind.domain is not None:
         properties["pg.domain"] = kind.domain

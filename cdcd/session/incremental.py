@@ -19,7 +19,7 @@ import structlog
 
 from cdcd.ack.group import Chunk
 from cdcd.avro.plan import RelationPlan
-from cdcd.errors import CdcdError, SnapshotRefused, SourceSetup, SourceUnavailable
+from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceSetup, SourceUnavailable
 from cdcd.failpoints import hit
 from cdcd.model import Record, TableCopyState
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
@@ -27,6 +27,7 @@ from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.table_copies import TableCopies, WatchedTable
 from cdcd.pipeline.writer import Writer
 from cdcd.session.blocking import BlockingSnapshots
+from cdcd.session.comparison import TopicKeys, check_comparable
 from cdcd.session.published_tables import PublishedTables
 from cdcd.session.table_copier import InThread, Parts, TableCopier, described_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
@@ -37,7 +38,7 @@ from cdcd.snapshot.load_limits import LoadGate, LoadLimits
 from cdcd.snapshot.reports import TableReports
 from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.table import SnapshotReader
-from cdcd.threads import settled, start_in_thread
+from cdcd.threads import in_thread, settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RECONNECT_S = 1.0
@@ -69,6 +70,7 @@ class IncrementalSnapshots:
         new_reader: Callable[[], ChunkReader],
         reports: TableReports,
         blocking: Callable[[InThread, LetGo], BlockingSnapshots],
+        topic_keys: TopicKeys,
         *,
         workers: int,
         selection: Selection = EVERYTHING,
@@ -102,7 +104,9 @@ class IncrementalSnapshots:
         self._number = itertools.count()
         self._tried: dict[int, int] = {}
         """When the copy of each table was left last: a table that has to wait lets the others go first."""
-        self._parts = Parts(copies, emitter, published.plan_of, self._in_thread, reports, self._wait_for_load)
+        self._parts = Parts(
+            copies, emitter, published.plan_of, self._in_thread, reports, self._wait_for_load, topic_keys
+        )
         self._blocking = blocking(self._in_thread, self._release)
         for relid, table in copies.tables.items():
             reports.begin(relid, table.copy.state)
@@ -159,13 +163,14 @@ class IncrementalSnapshots:
             copier = TableCopier(relid, table, reader, self._parts, pace, described)
             if await copier.run():
                 await self._complete(relid, table)
-        except SourceUnavailable as error:
+        except (SourceUnavailable, SinkUnavailable) as error:
             self._reports.waits(relid, error.message)
             _LOG.warning("snapshot_interrupted", table=self._reports.name_of(relid), error=str(error))
             await asyncio.sleep(RECONNECT_S)
         except CdcdError as error:
-            self._failed.add(relid)
-            self._reports.failed(relid, error.message)
+            if self._copies.tables.get(relid) is table:  # else a command has begun another copy
+                self._failed.add(relid)
+                self._reports.failed(relid, error.message)
             _LOG.error(
                 "table_not_copied", table=self._reports.name_of(relid), error=str(error), hint=error.advice
             )
@@ -263,6 +268,8 @@ class IncrementalSnapshots:
 
     async def _start(self, command: SnapshotCommand) -> Sequence[str]:
         described = await self._described(command)
+        if command.compare:
+            described = [one for one in described if await self._can_compare(one, command)]
         await self._emitter.between_transactions()
         try:
             if command.is_blocking:
@@ -279,11 +286,30 @@ class IncrementalSnapshots:
             self._emitter.turn.release()
         return [one.table.title for one in described]
 
+    async def _can_compare(self, described: Description, command: SnapshotCommand) -> bool:
+        """Return whether a table's rows can be compared; of a command that names tables, raise SnapshotRefused."""
+        table, is_named = described.table, bool(command.tables)
+        plan: RelationPlan = self._published.plan_of(table.relid)
+        try:
+            check_comparable(table, plan)
+            if is_named:
+                await in_thread(self._parts.topic_keys.ends_of, plan)
+        except SnapshotRefused as refusal:
+            if is_named:
+                raise
+            _LOG.warning("table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice)
+            return False
+        return True
+
     async def _begin(self, described: Description, command: SnapshotCommand) -> None:
         relid = described.table.relid
         plan: RelationPlan = self._published.plan_of(relid)
         state = TableCopyState(
-            plan.topic, where=described.table.where, partitions=described.partitions, key=described.order
+            plan.topic,
+            where=described.table.where,
+            partitions=described.partitions,
+            key=described.order,
+            compared_from=() if command.compare else None,
         )
         ended = await self._ends_of([relid])
         self._descriptions[relid] = described

@@ -7,12 +7,15 @@ Must not: decide what is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
+from cdcd.avro.truncates import is_truncate
 from cdcd.config import Config
+from cdcd.config.model import Buffer
 from cdcd.model import TransactionInfo
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
@@ -29,10 +32,14 @@ from cdcd.session.new_table_follower import NewTableFollower
 from cdcd.session.published_tables import PublishedTables
 from cdcd.session.signal_follower import SignalFollower
 from cdcd.session.start_state import StartState
+from cdcd.sink.stale_keys import StaleKeys, ends_of
 from cdcd.snapshot.chunk_reader import ChunkReader, ServerAndTimeline
 from cdcd.snapshot.reports import TableReports
 from cdcd.snapshot.signal_reader import SignalReader
 from cdcd.source.connection import connect_sql, translate
+
+KEYS_PART = 4
+"""The keys of a topic take 1/n of the space for open transactions at most, in addition."""
 
 
 def new_incremental_snapshots(
@@ -87,12 +94,29 @@ def new_incremental_snapshots(
         partial(ChunkReader, connect, translate, source.publications, published.find, server),
         reports,
         partial(BlockingSnapshots, parts, emitter),
+        KeysInKafka(clients, config.buffer),
         workers=options.workers,
         selection=selection,
         chunk_time_s=options.incremental.chunk_time_ms / 1000,
         limits=options.incremental.limits(),
         lag_s=status.lag_s,
     )
+
+
+class KeysInKafka:
+    """The `TopicKeys` of a session. `buffer` says where the keys of a topic are stored, and how many."""
+
+    def __init__(self, clients: Clients, buffer: Buffer) -> None:
+        self._settings, self._buffer = clients.sink_settings, buffer
+
+    def ends_of(self, plan: RelationPlan) -> tuple[int, ...]:
+        """Return the next offset of each partition of the relation's topic."""
+        return ends_of(self._settings, plan.topic)
+
+    def stale(self, plan: RelationPlan, starts: Sequence[int]) -> StaleKeys:
+        """Return a reader of the relation's topic."""
+        folder, most_bytes = self._buffer.spill_dir, self._buffer.spill // KEYS_PART
+        return StaleKeys(self._settings, plan.topic, starts, folder, most_bytes, partial(is_truncate, plan))
 
 
 def background_work(

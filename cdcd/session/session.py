@@ -405,7 +405,7 @@ class Session:
             prepared_before=before,
         )
         memory = self._config.buffer.memory
-        self._buffers = buffers = Buffers(spill, writer.flush, memory, self._status.waiting_for_disk)
+        self._buffers = buffers = Buffers(spill, writer.drain, memory, self._status.waiting_for_disk)
         copies = TableCopies(begin.copy)
         pump = Pump(
             assembler,
@@ -476,10 +476,10 @@ class Session:
         except SourceUnavailable:
             if not self._clients.is_exactly_once:
                 writer.drop_partial_tail()
-                await commit_progress_in_time(background.or_failure(writer.flush()), flush_s)
+                await commit_progress_in_time(background.or_failure(writer.drain()), flush_s)
             raise
         writer.drop_partial_tail()
-        await flush_in_time(background.or_failure(writer.flush()), flush_s)
+        await flush_in_time(background.or_failure(writer.drain()), flush_s)
 
     async def _until_stopped(self, streaming: Streaming, copying: IncrementalSnapshots) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait

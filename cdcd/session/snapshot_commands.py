@@ -58,8 +58,11 @@ class SnapshotCommands:
         return [fields_of(report) for report in self.table_reports.all()[:MOST_TABLES]]
 
     def reports(self) -> list[TableReport]:
-        """Return the tables that are being copied. Raises NotStreaming while they are not known."""
-        found = self.table_reports.all()
+        """Return the tables that are being copied, or that an initial snapshot has left.
+
+        Raises NotStreaming while they are not known.
+        """
+        found = [*self._status.tables_of_initial_snapshot(), *self.table_reports.all()]
         if not found and not self._is_known:
             raise NotStreaming("no session has read yet which tables are being copied")
         return found

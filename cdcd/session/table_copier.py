@@ -25,17 +25,20 @@ from cdcd.failpoints import hit
 from cdcd.model import KeyValues, RowBatch, TableCopyState
 from cdcd.pipeline.chunk_emitter import ChunkEmitter, Slice
 from cdcd.pipeline.table_copies import KEYS_PER_CHUNK, TableCopies, WatchedTable
+from cdcd.session.comparison import Comparison, TopicKeys, check_comparable
 from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import MAX_CHUNK_BYTES, ChunkReader, ChunkSnapshot, Description, ReadRows
 from cdcd.snapshot.running_xids import RunningTransactions
 from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk
 from cdcd.snapshot.units import Blocks
+from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RETRY_S = 0.1
 _CHANGED = ("42", "XX000")
 """SQLSTATEs of an unknown table, column or type, and of one that was dropped by another session."""
 _NO_PRIVILEGE = "42501"
+_IS_BEHIND = "the stream has not yet received what was committed before the table's definition was read"
 FIRST_PAGES, MOST_PAGES = 64, 1024
 """Blocks of one chunk."""
 STALE_TRIES = 20
@@ -53,6 +56,7 @@ class Report(Protocol):
     """Receives what /status shows of the table."""
 
     def described(self, relid: int, description: Description) -> None: ...  # noqa: D102
+    def begin_attempt(self, relid: int, estimated_rows: int | None) -> None: ...  # noqa: D102
     def emitted(self, relid: int, rows: int) -> None: ...  # noqa: D102
     def waits(self, relid: int, reason: str | None) -> None: ...  # noqa: D102
 
@@ -67,6 +71,7 @@ class Parts:
     in_thread: InThread
     report: Report
     before_chunk: Callable[[int, WatchedTable, ChunkReader], Awaitable[None]]
+    topic_keys: TopicKeys
 
 
 class Read(NamedTuple):
@@ -113,20 +118,32 @@ class TableCopier:
         self._refusal: tuple[object, CdcdError] | None = None
         """The last error that a change of the table may explain, and the description that was used."""
         self._pages = FIRST_PAGES
+        self._comparison: Comparison | None = None
 
     async def run(self) -> bool:
-        """Copy; return whether the table is complete. Raises Source errors."""
-        while self._is_wanted:
-            if self._table.copy.next_chunk() is None:
-                return True
-            if self._described is None:
-                await self._describe()
+        """Copy; return whether the table is complete. Raises Source errors, Sink errors."""
+        try:
+            while self._is_wanted:
+                if self._table.copy.next_chunk() is None and self._table.copy.state.compared_from is None:
+                    return True
+                try:
+                    await self._step()
+                except CdcdError as error:
+                    self._describe_again(error)
+            return False
+        finally:
+            self._end_comparison()
+
+    async def _step(self) -> None:
+        if self._described is None:
+            await self._describe()
+        if self._table.copy.state.compared_from == ():
+            await self._note_ends()
+        elif self._table.copy.next_chunk() is not None:
             await self._parts.before_chunk(self._relid, self._table, self._reader)
-            try:
-                await self._chunk()
-            except CdcdError as error:
-                self._describe_again(error)
-        return False
+            await self._chunk()
+        else:
+            await self._compare()
 
     @property
     def described(self) -> Description | None:
@@ -141,19 +158,49 @@ class TableCopier:
     async def _describe(self) -> None:
         """Describe the table. Its copy begins again where the rows read so far are not the first ones any more."""
         state = self._table.copy.state
+        self._parts.report.waits(self._relid, _IS_BEHIND)
         described = await described_as_received(self._reader, self._parts, self._relid, state.where)
+        self._parts.report.waits(self._relid, None)
         self._parts.report.described(self._relid, described)
         if self._refusal is not None and self._refusal[0] == described.versions:
             raise self._refusal[1]
         topic = self._parts.plan_of(self._relid).topic
         if (reason := _reason_to_restart(self._table.copy.state, described, topic)) is not None:
-            _LOG.warning("table_copied_again", table=described.table.title, reason=reason)
-            self._table.copy.restart()
+            self._restart(described, reason)
+        state = self._table.copy.state
+        compared_from = (
+            () if state.compared_from is not None and topic != state.topic else state.compared_from
+        )
         self._table.copy.state = replace(
-            self._table.copy.state, topic=topic, partitions=described.partitions, key=described.order
+            state,
+            topic=topic,
+            partitions=described.partitions,
+            key=described.order,
+            compared_from=compared_from,
         )
         self._parts.copies.note_state()
         self._described = described
+
+    def _restart(self, described: Description, reason: str) -> None:
+        """Begin the copy again with the first row."""
+        _LOG.warning("table_copied_again", table=described.table.title, reason=reason)
+        self._table.copy.restart()
+        self._parts.report.begin_attempt(self._relid, described.estimated_rows)
+
+    async def _note_ends(self) -> None:
+        """Note where the topic ends: each row of the table gets a later record, of the copy or of the stream."""
+        self._end_comparison()  # of an earlier attempt
+        plan, copy = self._parts.plan_of(self._relid), self._table.copy
+        state = copy.state
+        assert self._described is not None
+        check_comparable(self._described.table, plan)
+        await self._parts.emitter.flush()  # rows of an earlier attempt
+        ends = await in_thread(self._parts.topic_keys.ends_of, plan)
+        if copy.state.compared_from == () and copy.state.topic == state.topic == plan.topic:
+            copy.state = replace(copy.state, compared_from=ends)
+            self._parts.copies.note_state()
+        else:
+            self._described = None
 
     def _describe_again(self, error: CdcdError) -> None:
         """Describe the table again after an error that a change of the table explains. Raises other errors."""
@@ -165,17 +212,12 @@ class TableCopier:
 
     async def _chunk(self) -> None:
         assert self._described is not None
-        if self._running is None:
-            # The table is watched already; these transactions may have committed before (F36).
-            self._running = RunningTransactions(await self._parts.in_thread(self._reader.running))
-            self._table.copy.changed.await_visible(self._running.xids)
-        self._table.described = None
         begun = await self._begin(self._described)
         if begun is None:
             return
         chunk = self._table.copy.next_chunk()
-        if chunk is None or not self._table.copy.may_read(begun.snapshot):
-            await self._not_yet(self._running)
+        if chunk is None:
+            await self._parts.in_thread(self._reader.end)
             return
         hit("chunk_begun")
         began_s = time.monotonic()
@@ -188,11 +230,15 @@ class TableCopier:
         rows = sum(batch.count for batch, _ in read.rows.slices)
         self._pace.was_read(rows, used_s)
         self._parts.report.waits(self._relid, None)
+        await self._received(begun)
+        if not await self._emit(chunk, begun, read):
+            self._pace.was_refused()
+
+    async def _received(self, begun: ChunkSnapshot) -> None:
+        """Wait until the stream has received everything that was committed before a chunk's end."""
         await self._parts.emitter.received(
             begun.end_lsn, lambda: self._parts.in_thread(self._reader.flush_wal)
         )
-        if not await self._emit(chunk, begun, read):
-            self._pace.was_refused()
 
     async def _read(self, chunk: Chunk, begun: ChunkSnapshot, described: Description) -> Read | None:
         """Read rows by key; None if they are too many, and have to be read in smaller chunks."""
@@ -216,8 +262,7 @@ class TableCopier:
         piece = await self._parts.in_thread(self._reader.piece_of, described, blocks, self._pages)
         if piece is None:
             await self._parts.in_thread(self._reader.end)
-            _LOG.warning("table_copied_again", table=described.table.title, reason="its file was replaced")
-            self._table.copy.restart()
+            self._restart(described, "its file was replaced")
             self._parts.copies.note_state()
             return None
         max_bytes = sys.maxsize if self._pages == 1 else MAX_CHUNK_BYTES
@@ -233,6 +278,12 @@ class TableCopier:
         return Read(rows, [before] * len(rows.slices), left or None)
 
     async def _begin(self, described: Description) -> ChunkSnapshot | None:
+        """Begin a chunk's transaction; None if its snapshot cannot be used, and after a short wait another may."""
+        if self._running is None:
+            # The table is watched already; these transactions may have committed before (F36).
+            self._running = RunningTransactions(await self._parts.in_thread(self._reader.running))
+            self._table.copy.changed.await_visible(self._running.xids)
+        self._table.described = None
         try:
             begun = await self._parts.in_thread(self._reader.begin, described)
         except SnapshotStale as error:
@@ -245,8 +296,11 @@ class TableCopier:
             return None
         if begun is None:
             self._described = None
-        else:
-            self._stale = 0
+            return None
+        self._stale = 0
+        if not self._table.copy.may_read(begun.snapshot):
+            await self._not_yet(self._running)
+            return None
         return begun
 
     async def _not_yet(self, running: RunningTransactions) -> None:
@@ -281,10 +335,62 @@ class TableCopier:
             current = self._table.copy.next_in_range(after) if after is not None else None
         return True
 
+    # --- after the last row ---
+
+    def _end_comparison(self) -> None:
+        if self._comparison is not None:
+            self._comparison.end()
+            self._comparison = None
+
+    async def _compare(self) -> None:
+        """Look up some of the keys that only the topic may have, and delete those that the table does not have."""
+        state, plan = self._table.copy.state, self._parts.plan_of(self._relid)
+        assert self._described is not None
+        assert state.compared_from is not None
+        if plan.topic != state.topic:
+            self._described = None  # a command has described the table since
+            return
+        if self._comparison is not None and not self._comparison.is_of(plan, state.compared_from):
+            self._end_comparison()
+        if self._comparison is None:
+            self._parts.report.waits(self._relid, "the keys in the topic are read")
+            self._comparison = Comparison(self._parts.topic_keys, plan, state.compared_from)
+        comparison = self._comparison
+        if not await comparison.read(self._parts.emitter.give_way):
+            return
+        keys = await comparison.next_keys(self._table.copy.keys_per_chunk)
+        copy = self._table.copy
+        if copy.next_chunk() is not None or copy.state.compared_from != state.compared_from:
+            return  # the stream has begun the copy again
+        if not keys:
+            copy.state = replace(copy.state, compared_from=None)
+            self._parts.copies.note_state()
+            _LOG.info("stale_rows_deleted", table=plan.table, rows=comparison.deleted)
+            return
+        await self._parts.before_chunk(self._relid, self._table, self._reader)
+        self._parts.report.waits(self._relid, "keys of the topic are looked up in the table")
+        if (begun := await self._begin(self._described)) is None:
+            return
+        read = await self._read(KeysChunk(keys), begun, self._described)
+        if read is None:
+            return
+        await self._received(begun)
+        plan = self._parts.plan_of(self._relid)
+        is_same = comparison.is_of(plan, state.compared_from)
+        if plan.relation.columns != self._described.relation.columns or not is_same:
+            self._described = None  # a command has described the table since
+            return
+        batch = read.rows.slices[0][0] if read.rows.slices else None
+        one = Slice(KeysChunk(keys), begun.snapshot, begun.end_lsn, batch, None)
+        deleted = await self._parts.emitter.compare(self._table, plan, keys, one)
+        if deleted is not None:
+            comparison.done(deleted)
+            hit("stale_rows_deleted")
+
 
 def _reason_to_restart(state: TableCopyState, described: Description, topic: str) -> str | None:
     """Return why the rows up to the copy's position are not all rows that readers need, None if they are."""
-    if state.after is None and not state.read_again:
+    if state.after is None and not state.is_scanned and not state.read_again:
         return None
     if topic != state.topic:
         return "its topic has changed"

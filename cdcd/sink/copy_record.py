@@ -18,7 +18,19 @@ from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 _ALWAYS = {"pending", "floors", "point_lsn"}
 _SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking"}
 _FLAGS = ("is_by_blocks", "is_scanned", "is_paused")
-_TABLE_KEYS = {"topic", "after", *_FLAGS, "read_again", "where", "partitions", "key", "began", "rows"}
+_TABLE_KEYS = {
+    "topic",
+    "after",
+    *_FLAGS,
+    "read_again",
+    "where",
+    "partitions",
+    "key",
+    "began",
+    "rows",
+    "rows_before",
+    "compared_from",
+}
 _BLOCKING_FLAGS = ("empties", "has_failed")
 _BLOCKING_KEYS = {"topic", "where", *_BLOCKING_FLAGS}
 _MOST_DIGITS = 10
@@ -68,6 +80,10 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
         document["began"] = [format_lsn(table.began_lsn), table.began_as]
     if table.rows:
         document["rows"] = table.rows
+    if table.rows_before:
+        document["rows_before"] = table.rows_before
+    if table.compared_from is not None:
+        document["compared_from"] = list(table.compared_from)
     return document
 
 
@@ -132,8 +148,16 @@ def _table(document: object) -> TableCopyState:
         began_lsn=_lsn(began[0], "tables"),
         began_as=began[1],
         rows=_count(document.get("rows", 0), "tables"),
+        rows_before=_count(document.get("rows_before", 0), "tables"),
+        compared_from=_offsets(document["compared_from"]) if "compared_from" in document else None,
         **{name: name in document for name in _FLAGS},
     )
+
+
+def _offsets(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise ValueError("tables")  # noqa: TRY004 - one error for all wrong content
+    return tuple(_count(one, "tables") for one in values)
 
 
 def _blocking(document: object) -> BlockingCopyState:

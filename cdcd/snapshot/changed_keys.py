@@ -146,7 +146,7 @@ class ChangedKeys:
         """
         if not self.may_use(snapshot):
             return None
-        unseen = [changes for xid, changes in self._by_xid.items() if not snapshot.sees(xid)]
+        unseen = self._unseen(snapshot)
         keys: set[bytes] = set()
         incomplete: dict[bytes, KeyValues] = {}
         for changes in unseen:
@@ -156,6 +156,21 @@ class ChangedKeys:
         emitted = [] if is_outdated else [record for record in records if record.key not in keys]
         read = dict.fromkeys((*requested, *(record.key for record in records if record.key is not None)))
         return Filtered(emitted, {key: incomplete[key] for key in read if key in incomplete})
+
+    def unchanged(self, snapshot: Snapshot, keys: Iterable[bytes]) -> list[bytes] | None:
+        """Return the keys of which no record is of a transaction that the snapshot does not see; None: refused.
+
+        To be called as `filter`. A row with such a key exists for readers exactly if the snapshot has it.
+        """
+        if not self.may_use(snapshot):
+            return None
+        unseen = self._unseen(snapshot)
+        if any(changes.is_truncate for changes in unseen):
+            return []
+        return [key for key in keys if not any(key in changes.keys for changes in unseen)]
+
+    def _unseen(self, snapshot: Snapshot) -> list[_Changes]:
+        return [changes for xid, changes in self._by_xid.items() if not snapshot.sees(xid)]
 
     def forget(self, snapshot: Snapshot) -> None:
         """Forget the transactions that this snapshot sees. Chunks with an older snapshot are refused from now on."""

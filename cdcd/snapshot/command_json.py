@@ -40,14 +40,17 @@ class BadCommand(ValueError):
 def command_of(body: bytes) -> SnapshotCommand:
     """Return the command of the admin port's JSON object. Raises BadCommand."""
     fields = json_object(body)
-    refuse_others(fields, {"action", "tables", "all", "where", "recopy", "blocking"}, "the command")
+    refuse_others(
+        fields, {"action", "tables", "all", "where", "recopy", "blocking", "compare"}, "the command"
+    )
     action = _ACTIONS.get(text) if isinstance(text := fields.get("action"), str) else None
     if action is None:
         raise BadCommand(f"action is not one of {', '.join(_ACTIONS)}")
     tables = tables_of(fields.get("tables", []), "tables")
     where, recopy = condition_of(fields.get("where"), "where"), flag_of(fields, "recopy")
     is_all, is_blocking = flag_of(fields, "all"), flag_of(fields, "blocking")
-    return checked(action, tables, where, recopy, is_all=is_all, is_blocking=is_blocking)
+    compare = flag_of(fields, "compare")
+    return checked(action, tables, where, recopy, is_all=is_all, is_blocking=is_blocking, compare=compare)
 
 
 def checked(
@@ -58,17 +61,22 @@ def checked(
     *,
     is_all: bool = False,
     is_blocking: bool = False,
+    compare: bool = False,
 ) -> SnapshotCommand:
     """Return the command, if its fields are compatible. Raises BadCommand."""
     if is_all and (action != "start" or tables or where is not None):
         raise BadCommand("all is for a start without names and without a condition")
     if action == "start" and not tables and not is_all:
         raise BadCommand("a start needs the names of the tables")
-    if action != "start" and (where is not None or recopy or is_blocking):
-        raise BadCommand("only a start has a condition, copies anew or blocks the stream")
+    if action != "start" and (where is not None or recopy or is_blocking or compare):
+        raise BadCommand("only a start has a condition, copies anew, compares or blocks the stream")
+    if compare and (where is not None or recopy or is_blocking):
+        raise BadCommand(
+            "a start that compares has no condition, copies nothing anew and does not block the stream"
+        )
     if is_all and is_blocking:
         raise BadCommand("a blocking snapshot needs the names of its tables")
-    return SnapshotCommand(action, tables, where, recopy, is_blocking=is_blocking)
+    return SnapshotCommand(action, tables, where, recopy, is_blocking=is_blocking, compare=compare)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 Action = Literal["start", "pause", "resume", "stop"]
-Kind = Literal["incremental", "blocking"]
+Kind = Literal["incremental", "blocking", "initial"]
 TableState = Literal["waiting", "copying", "paused", "failed"]
 TABLE_STATES: tuple[TableState, ...] = ("waiting", "copying", "paused", "failed")
 
@@ -25,7 +25,8 @@ class SnapshotCommand:
     every published table that has a key and that `snapshot.overrides` includes.
 
     `where`: copy only the rows for which this SQL condition is true. `recopy`: a truncate event precedes the rows, so
-    that readers lose rows that were deleted meanwhile. `signal_offset`: the offset of the command's record in the
+    that readers lose rows that were deleted meanwhile. `compare`: such rows are found at the end of the copy, by the
+    keys in the topic, and deleted one by one. `signal_offset`: the offset of the command's record in the
     topic of the signals, None if it came another way. `relids`: the oids of tables, instead of their
     names, if cdcd copies them by itself. `is_blocking`: the stream waits while the tables are copied, which therefore
     need no key.
@@ -38,6 +39,7 @@ class SnapshotCommand:
     signal_offset: int | None = None
     relids: tuple[int, ...] = ()
     is_blocking: bool = False
+    compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The progress of incremental snapshots, as `cdcd snapshot status` and /status show it. Pure.
 
 In: what happens to each table, the time.  Out: `TableReport`s in the order in which the copies began.
-Invariant: a value that is not known is None, never 0. Rows are those emitted since the daemon started.
+Invariant: a value that is not known is None, never 0. Rows are those of the copy, also of earlier processes; of a
+copy that continues a snapshot's ranges they are those since, and what is left is not known.
 Must not: read the clock.
 """
 
@@ -24,8 +25,10 @@ class _Table:
     state: TableState
     began_s: float
     rows: int = 0
+    rows_before: int = 0
+    """Of an earlier process: they are not part of the rate."""
     estimated_rows: int | None = None
-    is_continued: bool = False
+    is_rest: bool = False
     reason: str | None = None
     is_named: bool = True
     kind: Kind = "incremental"
@@ -54,7 +57,8 @@ class TableReports:
             was.state, was.reason = shown, None
             return
         name = described.table.title if described is not None else state.topic
-        self._tables[relid] = _Table(name, shown, self._clock_s(), is_continued=state.after is not None)
+        rows = state.rows - state.rows_before
+        self._tables[relid] = _Table(name, shown, self._clock_s(), rows, rows, is_rest=state.is_by_blocks)
         self._tables[relid].is_named = described is not None
         if described is not None:
             self._tables[relid].estimated_rows = described.estimated_rows
@@ -77,7 +81,8 @@ class TableReports:
     def begin_attempt(self, relid: int, estimated_rows: int | None) -> None:
         """Note that the rows of a table are copied from the first one on."""
         if (table := self._tables.get(relid)) is not None:
-            table.rows, table.began_s, table.estimated_rows = 0, self._clock_s(), estimated_rows
+            table.rows = table.rows_before = 0
+            table.began_s, table.estimated_rows, table.is_rest = self._clock_s(), estimated_rows, False
             table.state, table.reason = "copying", None
 
     def is_named(self, relid: int) -> bool:
@@ -146,10 +151,9 @@ class TableReports:
 
     @staticmethod
     def _report(table: _Table, now_s: float) -> TableReport:
-        elapsed_s = now_s - table.began_s
-        rate = table.rows / elapsed_s if table.rows and elapsed_s > 0 and table.state == "copying" else None
-        # How many rows an earlier process has emitted is not known.
-        is_known = rate is not None and table.estimated_rows is not None and not table.is_continued
+        elapsed_s, rows = now_s - table.began_s, table.rows - table.rows_before
+        rate = rows / elapsed_s if rows and elapsed_s > 0 and table.state == "copying" else None
+        is_known = rate is not None and table.estimated_rows is not None and not table.is_rest
         left_s = max(0.0, (table.estimated_rows or 0) - table.rows) / rate if rate and is_known else None
         return TableReport(
             table.name,

@@ -47,12 +47,13 @@ def command_of_signal(value: bytes | None, offset: int) -> SnapshotCommand:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise BadCommand("data is not a JSON object")
-    refuse_others(data, {"data-collections", "type", "additional-conditions", "recopy"}, "data")
+    refuse_others(data, {"data-collections", "type", "additional-conditions", "recopy", "compare"}, "data")
     tables = tables_of(data.get("data-collections") or [], "data-collections")
     for at, name in enumerate(tables):
         _refuse_pattern(name, f"data-collections[{at}]")
     condition, recopy = _condition(data, tables), flag_of(data, "recopy")
-    command = checked(action, tables, condition, recopy, is_blocking=_is_blocking(data))
+    is_blocking, compare = _is_blocking(data), flag_of(data, "compare")
+    command = checked(action, tables, condition, recopy, is_blocking=is_blocking, compare=compare)
     return replace(command, signal_offset=offset)
 
 

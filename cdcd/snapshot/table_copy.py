@@ -39,6 +39,13 @@ class KeysChunk(NamedTuple):
 Chunk = RangeChunk | KeysChunk
 
 
+class Compared(NamedTuple):
+    """Keys whose rows the table does not have, and records of rows that readers may not have."""
+
+    gone: list[bytes]
+    rows: list[Record]
+
+
 class ChunkPosition(NamedTuple):
     """The sequence of a chunk's last record. The next chunk at the same LSN continues its numbers, in any session."""
 
@@ -158,11 +165,32 @@ class TableCopy:
         self.changed.forget(snapshot)
         return found.records
 
+    def compare(self, snapshot: Snapshot, keys: Collection[bytes], rows: Sequence[Record]) -> Compared | None:
+        """Return what to write of a chunk that looks up keys which only readers may have; None: look them up again.
+
+        `rows`: the records of all rows of these keys. To be called as `emit`, after the last range. A key without a
+        row, which no later change has written, is gone: its newest record can be followed by a delete.
+        """
+        if not self.state.is_scanned or self.state.read_again:
+            return None  # the copy has begun again, or the stream has left a row incomplete
+        found = {record.key for record in rows}
+        gone = self.changed.unchanged(snapshot, (key for key in keys if key not in found))
+        left = self.changed.filter(snapshot, rows, keys)
+        if gone is None or left is None:
+            return None
+        if not found.issubset(keys) and len(left.records) < len(rows):
+            # A later change of a row whose key is equal, with other bytes, is written already: a delete after it
+            # would remove the row from readers that take both for one key.
+            return None
+        self._read_again(left.read_again)
+        self.changed.forget(snapshot)
+        return Compared(gone, left.records)
+
     def written(self, rows: int, began_lsn: Lsn = 0, began_as: str = "") -> None:
         """Count rows that were emitted. `began_lsn`: a BEGIN with this commit LSN and id precedes them."""
         if began_lsn:
-            self.state = replace(self.state, began_lsn=began_lsn, began_as=began_as, rows=rows)
-        elif rows and self.state.began_lsn:
+            self.state = replace(self.state, began_lsn=began_lsn, began_as=began_as, rows=rows, rows_before=0)
+        elif rows:
             self.state = replace(self.state, rows=self.state.rows + rows)
 
     def restart(self) -> None:

@@ -42,12 +42,15 @@ _HINTS = {
 }
 
 
-def refusal(reported: Iterable[KafkaError], refused: str) -> SinkAuthorization | None:
+def refusal(
+    reported: Iterable[KafkaError], refused: str, topic: str | None = None
+) -> SinkAuthorization | None:
     """Return the first error that only a correction of the options ends; `refused` is the failed request."""
     for error in reported:
         hint = _HINTS.get(error.code())
         if hint is not None:
-            return SinkAuthorization(f"{refused}: {error.str()}", hint=hint, kafka=error.name())
+            named = {} if topic is None else {"topic": topic}
+            return SinkAuthorization(f"{refused}: {error.str()}", hint=hint, kafka=error.name(), **named)
     return None
 
 

@@ -1,7 +1,8 @@
 """The commits of one daemon, as the driver sees them: cuts, and the offsets at which a query starts and ends.
 
 In: the options of a query; the progress topic, the offsets of the topics.  Out: cuts, ranges of records.
-Invariant: a position that Kafka does not have any more, or not yet, is an error, never another position.
+Invariant: a position that Kafka does not have any more, or not yet, is an error, never another position. A topic that
+Kafka does not have is in no cut, unless the query has read records of it: its ranges are then an error.
 Must not: import PySpark.
 """
 
@@ -9,54 +10,52 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
-from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import (
+    ID,
+    NO_LIMITS,
     BatchLimits,
     Commit,
     Offsets,
-    after_compaction,
-    as_one,
-    covers,
     cut,
+    has_records,
+    ids_of,
+    loading_of,
     merge,
-    normal,
+    of_topics,
     only,
-    seen,
+    start_of,
     total,
-    without_loading,
 )
-from cdcd.spark.kafka import Cluster, ProgressReader, Range, check_history
+from cdcd.spark.history import check_history
+from cdcd.spark.kafka import Cluster, Range
 from cdcd.spark.positions import (
     EARLIEST,
+    LATEST,
     OFFSETS,
     Position,
     newer,
     records_before,
     removed,
 )
+from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
+from cdcd.spark.progress_log import ProgressLog
 from cdcd.spark.source_options import SourceOptions
+from cdcd.spark.topic_ids import TopicIds, created_again
 
-PROGRESS_SUFFIX = ".__progress"
-READ_OFFSETS = 100_000
-"""After records with so many offsets that were read, those that no batch can end at are made one.
-
-With limits of a batch the others remain; then no more are read until batches have passed them.
-"""
-_PREFIX_HINT = "correct the prefix or the brokers, or start cdcd with this name"
+_PREFIX_HINT = (
+    "correct the prefix or the brokers, or start cdcd with this name; if the topic exists, grant the principal Read "
+    "and Describe on it"
+)
+_NO_ID = "they have no id; if they are, start a new query at `earliest`, a mirror with an empty target"
 log = logging.getLogger("cdcd.spark.source")
 
 
 class Commits:
-    """The driver's view of the progress topic: returns cuts, and stores the records it has read.
-
-    A compacted progress topic does not name every partition. Partitions that it does not name have been complete for
-    a long time, so their end is used, listed before the progress topic is read (`after_compaction`).
-    """
+    """The driver's view of the progress topic (`ProgressLog`) and of the topics: returns cuts."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -64,47 +63,41 @@ class Commits:
         self._prefix = connection.prefix
         properties = connection.read_properties()
         self._cluster = Cluster(connection.brokers, properties)
-        self._reader = ProgressReader(
-            connection.brokers, properties, self._prefix + PROGRESS_SUFFIX, self._cluster
-        )
-        self._pending: deque[Commit] = deque()
-        self._unopened: list[Commit] = []
-        self._incomplete: list[Commit] = []
-        self._reached: Offsets = {}
-        self._opened = False
+        self._ids = TopicIds(self._cluster, options.topics)
+        self._log = ProgressLog(options, self._cluster, self._ids)
         self._is_reported = self._is_absence_reported = False
+        self._reported: set[str] = set()
         self._checked = False
-        self.is_behind = False
+
+    @property
+    def is_behind(self) -> bool:
         """Whether progress records of a backlog are not read yet."""
+        return self._log.is_behind
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether a snapshot is not complete, so that no batch may have its rows."""
+        return self._log.is_inside_snapshot
 
     def end_now(self) -> None:
         """Set the newest progress record of now as the last one that is read."""
-        self._reader.end_now()
+        self._log.end_now()
 
-    def refresh(self, start: Offsets | None = None) -> None:
-        """Read the progress records committed since the last call. `start`: where the query is, if that is known.
+    def refresh(self, start: Offsets | None = None, *, each: bool = False) -> None:
+        """Read the progress records committed since the last call, as `ProgressLog.refresh` describes it.
 
-        Of a backlog it reads only as many as it may store (`READ_OFFSETS`), and more at the next call.
+        Raises PositionUnavailable if the start is in a former topic.
         """
-        if start is not None and self.is_behind:
-            self._forget(start)
-            if _has_enough(start, self._pending):
-                return
         if self._absence is not None and not self._is_absence_reported:
             self._is_absence_reported = True
             log.warning("%s; the query waits for the first: %s", self._absence, _PREFIX_HINT)
-        ends = {} if self._opened else self._ends()
-        commits, self._unopened = self._read(self._unopened, start), []
-        if commits and not self._opened:
-            if not self._reader.is_whole:
-                complete = after_compaction(ends, commits)
-                if complete is None:
-                    self._unopened = commits  # the partitions' ends are inside a transaction or a snapshot
-                    return
-                commits = complete
-            self._opened = True
-        self._pending += commits
-        self._pass(commits)
+        self._log.refresh(start, each=each)
+        if start is not None:
+            self._ids.check(start)
+            self._report_unknown(start)
+        self._report_snapshot()
+
+    def _report_snapshot(self) -> None:
         is_inside = self.is_inside_snapshot and not self.is_behind
         if is_inside and not self._is_reported:
             log.warning(
@@ -112,103 +105,110 @@ class Commits:
             )
         self._is_reported = is_inside
 
-    def _pass(self, commits: Sequence[Commit]) -> None:
-        """Add the complete commits to the offsets that are reached."""
-        self._incomplete += commits
-        complete = max((at for at, one in enumerate(self._incomplete, 1) if not one.is_part), default=0)
-        self._reached = merge(self._reached, total(self._incomplete[:complete]))
-        del self._incomplete[:complete]
+    def _report_unknown(self, start: Offsets) -> None:
+        """Warn of offsets that may be of a former topic: those of an earlier version, or of a user, have no id."""
+        known = ids_of(start).keys() | self._reported
+        for topic in of_topics(start).keys() - known:
+            if self._ids.was_created_again(topic) and has_records(start, topic):
+                self._reported.add(topic)
+                log.warning(
+                    "%s was created again, and the query's offsets in it may be those of the former topic: %s",
+                    topic,
+                    _NO_ID,
+                )
 
     def reached(self, end: Offsets) -> Offsets:
         """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
 
         `end`: offsets that a batch has reached, also of partitions that no progress record names.
         """
-        return merge(without_loading(end), self._reached)
-
-    def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
-        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one.
-
-        After compaction no batch ends before the last one; otherwise `start` None asks for each.
-        """
-        asked, room = self._options, READ_OFFSETS
-        self.is_behind = False
-        for one in self._reader.read():
-            commits.append(seen(one, asked.topics, loading=asked.loading))
-            room -= commits[-1].size
-            is_whole = self._opened or self._reader.is_whole
-            if room > 0 or (is_whole and start is None):
-                continue
-            commits, room = as_one(start if is_whole and asked.has_limits else None, commits), READ_OFFSETS
-            if start is not None and is_whole and asked.has_limits and _has_enough(start, commits):
-                self.is_behind = True
-                break
-        return commits
-
-    @property
-    def is_inside_snapshot(self) -> bool:
-        """Whether the newest record is of a snapshot that is not complete, so that no batch may have its rows."""
-        newest = (self._unopened or list(self._pending))[-1:]
-        return any(one.is_part and one.snapshot is not None for one in newest)
+        return self._ids.marked(merge(of_topics(end), self._log.reached), end)
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
-        self._forget(start)
-        return cut(start, self._pending)
+        return self.following(start, NO_LIMITS)
 
     def following(self, start: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
-        self._forget(start)
-        return cut(start, self._pending, limits)
-
-    def _forget(self, start: Offsets) -> None:
-        """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
-
-        The last of them remains, because it says which tables are loading now.
-        """
-        while len(self._pending) > 1 and all(covers(start, self._pending[place]) for place in (0, 1)):
-            self._pending.popleft()
+        self._log.forget(start)
+        end = cut(start, self._log.pending, limits)
+        if of_topics(end) == of_topics(start) and loading_of(end) == loading_of(start):
+            return start
+        return self._ids.marked(end, start)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""
         position = self._options.starting
         if position.kind == OFFSETS:
+            self._ids.check(position.offsets)
             self._refuse_newer(position, position.offsets)
             return position.offsets
         if position.kind == EARLIEST:
-            return self._log_starts
-        commits = self._known()
+            return self._ids.marked(self._log_starts, {})
+        if self._options.loading:  # whose commits may be inside a snapshot; a position is not
+            others = Commits(replace(self._options, loading=False))
+            try:
+                return others.initial()
+            finally:
+                others.close()
+        return self._at(position)
+
+    def _at(self, position: Position) -> Offsets:
+        """Return the offsets of a start that is the end of a commit."""
+        commits, parts = self._known()
         now_us = time.time_ns() // 1000
-        before = records_before(position, commits, is_whole=self._reader.is_whole, now_us=now_us)
+        before = records_before(position, commits, parts, is_whole=self._log.is_whole, now_us=now_us)
         offsets = total(commits[:before])
         self._refuse_removed(position, offsets, total(commits), self._log_starts)
-        return merge(self._log_starts, offsets)
+        for topic in sorted(frozenset[str]().union(*(one.former for one in commits[before:]))):
+            raise created_again(topic)
+        return self._ids.marked(merge(self._log_starts, offsets), {})
 
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
         starting, position = self._options.starting, self._options.ending
+        if position is not None and position.kind == LATEST:
+            position = None
         if self._absence is not None:
             raise PositionUnavailable(self._absence, hint=_PREFIX_HINT)
         start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
         needs_each = start is None or (position is not None and position.kind != OFFSETS)
-        self.refresh(None if needs_each else start)
+        self.refresh(start, each=needs_each)
         start = self.initial() if start is None else start
         if position is None:
             end = self.newest(start)
             if end == start and self.is_inside_snapshot:
                 raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
             return start, end
-        if position.kind == OFFSETS:
-            end = only(position.offsets, self._options.topics)
-            self._refuse_newer(position, end)
-        else:
-            commits = self._known()
-            before = records_before(position, commits, is_whole=self._reader.is_whole)
-            end = merge(self._log_starts, total(commits[:before]))
-        if starting.kind == EARLIEST:
-            return start, merge(start, end)
-        _refuse_reversed(start, end)
+        end = self._end(position, start)
+        if starting.kind != EARLIEST:
+            _refuse_reversed(start, of_topics(end))
         return start, merge(start, end)
+
+    def _end(self, position: Position, start: Offsets) -> Offsets:
+        """Return the end of a batch read that has one."""
+        if position.kind == OFFSETS:
+            end = self._asked(position.offsets)
+            self._refuse_other_topics(start, end)
+            self._refuse_newer(position, end)
+            return end
+        commits, parts = self._known()
+        before = records_before(position, commits, parts, is_whole=self._log.is_whole)
+        return merge(self._log_starts, total(commits[:before]))
+
+    def _asked(self, offsets: Offsets) -> Offsets:
+        """Return given offsets of the query's topics, with their ids."""
+        topics = self._options.topics
+        return offsets if topics is None else only(offsets, topics | {ID + topic for topic in topics})
+
+    def _refuse_other_topics(self, start: Offsets, end: Offsets) -> None:
+        """Raise PositionUnavailable if an end is of another topic than the start, or of a former one."""
+        self._ids.check(start)
+        self._ids.check(end)
+        begun = ids_of(start)
+        for topic, one in ids_of(end).items():
+            if begun.get(topic, one) != one:
+                raise created_again(topic)
 
     def check_start(self, start: Offsets) -> None:
         """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were made anew.
@@ -219,25 +219,25 @@ class Commits:
             self._refuse_newer(Position(OFFSETS, "offsets of the checkpoint"), start)
             self._checked = True
 
-    def _known(self) -> list[Commit]:
-        """Return the progress records of a query that starts."""
-        if not self._opened:
+    def _known(self) -> tuple[list[Commit], list[Commit]]:
+        """Return the commits that a query knows when it starts, and the newest records of incomplete ones."""
+        if not self._log.is_opened:
             self.refresh()
-        if self.is_inside_snapshot and self._unopened:
+        if not self._log.is_opened and self.is_inside_snapshot:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
-        if self._unopened:
+        if not self._log.is_opened and self._log.is_waiting:
             raise PositionUnavailable(
                 "the last transaction is written only in part, and no record before it is left",
                 hint="start again when it is complete, or start at `earliest`",
                 position=self._options.starting.given,
             )
-        return list(self._pending)
+        return list(self._log.pending), self._log.parts
 
     def _refuse_newer(self, position: Position, offsets: Offsets) -> None:
         existing = self._cluster.partitions()
         wanted = {
             (topic, int(partition)): offset
-            for topic, partitions in without_loading(offsets).items()
+            for topic, partitions in only(of_topics(offsets), self._options.topics).items()
             for partition, offset in partitions.items()
             if int(partition) in existing.get(topic, ())
         }
@@ -256,26 +256,33 @@ class Commits:
                     raise removed(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records."""
-        return check_history(self._cluster, without_loading(start), without_loading(end))
+        """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records.
+
+        An empty batch has none: Spark plans one at the end of the last batch, which may have a start.
+        """
+        if start != end:
+            start = start_of(end) or start
+        if self.is_behind:  # the slot's record of a topic that was created again may not be read yet
+            self._ids.look_again(start, [topic for topic in start if start[topic] != end.get(topic)])
+        self._ids.check(start)
+        self._ids.check(end)
+        return check_history(self._cluster, of_topics(start), of_topics(end))
+
+    def existing(self, offsets: Offsets) -> Offsets:
+        """Return the offsets of topics that were not deleted."""
+        found = of_topics(offsets)
+        return only(found, frozenset(found) - self._cluster.missing(found))
 
     def close(self) -> None:
         """Leave the broker."""
-        self._reader.close()
-
-    def _partitions(self) -> list[tuple[str, int]]:
-        """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
-        return [
-            (name, partition)
-            for name, numbers in _topics_of(self._cluster, self._prefix).items()
-            if self._options.topics is None or name in self._options.topics
-            for partition in numbers
-        ]
+        self._log.close()
 
     @cached_property
     def _log_starts(self) -> Offsets:
         """The first offsets when the query starts."""
-        return _by_topic(self._cluster.starts(self._partitions()))
+        return by_topic(
+            self._cluster.starts(partitions_of(self._cluster, self._prefix, self._options.topics))
+        )
 
     @cached_property
     def _absence(self) -> str | None:
@@ -284,38 +291,6 @@ class Commits:
         if topic in self._cluster.partitions():
             return None
         return f"Kafka has no topic {topic}: no cdcd with this prefix has written to these brokers"
-
-    def _ends(self) -> Offsets:
-        return _by_topic(self._cluster.ends(self._partitions()))
-
-
-def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
-    """Return whether there is a next batch, and there are no few commits after it."""
-    return sum(one.size for one in commits) >= READ_OFFSETS // 2 and any(
-        not one.is_part and not covers(start, one) for one in commits
-    )
-
-
-def existing_tables(connection: Connection) -> list[str]:
-    """Return the topics of the tables that have one. Raises Sink errors."""
-    prefix = connection.prefix
-    topics = _topics_of(Cluster(connection.brokers, connection.read_properties()), prefix)
-    return [name for name in topics if name not in (f"{prefix}.message", f"{prefix}.transaction")]
-
-
-def _topics_of(cluster: Cluster, prefix: str) -> dict[str, list[int]]:
-    """Return the partitions of the topics with this prefix, without topics of a longer prefix."""
-    existing = cluster.partitions()
-    prefixes = [name.removesuffix(PROGRESS_SUFFIX) for name in existing if name.endswith(PROGRESS_SUFFIX)]
-    prefixes = [other for other in prefixes if other.startswith(prefix + ".")]
-    return {name: list(numbers) for name, numbers in existing.items() if belongs(name, prefix, prefixes)}
-
-
-def _by_topic(found: Mapping[tuple[str, int], int]) -> Offsets:
-    offsets: Offsets = {}
-    for (topic, partition), offset in found.items():
-        offsets.setdefault(topic, {})[str(partition)] = offset
-    return normal(offsets)
 
 
 def _refuse_reversed(start: Offsets, end: Offsets) -> None:
@@ -328,10 +303,3 @@ def _refuse_reversed(start: Offsets, end: Offsets) -> None:
                     topic=topic,
                     partition=partition,
                 )
-
-
-def belongs(topic: str, prefix: str, longer_prefixes: Sequence[str]) -> bool:
-    """Return whether a topic has changes of this prefix, and is neither internal nor another daemon's."""
-    if not topic.startswith(prefix + ".") or topic.startswith(prefix + ".__"):
-        return False
-    return not any(topic.startswith(longer + ".") for longer in longer_prefixes)

@@ -1,18 +1,19 @@
 """The end of a batch: offsets of all topics at one PostgreSQL commit.
 
-In: progress records in order and a batch's start offsets.  Out: the batch's end offsets.
-Invariant: a cut is the sum of whole progress records, and never ends after one that marks a part or a gap, so that it
-never splits a PostgreSQL transaction; offsets never decrease. It ends inside a snapshot only for a query that asks
-for the loading tables (`seen`). Offsets are {topic: {partition as text: next offset}}, the JSON that Spark stores in
-its checkpoint. A table that is loading at the cut is in them, too, as a pseudo topic (`with_loading`), so that a
-batch knows its loading tables whenever it is repeated.
+In: complete commits in order (`slots.Slots`) and a batch's start offsets.  Out: the batch's end offsets.
+Invariant: a cut is the sum of complete commits, so that it never splits a PostgreSQL transaction; offsets of a topic
+never decrease. It ends inside a snapshot only for a query that asks for the loading tables (`seen`). Offsets are
+{topic: {partition as text: next offset}}, the JSON that Spark stores in its checkpoint. Pseudo topics are in them,
+too: the tables that are loading at the cut (`with_loading`), so that a batch knows them whenever it is repeated; the
+ids of the topics (`with_ids`), since the offsets of a topic that was created again cannot be told from those of the
+former one; and in the first end of a query its start (`with_start`), which Spark does not store.
 Must not: do I/O.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +28,17 @@ PROGRESS_FORMATS = (1, 2)
 class Commit:
     """One progress record: the partitions that its Kafka transaction wrote to, with their next offsets.
 
+    Or several: those of one slot that are complete together, or those of all slots up to one of them.
+    `slot`: the slot that wrote it. `described`: the topics that the slot has described since its last record.
     `is_part`: a PostgreSQL transaction is written only in part, the markers of an accepted gap are not written yet,
     or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
+    `ends_snapshot`: a snapshot is complete with it.
     `end_lsn`: all commits below it are in Kafka. `commit_us`: the time of the last commit (Unix epoch), 0 if unknown.
+    `place`: the offset of the record, -1 if unknown. `topics_at`: that of the slot's record of its topics, -1: none.
+    `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
+    has none of its rows.
     """
 
     commit_lsn: str
@@ -41,6 +48,12 @@ class Commit:
     snapshot: frozenset[str] | None = None
     end_lsn: str = "0/0"
     commit_us: int = 0
+    place: int = -1
+    topics_at: int = -1
+    former: frozenset[str] = frozenset()
+    slot: str = ""
+    described: frozenset[str] = frozenset()
+    ends_snapshot: bool = False
 
     @property
     def size(self) -> int:
@@ -64,6 +77,7 @@ def parse_progress(value: bytes) -> Commit:
             snapshot=_snapshot_of_record(fields),
             end_lsn=str(fields["end_lsn"]),
             commit_us=int(fields["commit_us"]),
+            topics_at=int(fields.get("topics_at", -1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("this version cannot read a progress record") from error
@@ -122,11 +136,18 @@ def seen(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Com
         offsets=only(commit.offsets, topics),
         is_part=commit.is_part or (commit.snapshot is not None and not loading),
         loading=of_query if topics is None else of_query & topics,
+        former=commit.former if topics is None else commit.former & topics,
     )
 
 
 LOADING = "loading/"
 """The prefix of the pseudo topics of loading tables; no Kafka topic has a slash in its name."""
+ID = "id/"
+"""The prefix of the pseudo topics with the ids of topics."""
+ID_BITS = 48
+"""Of an id; each reader of JSON has such numbers."""
+START = "from/"
+"""The prefix of the pseudo topics with the start of a query's first batch."""
 
 
 def with_loading(offsets: Offsets, loading: frozenset[str]) -> Offsets:
@@ -139,9 +160,45 @@ def loading_of(offsets: Offsets) -> frozenset[str]:
     return frozenset(topic.removeprefix(LOADING) for topic in offsets if topic.startswith(LOADING))
 
 
-def without_loading(offsets: Offsets) -> Offsets:
+def with_ids(offsets: Offsets, ids: Mapping[str, int]) -> Offsets:
+    """Return offsets together with the ids of the topics that have some."""
+    known = [topic for topic, found in offsets.items() if topic in ids and any(found.values())]
+    return normal({**offsets, **{ID + topic: {"0": ids[topic]} for topic in known}})
+
+
+def ids_of(offsets: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the ids of the topics; none of offsets of a user, or of an earlier version.
+
+    Ids had 56 bits before they had `ID_BITS`, which are the first ones of these.
+    """
+    found = {topic.removeprefix(ID): one["0"] for topic, one in offsets.items() if topic.startswith(ID)}
+    return {topic: one >> 8 if one >> ID_BITS else one for topic, one in found.items()}
+
+
+def with_start(offsets: Offsets, start: Offsets) -> Offsets:
+    """Return the end of a query's first batch together with its start, that of each topic of the end."""
+    return normal({**offsets, **{START + topic: start.get(topic, {}) for topic in of_topics(offsets)}})
+
+
+def start_of(offsets: Offsets) -> Offsets | None:
+    """Return the start of a batch that its end has, None if it has none."""
+    found = {topic.removeprefix(START): one for topic, one in offsets.items() if topic.startswith(START)}
+    return found or None
+
+
+def without_start(offsets: Offsets) -> Offsets:
+    """Return the end of a batch without its start."""
+    return {topic: found for topic, found in offsets.items() if not topic.startswith(START)}
+
+
+def of_topics(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Return the offsets of Kafka topics only."""
-    return {topic: found for topic, found in offsets.items() if not topic.startswith(LOADING)}
+    return {topic: dict(found) for topic, found in offsets.items() if not is_pseudo(topic)}
+
+
+def is_pseudo(topic: str) -> bool:
+    """Return whether this is no topic of Kafka."""
+    return topic.startswith((LOADING, ID, START))
 
 
 def covers(offsets: Offsets, commit: Commit) -> bool:
@@ -154,19 +211,37 @@ def covers(offsets: Offsets, commit: Commit) -> bool:
 
 
 def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
-    """Return the commits; the first of them, as far as `start` covers them, are one, up to a complete transaction.
-
-    `start` None: all of them, as far as they are complete.
-    """
+    """Return the commits; the first of them, as far as `start` covers them, are one. `start` None: all of them."""
     count = 0
-    for at, commit in enumerate(commits, 1):
-        if start is not None and not covers(start, commit):
-            break
-        if not commit.is_part:
-            count = at
+    while count < len(commits) and (start is None or covers(start, commits[count])):
+        count += 1
     if count < 2:
         return list(commits)
-    return [replace(commits[count - 1], offsets=total(commits[:count])), *commits[count:]]
+    return [joined(commits[:count]), *commits[count:]]
+
+
+def joined(commits: Sequence[Commit]) -> Commit:
+    """Return complete commits as one."""
+    former = frozenset[str]().union(*(one.former for one in commits))
+    return replace(commits[-1], offsets=total(commits), former=former)
+
+
+def without(commit: Commit, topics: frozenset[str]) -> Commit:
+    """Return a commit of which no row in these topics is in Kafka any more: they were created again."""
+    gone = topics & commit.offsets.keys()
+    return replace(left(commit, gone), former=commit.former | gone) if gone else commit
+
+
+def left(commit: Commit, topics: Set[str]) -> Commit:
+    """Return a commit without its offsets of these topics."""
+    if topics.isdisjoint(commit.offsets):
+        return commit
+    return replace(commit, offsets={name: one for name, one in commit.offsets.items() if name not in topics})
+
+
+def has_records(offsets: Offsets, topic: str) -> bool:
+    """Return whether a topic has records before these offsets."""
+    return any(offsets.get(topic, {}).values())
 
 
 def normal(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
@@ -210,26 +285,40 @@ NO_LIMITS = BatchLimits()
 
 
 def cut(start: Offsets, commits: Iterable[Commit], limits: BatchLimits = NO_LIMITS) -> Offsets:
-    """Return the offsets after as many commits as the limits allow.
+    """Return the offsets after as many commits as the limits allow, without ids.
 
     At least one commit with records is included, however large, because the query could not progress otherwise. A
     commit without records is included only if it changes the loading tables.
     """
-    reached, loading, taken, rows, size = without_loading(start), loading_of(start), 0, 0, 0.0
-    parts: Offsets = {}
+    reached, loading, taken, rows, size = of_topics(start), loading_of(start), 0, 0, 0.0
     for commit in commits:
-        if commit.is_part:
-            parts = merge(parts, commit.offsets)
-            continue
-        following, parts = merge(reached, merge(parts, commit.offsets)), {}
-        if following != reached or commit.loading != loading:
-            rows += distance(reached, following)
-            size += 0.0 if limits.max_bytes is None else limits.bytes_between(reached, following)
+        before, after = _moved(reached, commit)
+        if after or commit.loading != loading:
+            rows += distance(before, after)
+            size += 0.0 if limits.max_bytes is None else limits.bytes_between(before, after)
             if taken and _exceeds(limits, rows, taken + 1, size):
                 break
             taken += 1
-        reached, loading = following, commit.loading
-    return with_loading(reached, loading)
+        for topic, partitions in after.items():
+            reached.setdefault(topic, {}).update(partitions)
+        loading = commit.loading
+    return with_loading(normal(reached), loading)
+
+
+def _moved(reached: Offsets, commit: Commit) -> tuple[Offsets, Offsets]:
+    """Return the partitions that a commit moves, before and after it.
+
+    The cost is that of the partitions that the commit names, as there may be hundreds of tables.
+    """
+    before: Offsets = {}
+    after: Offsets = {}
+    for topic, partitions in commit.offsets.items():
+        known = reached.get(topic, {})
+        for partition, offset in partitions.items():
+            if offset > known.get(partition, 0):
+                before.setdefault(topic, {})[partition] = known.get(partition, 0)
+                after.setdefault(topic, {})[partition] = offset
+    return before, after
 
 
 def _exceeds(limits: BatchLimits, rows: int, commits: int, size_bytes: float) -> bool:
@@ -237,35 +326,20 @@ def _exceeds(limits: BatchLimits, rows: int, commits: int, size_bytes: float) ->
     return any(limit is not None and value > limit for value, limit in pairs)
 
 
-def after_compaction(ends: Offsets, commits: Sequence[Commit]) -> list[Commit] | None:
-    """Return the commits of a progress topic that has lost records, the first one with all partitions before it.
-
-    Partitions that no record names have been complete for a long time, so that their `ends` are before the first
-    commit. The remaining records do not describe the commits between them, so the first commit is the last complete
-    one. None if there is none, or if a partition is named only by a part after it.
-    """
-    last = max((at for at, one in enumerate(commits) if not one.is_part), default=None)
-    if last is None:
-        return None
-    named, later = total(commits[: last + 1]), total(commits[last + 1 :])
-    if any(number not in named.get(topic, {}) for topic, numbers in later.items() for number in numbers):
-        return None
-    unnamed = {
-        topic: {number: end for number, end in partitions.items() if number not in named.get(topic, {})}
-        for topic, partitions in ends.items()
-    }
-    return [replace(commits[last], offsets=merge(named, unnamed)), *commits[last + 1 :]]
-
-
 def total(commits: Iterable[Commit]) -> Offsets:
     """Return the offsets after all of these records."""
     offsets: Offsets = {}
     for commit in commits:
-        for topic, partitions in commit.offsets.items():
-            known = offsets.setdefault(topic, {})
-            for partition, offset in partitions.items():
-                known[partition] = max(offset, known.get(partition, 0))
+        add(offsets, commit)
     return normal(offsets)
+
+
+def add(offsets: Offsets, commit: Commit) -> None:
+    """Add a record to the offsets after those before it."""
+    for topic, partitions in commit.offsets.items():
+        known = offsets.setdefault(topic, {})
+        for partition, offset in partitions.items():
+            known[partition] = max(offset, known.get(partition, 0))
 
 
 def only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:

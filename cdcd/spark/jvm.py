@@ -40,6 +40,7 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
     try:
         start, end = commits.batch()
         commits.ranges(start, end)
+        start, end = commits.existing(start), commits.existing(end)
     finally:
         commits.close()
     starting, ending = _of_the_same_partitions(start, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (
@@ -30,12 +31,12 @@ from confluent_kafka.admin import (
     ConfigResource,
     ListOffsetsResultInfo,
     OffsetSpec,
+    TopicDescription,
 )
 
-from cdcd.errors import HistoryMissing, SinkUnavailable
+from cdcd.errors import HistoryMissing, SinkAuthorization, SinkUnavailable
 from cdcd.spark.client_errors import TLS_HINT, cause_of, is_about_tls, making_client, refusal
 from cdcd.spark.client_log import CLIENT_LOG
-from cdcd.spark.cuts import Commit, Offsets, normal, parse_progress
 
 REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
@@ -119,6 +120,42 @@ class Cluster:
         """Return the next offset of each partition, with records that are not committed yet."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
 
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return the ids of these topics, of those that exist, have one, and may be described."""
+        found = {
+            topic: str(one.topic_id) for topic, one in self._described(topics).items() if one is not None
+        }
+        return {
+            topic: one for topic, one in found.items() if one.strip("A")
+        }  # a broker without ids says zero
+
+    def missing(self, topics: Collection[str]) -> frozenset[str]:
+        """Return those of these topics that `partitions` lacks and that do not exist.
+
+        Kafka does not list a topic that the principal may not describe: it may exist, and a read of it reports this.
+        """
+        unlisted = frozenset(topics) - self.partitions().keys()
+        return frozenset(topic for topic, one in self._described(list(unlisted)).items() if one is None)
+
+    def _described(self, topics: Sequence[str]) -> dict[str, TopicDescription | None]:
+        """Return what Kafka says of topics, None of one that does not exist; not those that may not be described."""
+        if not topics:
+            return {}
+        self._admin.poll(0)
+        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
+        found: dict[str, TopicDescription | None] = {}
+        for topic, future in asked.items():
+            try:
+                found[topic] = self._asked("Kafka does not describe a topic", future.result)
+            except SinkUnavailable as error:
+                if error.context.get("reason") not in UNKNOWN:
+                    raise
+                found[topic] = None
+            except SinkAuthorization as error:
+                if error.context.get("kafka") != "TOPIC_AUTHORIZATION_FAILED":
+                    raise
+        return found
+
     def cleanup_policy(self, topic: str) -> str | None:
         """Return a topic's cleanup.policy, None if the principal must not read it."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -126,10 +163,18 @@ class Cluster:
         future = self._admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_S)[asked]
         try:
             return str(self._asked("Kafka does not describe a topic", future.result)["cleanup.policy"].value)
-        except SinkUnavailable as error:
-            if error.context.get("reason") == "TOPIC_AUTHORIZATION_FAILED":
+        except SinkAuthorization as error:
+            if error.context.get("kafka") == "TOPIC_AUTHORIZATION_FAILED":
                 return None
             raise
+
+    def bounds(
+        self, partitions: Sequence[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+        """Return `starts` and `high_watermarks`, asked at the same time."""
+        first = self._requested(partitions, OffsetSpec.earliest())
+        last = self._requested(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return self._answered(first), self._answered(last)
 
     def _offsets(
         self,
@@ -137,14 +182,27 @@ class Cluster:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], int]:
+        return self._answered(self._requested(partitions, spec, isolation))
+
+    def _requested(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
         if not partitions:
             return {}
         self._admin.poll(0)
-        asked = self._admin.list_offsets(
+        asked: Mapping[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
             isolation_level=isolation,
             request_timeout=REQUEST_TIMEOUT_S,
         )
+        return asked
+
+    def _answered(
+        self, asked: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+    ) -> dict[tuple[str, int], int]:
         return self._asked(
             "Kafka does not list offsets",
             lambda: {
@@ -181,6 +239,9 @@ class Cluster:
         try:
             return ask()
         except KafkaException as error:
+            refusing = refusal([error.args[0]], refused)
+            if refusing is not None:
+                raise refusing from error
             cause = cause_of(self._reported)
             text = refused if cause is None else f"{refused}: {cause}"
             hint = TLS_HINT if is_about_tls(cause) else _AWAY
@@ -189,6 +250,8 @@ class Cluster:
             self._admin.poll(0)  # delivers the client's log lines
 
 
+UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+"""The reasons of a topic or partition that does not exist."""
 _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 _AWAY = (
     "start Kafka, or correct the reader's brokers (--brokers, the option `brokers`) or kafka.security.protocol; then "
@@ -232,6 +295,13 @@ class Tail:
         if self._consumer is None and not self._open():
             return
         end = self._newest() if self._end is None else self._end
+        if self._end is None and end < self.position:
+            raise HistoryMissing(
+                "the topic has fewer records than were read: it was created again, or has lost records",
+                topic=self._topic,
+                wanted_offset=self.position,
+                end_offset=end,
+            )
         deadline = time.monotonic() + STALL_TIMEOUT_S
         while self.position < end:
             if not self._fetched:
@@ -247,6 +317,12 @@ class Tail:
 
     def _newest(self) -> int:
         return self._cluster.ends([(self._topic, 0)])[(self._topic, 0)]
+
+    def rewind(self) -> None:
+        """Begin again with the first record."""
+        self.close()
+        self._fetched.clear()
+        self.position = 0
 
     def close(self) -> None:
         """Close the consumer."""
@@ -264,49 +340,6 @@ class Tail:
     def _fetch(self) -> list[Message]:
         assert self._consumer is not None
         return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
-
-
-class ProgressReader:
-    """A reader of `<prefix>.__progress`, one partition, from its start."""
-
-    def __init__(self, brokers: str, properties: Mapping[str, str], topic: str, cluster: Cluster) -> None:
-        self._tail = Tail(brokers, properties, topic, cluster)
-        self._counted = 0
-        self._slots: set[bytes | None] = set()
-        self._has_all_before: bool | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether compaction has removed none of the progress records up to the last one read.
-
-        Compaction retains the last record of a key. If it removed a record of a slot, there is a gap before the first
-        remaining one. With two slots, the last record of one may be the first in the topic, which proves nothing.
-        """
-        return bool(self._has_all_before) and len(self._slots) == 1
-
-    def end_now(self) -> None:
-        """End at the newest record of now: later ones are not read."""
-        self._tail.end_now()
-
-    def read(self) -> Iterator[Commit]:
-        """Yield the records that were committed since the last call; none while the topic does not exist.
-
-        A caller may stop in the middle: the next call continues there.
-        """
-        for message in self._tail.messages():
-            # With a / in its key the record describes a slot, not its progress.
-            if message.value() is not None and b"/" not in (message.key() or b""):
-                if self._has_all_before is None:
-                    self._has_all_before = message.offset() == self._counted
-                self._slots.add(message.key())
-                self._counted += 1
-                yield parse_progress(message.value())
-            else:
-                self._counted += 1
-
-    def close(self) -> None:
-        """Close the consumer."""
-        self._tail.close()
 
 
 def taken(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
@@ -331,6 +364,8 @@ def check_error(error: KafkaError, topic: str | None, partition: int | None) -> 
     """Raise a consumer's error as an error of cdcd, unless librdkafka retries by itself."""
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise HistoryMissing("Kafka removed records before they were read", topic=topic, partition=partition)
+    if (refused := refusal([error], "Kafka refuses the read", topic=topic)) is not None:
+        raise refused
     if error.fatal() or not (error.retriable() or error.code() in _PASSING):
         raise unavailable("Kafka refuses the read", topic=topic, reason=error.name())
 
@@ -344,30 +379,3 @@ def next_offset(message: Message) -> int:
     """Return the next offset to read after this message; for an end of partition it is after the last marker."""
     offset: int = message.offset()
     return offset if message.error() is not None else offset + 1
-
-
-def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
-    """Return the ranges between two cuts. Raises HistoryMissing if a start is below the log or above its end.
-
-    A start is the offset of the marker that ends a Kafka transaction, or of a row where cdcd writes without them
-    (at_least_once). Nothing tells which of both Kafka has removed, so either is an error.
-    """
-    wanted = [
-        Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
-        for topic, partitions in normal(end).items()
-        for partition, offset in partitions.items()
-    ]
-    ranges = [part for part in wanted if part.start != part.end]
-    log_starts = cluster.starts([(part.topic, part.partition) for part in ranges])
-    for part in ranges:
-        log_start = log_starts[(part.topic, part.partition)]
-        if part.start < log_start or part.start > part.end:
-            raise HistoryMissing(
-                "Kafka removed records that were not read yet",
-                topic=part.topic,
-                partition=part.partition,
-                wanted_offset=part.start,
-                first_offset=log_start,
-                end_offset=part.end,
-            )
-    return ranges

@@ -28,7 +28,7 @@ from pyspark.sql.streaming import StreamingQuery
 from cdcd.errors import ConfigError, StorageConflict
 from cdcd.lsn import format_lsn
 from cdcd.spark.connection import Connection, SchemaAccess
-from cdcd.spark.cuts import LOADING, Offsets, merge, with_loading
+from cdcd.spark.cuts import Offsets, is_pseudo, merge, with_loading
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import (
     Manifest,
@@ -59,9 +59,8 @@ _NOT_REMOTE_HINT = (
 
 def is_table(topic: str, prefix: str) -> bool:
     """Return whether a topic has the rows of a table."""
-    return topic not in (f"{prefix}.message", f"{prefix}.transaction") and not topic.startswith(
-        (prefix + ".__", LOADING)
-    )
+    is_internal = topic in (f"{prefix}.message", f"{prefix}.transaction") or topic.startswith(prefix + ".__")
+    return not is_internal and not is_pseudo(topic)
 
 
 def mirror(
@@ -94,14 +93,15 @@ def mirror(
     storage = open_storage(target, target_options)
     refuse_anothers(storage)
     held = take(storage)
-    cluster = Cluster(connection.brokers, connection.read_properties()).id()
-    start = take_over(storage, starting_manifest(storage, connection.prefix, buckets, cluster))
+    cluster = Cluster(connection.brokers, connection.read_properties())
+    start = take_over(storage, starting_manifest(storage, connection.prefix, buckets, cluster.id()))
     checkpoint = new_checkpoint(storage)
     sweep(storage)
     register(spark)
     options = connection.options() | {
         "startingOffsets": json.dumps(with_loading(start.offsets, frozenset(start.loading))),
         "loading": "true",
+        "ids": "true",
         "maxRows": str(max_rows),
         "readers": str(parallelism(spark)),
     }
@@ -246,7 +246,10 @@ def _bucket_column(buckets: int) -> Any:
 
 
 def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
-    """Return the next offsets of every partition (and the loading tables), and a summary of each table's records."""
+    """Return the next offsets of every partition, and a summary of each table's records.
+
+    With the offsets come the loading tables, and the ids of new topics.
+    """
     found = (
         frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
         .agg(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.cuts import Offsets, loading_of, merge, without_loading
+from cdcd.spark.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.events import BEGINNING
 from cdcd.spark.manifest import BucketFile, Manifest, TableEntry, read_incomplete
 from cdcd.spark.plan import TablePlan
@@ -38,10 +38,16 @@ def next_manifest(
         manifest,
         version=manifest.version + 1,
         commit_lsn=max(last.commit_lsn, 0),
-        offsets=merge(manifest.offsets, without_loading(offsets)),
+        offsets=offsets_after(manifest, offsets),
         tables=tables,
         loading=tuple(sorted(loading_of(offsets))),
     )
+
+
+def offsets_after(manifest: Manifest, offsets: Offsets) -> Offsets:
+    """Return the offsets after a batch; the ids are those of the batch in which the topics were read first."""
+    merged = merge(of_topics(manifest.offsets), of_topics(offsets))
+    return with_ids(merged, ids_of(offsets) | ids_of(manifest.offsets))
 
 
 def _entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> TableEntry:

@@ -1,6 +1,6 @@
-"""Where a query starts and ends: options to a `Position`, and a position to a number of progress records.
+"""Where a query starts and ends: options to a `Position`, and a position to a number of commits.
 
-In: the options startingX and endingX; progress records in order.  Out: how many of them are before the position.
+In: the options startingX and endingX; complete commits in order.  Out: how many of them are before the position.
 Invariant: a position is the end of a complete commit. One by LSN or time is before the first Kafka transaction that
 has a commit from there on, both as a start and as an end, so that ranges which adjoin have each commit once.
 Must not: do I/O, read the clock.
@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.lsn import parse_lsn
-from cdcd.spark.cuts import Commit, Offsets, normal
+from cdcd.spark.cuts import Commit, Offsets, normal, without_start
 
 EARLIEST, LATEST, SNAPSHOT_END = "earliest", "latest", "snapshot_end"
 OFFSETS, TIME, LSN = "offsets", "time", "lsn"
@@ -74,7 +74,7 @@ def position_of(options: Mapping[str, str], side: str) -> Position | None:
 def _from_offsets(text: str, given: str) -> Position:
     if text in (EARLIEST, LATEST, SNAPSHOT_END):
         return Position(text, given)
-    offsets = normal(json.loads(text))
+    offsets = without_start(normal(json.loads(text)))
     if any(offset < 0 for partitions in offsets.values() for offset in partitions.values()):
         raise ValueError
     return Position(OFFSETS, given.split()[0], offsets=offsets)
@@ -101,37 +101,36 @@ _PARSERS: Mapping[str, tuple[Callable[[str, str], Position], str]] = {
 
 
 def records_before(
-    position: Position, commits: Sequence[Commit], *, is_whole: bool, now_us: int | None = None
+    position: Position,
+    commits: Sequence[Commit],
+    parts: Sequence[Commit],
+    *,
+    is_whole: bool,
+    now_us: int | None = None,
 ) -> int:
-    """Return the number of progress records before a position. `is_whole`: there are none before the first one.
+    """Return the number of commits before a position. `is_whole`: there are none before the first one.
 
-    `now_us`: up to this time, the newest commit is a position also where a later commit may still come; an end does
-    not have it. Raises PositionUnavailable, SnapshotIncomplete.
+    `parts`: the newest record of each slot whose records are not complete. `now_us`: up to this time, the newest
+    commit is a position also where a later commit may still come; an end does not have it.
+    Raises PositionUnavailable, SnapshotIncomplete.
     """
-    ends = _complete(commits)
     if position.kind == LATEST:
-        return ends[-1] + 1 if ends else 0
+        return len(commits)
     if position.kind == SNAPSHOT_END:
-        return _after_snapshot(position, commits, ends)
-    reached = _reached(position, commits)
-    for before, end in zip([-1, *ends], ends, strict=False):
-        if reached[end] >= position.value:
-            if before < 0 and not is_whole:
+        return _after_snapshot(position, commits, parts)
+    for before, reached in enumerate(_reached(position, commits)):
+        if reached >= position.value:
+            if not before and not is_whole:
                 raise _older(position)
-            return before + 1
-    known = now_us or 0 if position.kind == TIME else max(map(_end_lsn, commits), default=0)
-    if not ends or position.value > known:
+            return before
+    known = now_us or 0 if position.kind == TIME else max(map(_end_lsn, [*commits, *parts]), default=0)
+    if not commits or position.value > known:
         raise newer(position)
-    return ends[-1] + 1
-
-
-def _complete(commits: Sequence[Commit]) -> list[int]:
-    """Return the places of the records at which every commit is complete."""
-    return [at for at, one in enumerate(commits) if not one.is_part and one.snapshot is None]
+    return len(commits)
 
 
 def _reached(position: Position, commits: Sequence[Commit]) -> list[int]:
-    """Return LSN or time of the last commit up to each record. Without a commit a record has the time 0."""
+    """Return LSN or time of the last commit up to each one. One without a transaction has the time 0."""
     if position.kind == LSN:
         return [parse_lsn(one.commit_lsn) for one in commits]
     return list(accumulate((one.commit_us for one in commits), max))
@@ -142,11 +141,11 @@ def _end_lsn(commit: Commit) -> int:
     return parse_lsn(commit.end_lsn)
 
 
-def _after_snapshot(position: Position, commits: Sequence[Commit], ends: Sequence[int]) -> int:
-    for before, end in reversed(list(zip([-1, *ends], ends, strict=False))):
-        if any(one.snapshot is not None for one in commits[before + 1 : end]):
-            return end + 1
-    if commits and commits[-1].snapshot is not None:
+def _after_snapshot(position: Position, commits: Sequence[Commit], parts: Sequence[Commit]) -> int:
+    for before, commit in reversed(list(enumerate(commits, 1))):
+        if commit.ends_snapshot:
+            return before
+    if any(one.snapshot is not None for one in parts):
         raise SnapshotIncomplete("the snapshot is not complete")
     raise PositionUnavailable(
         "the progress records have no end of a snapshot", hint=_NO_SNAPSHOT_HINT, position=position.given

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from cdcd.spark.commits import Commits
-from cdcd.spark.cuts import Offsets, distance, without_loading
+from cdcd.spark.cuts import Offsets, distance, of_topics
 from cdcd.spark.source_options import parse_options
 
 try:
@@ -81,7 +81,7 @@ def _newest(options: Mapping[str, str]) -> Offsets:
     try:
         start = commits.initial()
         commits.refresh(start)
-        return without_loading(commits.newest(start))
+        return of_topics(commits.newest(start))
     finally:
         commits.close()
 
@@ -99,4 +99,4 @@ def _stop_at(query: StreamingQuery, newest: Offsets) -> None:
 def _end_of(progress: str) -> Offsets:
     """Return the end of the batch that a progress describes; only its JSON has the offsets as JSON."""
     end = json.loads(progress)["sources"][0]["endOffset"]
-    return without_loading(json.loads(end) if isinstance(end, str) else end or {})
+    return of_topics(json.loads(end) if isinstance(end, str) else end or {})

@@ -4,7 +4,8 @@ In: the options of a connection and of the source (`source_options`).
 Out: with the option table the columns of `decoding`, decoded in the tasks that read; otherwise rows topic, partition,
 offset, timestamp, key, value. Arrow batches, no JVM connector. With `loading` "true" each
 batch of a stream has one more row for each table that cdcd still copies at the batch's end: its topic is
-"loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records.
+"loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records. With `ids` "true"
+the first batch that has records of a topic has a row "id/<topic>", whose offset is the topic's id - 1.
 Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
 topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).
 Must not: change its schema: that of a stream is fixed when it starts.
@@ -22,12 +23,27 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.spark.commits import Commits, existing_tables
+from cdcd.errors import PositionUnavailable, SnapshotIncomplete
+from cdcd.spark.commits import Commits
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import LOADING, BatchLimits, Offsets, loading_of, normal
+from cdcd.spark.cuts import (
+    ID,
+    LOADING,
+    BatchLimits,
+    Offsets,
+    ids_of,
+    is_pseudo,
+    loading_of,
+    normal,
+    of_topics,
+    start_of,
+    with_start,
+)
 from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
 from cdcd.spark.pieces import pieces
+from cdcd.spark.positions import EARLIEST, OFFSETS
+from cdcd.spark.prefix_topics import existing_tables
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from cdcd.spark.record_sizes import RecordSizes
@@ -57,10 +73,21 @@ def _tasks(ranges: Sequence[Range], options: SourceOptions, sizes: RecordSizes) 
     return [RangesPartition(share) for share in pieces(ranges, known, options.readers)]
 
 
+def _marks(start: Offsets, end: Offsets, options: SourceOptions) -> list[Range]:
+    """Return the rows of a batch that are no records of Kafka: the loading tables, and the ids of new topics."""
+    loading = [Range(LOADING + topic, 0, 0, 1) for topic in sorted(loading_of(end))]
+    if not options.ids:
+        return loading
+    known = ids_of(start)
+    return loading + [
+        Range(ID + topic, 0, 0, one) for topic, one in ids_of(end).items() if topic not in known
+    ]
+
+
 def _marked(marks: Sequence[Range]) -> pa.RecordBatch:
-    """Return the rows of the loading tables, which are no records of Kafka."""
+    """Return the rows of marks: like that of a topic's last record, the offset is before the end."""
     return pa.RecordBatch.from_pylist(
-        [{"topic": one.topic, "partition": 0, "offset": 0} for one in marks], schema=RAW_SCHEMA
+        [{"topic": one.topic, "partition": 0, "offset": one.end - 1} for one in marks], schema=RAW_SCHEMA
     )
 
 
@@ -86,15 +113,21 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._fixed = self._ended = False
         self._end: Offsets | None = None
         self._initial: Offsets | None = None
+        self._refused: PositionUnavailable | SnapshotIncomplete | None = None
         self._ends_without_start = 0
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Return the start offsets of a query without a checkpoint. Raises PositionUnavailable.
+        """Return the start offsets of a query without a checkpoint, none if there is no such position.
 
-        They are the same at each call, because Spark may call it after `latestOffset`.
+        They are the same at each call, because Spark may call it after `latestOffset`. Spark also calls it to repeat
+        the first batch, whose start is in its end: the position may not be in Kafka any more then. For a new query
+        `latestOffset` raises the error.
         """
         if self._initial is None:
-            self._initial = self._driver().initial()
+            try:
+                self._initial = self._driver().initial()
+            except (PositionUnavailable, SnapshotIncomplete) as error:
+                self._initial, self._refused = {}, error
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -122,20 +155,33 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
         commits = self._driver()
+        if self._refused is not None and start == self._initial:
+            raise self._refused
         if self._fixed and not self._ended:
             commits.end_now()
             self._ended = True
         commits.refresh(start)
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
-            return commits.following(start, self._limits(start, limit))
-        return commits.newest(start)
+            end = commits.following(start, self._limits(start, limit))
+        else:
+            end = commits.newest(start)
+        return self._with_start(end, start)
+
+    def _with_start(self, end: Offsets, start: Offsets) -> Offsets:
+        """Return the end of a batch, that of a query's first one with its start.
+
+        Spark does not store the start of a source in Python: to repeat the first batch, it asks for a new one. It
+        also runs the first batch, and repeats it, if that is empty.
+        """
+        is_fixed = self._options.starting.kind in (EARLIEST, OFFSETS)
+        return end if is_fixed or start != self._initial else with_start(end, start)
 
     def _limits(self, start: Offsets, limit: ReadMaxRows) -> BatchLimits:
         """Return the limits of the batch that starts here; for that of bytes, the sizes of records are estimated."""
         asked, commits = self._options, self._driver()
         if asked.max_bytes is not None:
-            backlog = commits.reached(start)
+            backlog = of_topics(commits.reached(start))
             if self._sizes.lacks(topic for topic in backlog if backlog[topic] != start.get(topic)):
                 self._sizes.learn(commits.ranges(start, backlog))
         rows = min(limit.max_rows, asked.max_rows or UNLIMITED_ROWS)
@@ -149,24 +195,28 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
+        if self._refused is not None and start == self._initial and start_of(end) is None:
+            raise self._refused
         self._end = normal(end)
         tasks = _tasks(self._driver().ranges(start, end), self._options, self._sizes)
-        marks = [Range(LOADING + topic, 0, 0, 1) for topic in sorted(loading_of(end))]
+        marks = _marks(start, end, self._options)
         return [*tasks, RangesPartition(marks)] if marks else tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""
-        if partition.value[0].topic.startswith(LOADING):
+        if is_pseudo(partition.value[0].topic):
             return iter([_marked(partition.value)])
         return _read(self._options.connection, partition.value, self._decoding)
 
     def stop(self) -> None:
         """Leave the broker. Warn of a query of Spark 4.1 that a limit has ended before the newest commit."""
         if self._commits is not None:
-            if self._ends_without_start == 1 and self._commits.newest(self._end or {}) != self._end:
-                log.warning(ONE_BATCH, self._options.connection.prefix)
-            self._commits.close()
-            self._commits = None
+            commits, self._commits = self._commits, None
+            try:
+                if self._ends_without_start == 1 and commits.newest(self._end or {}) != self._end:
+                    log.warning(ONE_BATCH, self._options.connection.prefix)
+            finally:
+                commits.close()
 
     def _driver(self) -> Commits:
         if self._commits is None:

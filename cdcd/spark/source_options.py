@@ -16,7 +16,7 @@ from cdcd.spark.positions import EARLIEST, POSITION_OPTIONS, Position, position_
 from cdcd.spark.table_options import TABLE_OPTIONS, TableOptions, table_options, wrong_values
 
 LIMITS = ("maxRows", "maxCommits", "maxBytes")
-_OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, *LIMITS, "readers", "loading")
+_OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, *LIMITS, "readers", "loading", "ids")
 _OF_A_CATALOG = "provider"
 """A property that Spark passes as an option for CREATE TABLE ... USING."""
 
@@ -36,6 +36,7 @@ class SourceOptions:
     max_bytes: int | None
     readers: int
     loading: bool = False
+    ids: bool = False
     ending: Position | None = None
     tables: TableOptions | None = None
 
@@ -79,6 +80,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         max_bytes=_limit(given, "maxbytes"),
         readers=int(given.get("readers", "2")),
         loading=given.get("loading", "").lower() == "true",
+        ids=given.get("ids", "").lower() == "true",
         ending=position_of(given, "ending"),
         tables=table_options(given),
     )
@@ -93,8 +95,9 @@ def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
         value = given.get(name.lower(), "1")
         if not value.isdecimal() or int(value) < 1:
             yield f"option {name} has to be a whole number from 1"
-    if given.get("loading", "true").lower() not in ("true", "false"):
-        yield "option loading has to be true or false"
+    for name in ("loading", "ids"):
+        if given.get(name, "true").lower() not in ("true", "false"):
+            yield f"option {name} has to be true or false"
     for side in ("starting", "ending"):
         try:
             position_of(given, side)

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from cdcd.errors import CdcdError, SparkReadError
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.connection import Connection
+from cdcd.spark.cuts import ids_of, with_ids
 from cdcd.spark.decoding import decode, spark_type
 from cdcd.spark.frame import column_name
 from cdcd.spark.kafka import Cluster
@@ -126,6 +127,7 @@ class _Table:
         self._spark, self._connection, self._cluster = spark, connection, cluster
         self._opened, self._topic = opened, topic
         self._entry = opened.manifest.tables.get(topic, TableEntry(topic))
+        self._ids = ids_of(opened.manifest.offsets)
         self._ends = {
             partition: end for partition, end in opened.manifest.offsets.get(topic, {}).items() if end > 0
         }
@@ -186,7 +188,7 @@ class _Table:
     def _changes(self) -> DataFrame:
         options = self._connection.options() | {
             "topics": self._topic,
-            "endingOffsets": json.dumps({self._topic: self._ends}),
+            "endingOffsets": json.dumps(with_ids({self._topic: self._ends}, self._ids)),
             "readers": READERS,
         }
         raw = self._spark.read.format("cdcd").options(**options).load()

@@ -25,6 +25,7 @@ from cdcd.frame_layout import (
     FRAME_BYTES,
 )
 from cdcd.frame_layout import HEADER as FRAME_HEADER
+from cdcd.lsn import Lsn
 from cdcd.model import Control, Item, Keepalive, PlainItem, RowBatch, TransactionBatch
 
 _BEGIN, _COMMIT = b"B", b"C"
@@ -63,7 +64,26 @@ def xids_of(transactions: TransactionBatch) -> Iterator[int]:
     data = transactions.frames
     for kind, _, at, _ in _frames(data):
         if kind == _BEGIN[0]:
-            yield int.from_bytes(data[at + BEGIN_XID_AT : at + BEGIN_BYTES], "big")
+            yield _xid_at(data, at)
+
+
+def transactions_of(transactions: TransactionBatch) -> Iterator[tuple[int, Lsn, RowBatch | None]]:
+    """Yield the id, the commit LSN and the rows of each transaction, None without rows. Raises MessageTruncated."""
+    data, xid, commit_lsn, begun, rows = transactions.frames, 0, 0, 0, 0
+    for kind, _, at, end in _frames(data):
+        if kind == _BEGIN[0]:
+            commit_lsn = int.from_bytes(data[at + BEGIN_COMMIT_LSN_AT : at + BEGIN_TIME_AT], "big")
+            xid = _xid_at(data, at)
+            begun, rows = end, 0
+        elif kind == _COMMIT[0]:
+            yield xid, commit_lsn, RowBatch(data[begun : at - FRAME_BYTES], rows) if rows else None
+        else:
+            rows += 1
+
+
+def _xid_at(data: bytes, at: int) -> int:
+    """Return the transaction id of a Begin at this offset."""
+    return int.from_bytes(data[at + BEGIN_XID_AT : at + BEGIN_BYTES], "big")
 
 
 def _is_needless(items: Sequence[Item], at: int) -> bool:

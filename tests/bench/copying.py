@@ -14,13 +14,14 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import StackError
-from tests.bench.backlog import Backlog, table_name
+from tests.bench.backlog import PUBLICATION, Backlog, table_name
 from tests.bench.cases import TEN, Case
 from tests.bench.kafka import Watermarks, count_committed
 from tests.bench.measure import LOOK_S, Meter, Sample, others_share
@@ -34,6 +35,8 @@ ROWS = 2_000_000
 WARM_SHARE = 0.2
 STANDSTILL_S = 300.0
 COPY, STREAM, PEER = "COPY", "stream", "debezium"
+RECEIVER = "receiver"
+"""The name by which a meter knows the daemon; those of further daemons begin with it."""
 WORKERS = (1, 2, 4)
 
 _numbers = itertools.count(1)
@@ -48,10 +51,12 @@ class CopyCase:
     rows: int
     tables: int = 1
     is_long: bool = False
+    is_of_processes: bool = False
+    """Whether one process that copies all tables is compared with one for each table."""
 
     def scaled(self, share: float) -> CopyCase:
         """Return the case with a share of the rows."""
-        if self.tables > 1:
+        if self.tables > 1 and not self.is_of_processes:
             tables = max(round(self.tables * share), 2)
             return replace(self, tables=tables, rows=tables * self.rows // self.tables)
         return replace(self, rows=max(round(self.rows * share), 1_000))
@@ -61,6 +66,14 @@ COPIES = {
     case.name: case
     for case in (
         CopyCase("snapshot", "a snapshot of one table of 10 columns, 4 partitions", ROWS),
+        CopyCase(
+            "snapshot-processes",
+            "a snapshot of two such tables by one process, and by two, each with a slot of its own",
+            ROWS,
+            tables=2,
+            is_long=True,
+            is_of_processes=True,
+        ),
         CopyCase("snapshot-2000", "the first start with 2,000 tables of 10 rows, 1 partition", 20_000, 2_000),
     )
 }
@@ -89,7 +102,8 @@ def measure_copies(
 ) -> Iterator[Copied]:
     """Let each way have its turn, `rounds` times. Raises StackError when a run fails."""
     if case.tables > 1:
-        yield from _measured_whole(servers, case, rounds, say)
+        measured = _measured_processes if case.is_of_processes else _measured_whole
+        yield from measured(servers, case, rounds, say)
         return
     table = Case(case.name, case.about, TEN, case.rows, 1_000)
     ways = [COPY, *(f"workers={count}" for count in WORKERS), STREAM, *([PEER] if with_peer else [])]
@@ -137,12 +151,43 @@ def _measured_whole(
             yield one
 
 
+def _measured_processes(
+    servers: Servers, case: CopyCase, rounds: int, say: Callable[[str], None]
+) -> Iterator[Copied]:
+    """Measure one process that copies all tables, and one for each table, in turn."""
+    table = Case(case.name, case.about, TEN, case.rows, 1_000, tables=case.tables, of_one_table=False)
+    suffixes = [f"public.{table_name(number)}" for number in range(case.tables)]
+    with Backlog(servers.postgres, table) as backlog:
+        for number in range(case.tables):
+            backlog.execute(f"CREATE PUBLICATION {PUBLICATION}_{number} FOR TABLE {table_name(number)}")
+            backlog.execute(f"VACUUM ANALYZE {table_name(number)}")
+        for number, count in itertools.product(range(rounds), (1, case.tables)):
+            say(f"{case.name} processes={count} ...")
+            way = f"workers={case.tables // count}"
+            names = [PUBLICATION] if count == 1 else [f"{PUBLICATION}_{one}" for one in range(count)]
+            with contextlib.ExitStack() as stack:
+                daemons = [stack.enter_context(_copying(servers, backlog, way, name)) for name in names]
+                owner = daemons * case.tables if count == 1 else daemons
+                topics = [f"{one.name}.{suffix}" for one, suffix in zip(owner, suffixes, strict=True)]
+                started = [one.process.pid for one in daemons if one.process is not None]
+                check = partial(_assert_all_alive, daemons)
+                yield _watched(servers, case, f"processes={count}", number, (started, topics, check))
+
+
+def _assert_all_alive(daemons: Sequence[Daemon]) -> None:
+    for daemon in daemons:
+        daemon.assert_alive()
+
+
 @contextlib.contextmanager
-def _copying(servers: Servers, backlog: Backlog, way: str) -> Iterator[Daemon]:
-    """Yield a started daemon that copies the tables first."""
+def _copying(
+    servers: Servers, backlog: Backlog, way: str, publication: str = PUBLICATION
+) -> Iterator[Daemon]:
+    """Yield a started daemon that copies the tables of a publication first."""
     slot = f"bench_copy_{next(_numbers)}"
     snapshot = {"mode": "initial", "workers": int(way.partition("=")[2])}
-    over = {"snapshot": snapshot, "source": {"slot": {"create": True}}}
+    source = {"slot": {"create": True}, "publication": {"names": [publication]}}
+    over = {"snapshot": snapshot, "source": source}
     with backlog.dropped_afterwards(slot), Cdcd(way, way, over).daemon(servers, backlog, slot) as daemon:
         yield daemon.start()
 
@@ -153,22 +198,23 @@ def _measured(servers: Servers, backlog: Backlog, case: CopyCase, way: str, numb
         begin = meter.sample()
         backlog.execute(f"COPY {table_name(0)} TO '/dev/null'")
         return _result(case, way, number, case.rows, begin, meter.sample(), 0)
-    with _started(servers, backlog, way) as (pid, topic, check):
-        return _watched(servers, case, way, number, pid, topic, check)
+    with _started(servers, backlog, way) as started:
+        return _watched(servers, case, way, number, started)
 
 
-Started = tuple[int, str, Callable[[], object]]
+Started = tuple[Sequence[int], Sequence[str], Callable[[], object]]
+"""The processes, their topics, and a function that raises an error if one has ended."""
 
 
 @contextlib.contextmanager
 def _started(servers: Servers, backlog: Backlog, way: str) -> Iterator[Started]:
-    """Start a way; yield its process, its topic, and a function that raises an error if it has ended."""
+    """Start a way."""
     suffix = backlog.topic_suffixes()[0]
     if way == STREAM:
         with backlog.new_slot() as slot, Cdcd(way, way).daemon(servers, backlog, slot) as daemon:
             daemon.start()
             assert daemon.process is not None
-            yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
+            yield [daemon.process.pid], [f"{daemon.name}.{suffix}"], daemon.assert_alive
         return
     if way == PEER:
         slot = f"bench_copy_{next(_numbers)}"
@@ -176,11 +222,11 @@ def _started(servers: Servers, backlog: Backlog, way: str) -> Iterator[Started]:
             backlog.dropped_afterwards(slot),
             Debezium(way, way, {"snapshot.mode": "initial_only"}).run(servers, backlog, slot) as running,
         ):
-            yield running.pid, running.topics[0], lambda: running.look(0)
+            yield [running.pid], running.topics[:1], lambda: running.look(0)
         return
     with _copying(servers, backlog, way) as daemon:
         assert daemon.process is not None
-        yield daemon.process.pid, f"{daemon.name}.{suffix}", daemon.assert_alive
+        yield [daemon.process.pid], [f"{daemon.name}.{suffix}"], daemon.assert_alive
 
 
 def _watched(
@@ -188,17 +234,18 @@ def _watched(
     case: CopyCase,
     way: str,
     number: int,
-    pid: int,
-    topic: str,
-    check: Callable[[], object],
+    started: Started,
 ) -> Copied:
-    meter = Meter(servers, pid)
-    with contextlib.closing(Watermarks(servers.kafka.bootstrap, (topic,))) as watermarks:
+    (first, *others), topics, check = started
+    meter = Meter(servers, first)
+    for other in others:
+        meter.watch(f"{RECEIVER} {other}", other)
+    with contextlib.closing(Watermarks(servers.kafka.bootstrap, topics)) as watermarks:
         before = _await(watermarks, round(case.rows * WARM_SHARE), meter, check)
         begin = meter.sample()
         _await(watermarks, case.rows, meter, check)
         end = meter.sample()
-    found = count_committed(servers.kafka.bootstrap, (topic,), case.rows)
+    found = count_committed(servers.kafka.bootstrap, topics, case.rows)
     if found != case.rows:
         raise StackError(f"{way} wrote {found} records for {case.rows} rows", case=case.name)
     return _result(case, way, number, case.rows - before, begin, end, meter.peak_memory_bytes)
@@ -221,19 +268,17 @@ def _await(watermarks: Watermarks, wanted: int, meter: Meter, check: Callable[[]
 def _result(
     case: CopyCase, way: str, number: int, rows: int, begin: Sample, end: Sample, peak_memory_bytes: int
 ) -> Copied:
-    spent = {
-        name: (end.cpu[name] - begin.cpu.get(name, Cpu())).total_s
-        for name in ("postgres", "receiver", "broker")
-    }
-    if way == COPY:
-        del spent["receiver"]
+    spent = {name: (end.cpu[name] - begin.cpu.get(name, Cpu())).total_s for name in end.cpu}
+    cpu = {name: spent[name] for name in ("postgres", "broker")}
+    if way != COPY:
+        cpu[RECEIVER] = sum(seconds for name, seconds in spent.items() if name.startswith(RECEIVER))
     return Copied(
         case=case.name,
         way=way,
         round=number,
         rows=rows,
         seconds=end.at_s - begin.at_s,
-        cpu=spent,
+        cpu=cpu,
         peak_memory_bytes=peak_memory_bytes,
         others_share=round(others_share(begin, end, os.cpu_count() or 1), 3),
     )

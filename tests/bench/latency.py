@@ -23,6 +23,7 @@ from typing import Any
 from cdcd.errors import StackError
 from tests.bench.backlog import Backlog, table_name
 from tests.bench.cases import TEN, Case
+from tests.bench.copied_table import changing, make_table
 from tests.bench.measure import Meter, Sample, asking, await_stream, others_share
 from tests.bench.runners import Runner
 from tests.bench.servers import Servers
@@ -48,12 +49,21 @@ class Rate:
     is_of_settings: bool = False
     """Whether cdcd's settings are varied instead of the runners."""
     is_long: bool = False
+    changed_rows: int = 0
+    """The rows of the large table of which each transaction also changes one; 0: without this table."""
 
 
 RATES = {
     rate.name: rate
     for rate in (
         *(Rate(f"latency-{n}", f"latency at {n:,} transactions/s", n) for n in (100, 1_000, 5_000)),
+        Rate(
+            "latency-copied",
+            "latency at 1,000 transactions/s that change a table of 5 M rows; the runner `copying` copies it",
+            1_000,
+            is_long=True,
+            changed_rows=5_000_000,
+        ),
         Rate("latency-settings", "latency at 1,000 transactions/s, by setting", 1_000, is_of_settings=True),
     )
 }
@@ -93,11 +103,13 @@ def measure_latency(
     servers: Servers, backlog: Backlog, rate: Rate, runner: Runner, seconds: int, warm_up_s: int = WARM_UP_S
 ) -> Latency:
     """Write at the rate and read for `seconds`, after `warm_up_s` without measurement."""
+    if rate.changed_rows:
+        make_table(backlog, rate.changed_rows)
     with backlog.emptied() as slot, runner.run(servers, backlog, slot) as running:
         meter = Meter(servers, running.pid)
         with asking(backlog) as connection:
             meter.watch("walsender", await_stream(connection, slot, running.look, runner.name))
-        writer = _Writer(servers, backlog, servers.folder / f"latency-{slot}")
+        writer = Writer(servers, backlog, servers.folder / f"latency-{slot}", rate.changed_rows)
         with writer.writing(rate.per_second, warm_up_s, is_warm_up=True):
             pass
         (topic,) = running.topics
@@ -196,12 +208,14 @@ def id_of_key(key: bytes) -> int:
 # --- the writer ----------------------------------------------------------------------------------------------
 
 
-class _Writer:
+class Writer:
     """Runs pgbench in a folder of its own."""
 
-    def __init__(self, servers: Servers, backlog: Backlog, folder: Path) -> None:
+    def __init__(self, servers: Servers, backlog: Backlog, folder: Path, changed_rows: int = 0) -> None:
+        """`changed_rows`: of how many rows of the large table each transaction changes one."""
         folder.mkdir()
         self.folder = folder
+        self._changed_rows = changed_rows
         postgres = servers.postgres
         self._command = [
             str(servers.program("pgbench")), "--no-vacuum", "--define", "n=0", "--protocol", "prepared",
@@ -210,11 +224,13 @@ class _Writer:
         ]  # fmt: skip
 
     @contextlib.contextmanager
-    def writing(self, per_second: int, seconds: int, *, is_warm_up: bool = False) -> Iterator[None]:
-        """Write at this rate until the end of the block or of the time. Raises StackError."""
+    def writing(
+        self, per_second: int, seconds: int, *, is_warm_up: bool = False, ends_with_block: bool = False
+    ) -> Iterator[None]:
+        """Write at this rate for a time, or until the end of the block. Raises StackError."""
         name = WARM_UP if is_warm_up else COUNTED
         script = self.folder / f"{name}.sql"
-        script.write_text(insert_script(is_warm_up=is_warm_up))
+        script.write_text(insert_script(is_warm_up=is_warm_up, changed_rows=self._changed_rows))
         options = ["--rate", str(per_second), "--time", str(seconds), "--file", str(script)]
         options += ["--log", "--log-prefix", str(self.folder / name)]
         with (self.folder / "pgbench.out").open("w+") as output:
@@ -223,6 +239,8 @@ class _Writer:
             )
             try:
                 yield
+                if ends_with_block and process.poll() is None:
+                    return
                 if status := process.wait(seconds + READ_WITHIN_S):
                     output.seek(0)
                     raise StackError(f"pgbench ended with {status}:\n{output.read()[-2000:]}")
@@ -234,21 +252,25 @@ class _Writer:
         return [line for path in self.folder.glob(f"{name}.[0-9]*") for line in path.read_text().splitlines()]
 
 
-def insert_script(*, is_warm_up: bool) -> str:
-    """Return pgbench's script for each transaction; ids of the warm-up are negative. Pure."""
+def insert_script(*, is_warm_up: bool, changed_rows: int = 0) -> str:
+    """Return pgbench's script for each transaction; ids of the warm-up are negative. Pure.
+
+    `changed_rows`: see `Rate`.
+    """
     first = (
         f"-{CLIENT_ROWS}::bigint * (:client_id + 1)" if is_warm_up else f"{CLIENT_ROWS}::bigint * :client_id"
     )
     values = ", ".join(expression for _, _, expression in TEN)
     row = f"SELECT {first} + :n AS g"
-    return f"\\set n :n + 1\nINSERT INTO {table_name(0)} SELECT {values} FROM ({row}) AS row;\n"
+    insert = f"INSERT INTO {table_name(0)} SELECT {values} FROM ({row}) AS row"
+    return "\\set n :n + 1\n" + (changing(changed_rows, insert) if changed_rows else f"{insert};\n")
 
 
 # --- the reader ----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _reading(servers: Servers, topic: str, writer: _Writer) -> Iterator[_Reader]:
+def _reading(servers: Servers, topic: str, writer: Writer) -> Iterator[_Reader]:
     """Start a reader and wait until it has all rows of the warm-up, so that the daemon has no backlog."""
     output = writer.folder / "seen"
     before = str(len(writer.log(WARM_UP)))

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdcd.errors import StackError
-from tests.bench.backlog import PUBLICATION, Backlog
-from tests.bench.cases import TEN
+from tests.bench.backlog import Backlog
+from tests.bench.copied_table import TABLE, make_table
 from tests.bench.runners import Cdcd, Running
 from tests.bench.servers import Servers
 from tests.support.daemon import Daemon
-from tests.support.snapshot_commands import command, reports
+from tests.support.snapshot_commands import command, copied_rows, reports
 
-TABLE = "copied"
 ROWS = 2_000_000
+"""Where the case has no such table."""
 _LOOK_S = 0.2
 
 
@@ -34,24 +34,13 @@ class Copying(Cdcd):
     @contextlib.contextmanager
     def run(self, servers: Servers, backlog: Backlog, slot: str) -> Iterator[Running]:
         """Start the daemon, and a copy when it streams."""
-        _make_table(backlog)
+        make_table(backlog, ROWS)
         with Cdcd.run(self, servers, backlog, slot) as running:
             copy = _Copy(running.daemon)  # type: ignore[attr-defined]
             try:
                 yield running
             finally:
                 copy.end()
-
-
-def _make_table(backlog: Backlog) -> None:
-    if backlog.execute("SELECT to_regclass(%s)", f"public.{TABLE}") != [(None,)]:
-        return
-    columns = ", ".join(f"{name} {kind}" for name, kind, _ in TEN)
-    values = ", ".join(expression for _, _, expression in TEN)
-    backlog.execute(f"CREATE TABLE {TABLE} ({columns}, PRIMARY KEY ({TEN[0][0]}))")
-    backlog.execute(f"INSERT INTO {TABLE} SELECT {values} FROM generate_series(1::bigint, {ROWS}) g")
-    backlog.execute(f"VACUUM ANALYZE {TABLE}")
-    backlog.execute(f"ALTER PUBLICATION {PUBLICATION} ADD TABLE {TABLE}")
 
 
 class _Copy:
@@ -84,11 +73,7 @@ class _Copy:
         self._is_over.set()
         self._thread.join()
         seconds = time.monotonic() - (self._began_s or time.monotonic())
-        rows = sum(
-            float(line.rpartition(" ")[2])
-            for line in self._daemon.get("/metrics")[1].splitlines()
-            if line.startswith("cdcd_snapshot_rows_total{")
-        )
+        rows = copied_rows(self._daemon)
         if seconds:
             print(f"copied beside the stream: {rows / seconds:,.0f} rows/s", file=sys.stderr)
         if self._error is not None:

@@ -100,6 +100,7 @@ class Progress:
     `commit_s`: all transactions committed before this time are durable, by the record; None if the record lacks it.
     `floors`: by relid, the point of a later snapshot in which a table was copied. `pending`: the relids of the tables
     that an incomplete snapshot has left, None if it has not planned any; `copy_lsn`: the point of its latest attempt.
+    `in_chunks`: the relids of the tables that incremental snapshots have left.
     """
 
     offset: int
@@ -112,14 +113,19 @@ class Progress:
     floors: Mapping[int, int] = field(default_factory=dict)
     pending: frozenset[int] | None = None
     copy_lsn: int = 0
+    in_chunks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where the stream begins, and for tables that were copied later the point of their snapshot."""
+    """Where the stream begins, and for tables that were copied later the point of their snapshot.
+
+    `unfinished`: the tables whose remaining rows are copied in chunks while the stream runs.
+    """
 
     lsn: int
     floors: Mapping[str, int] = field(default_factory=dict)
+    unfinished: frozenset[str] = frozenset()
 
     @property
     def last_lsn(self) -> int:

@@ -20,7 +20,7 @@ from tests.faults.assertions.folds import Fold, fold_changes, fold_events, folde
 from tests.faults.assertions.lags import truthful
 from tests.faults.assertions.partitions import in_order, one_partition_per_key, readable, tombstones
 from tests.faults.assertions.repeats import covered, first_ones, replayed
-from tests.faults.assertions.snapshots import copied_once, joined, snapshot_point
+from tests.faults.assertions.snapshots import as_of_its_position, copied_once, joined, snapshot_point
 from tests.faults.assertions.transactions import as_committed
 from tests.faults.facts import Block, Finding, Key, Order, Place, Point, Progress, Table
 
@@ -75,6 +75,7 @@ class Oracle:
             *tombstones(block.events, tables),
             *joined(block, tables, memory.truth, point, memory.point),
             *copied_once(block),
+            *as_of_its_position(block, tables, memory.truth),
             *self._visible(block),
             *safe(block.samples, block.progress, memory.committed),
             *stable(block, memory.seen_live),

@@ -152,6 +152,23 @@ def snapshot_row_lost(block: Block) -> Block:
     return _with(block, (one for one in block.events if one is not lost))
 
 
+def copied_row_outdated(block: Block) -> Block:
+    """A chunk's row comes after a newer change of its key."""
+    newest = {event.key: event for event in _streamed(block, "c", "u") if event.table == "plain"}
+    deleted = {event.key for event in _streamed(block, "d") if event.table == "plain"}
+    event = next(one for key, one in newest.items() if key not in deleted and one.after and one.after["n"])
+    last = max((one for one in block.events if one.place == event.place), key=lambda one: one.offset)
+    row = replace(
+        event,
+        op="r",
+        after={**(event.after or {}), "n": None},
+        offset=last.offset + 1,
+        commit_lsn=max(one.commit_lsn for one in block.events) + 1,
+        is_snapshot=True,
+    )
+    return _with(block, [*block.events, row])
+
+
 def tombstone_lost(block: Block) -> Block:
     lost = next(one for one in block.events if one.op == "x")
     return _with(block, (one for one in block.events if one is not lost))
@@ -250,6 +267,7 @@ PLANTS: dict[Callable[[Block], Block], str] = {
     truncate_lost: "a",
     truncate_in_one_partition: "a",
     snapshot_row_lost: "j",
+    copied_row_outdated: "j",
     tombstone_lost: "f",
     tombstone_of_a_moved_row_lost: "f",
     key_in_other_bytes: "f",

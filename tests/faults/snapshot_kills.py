@@ -20,6 +20,7 @@ from tests.faults.facts import Block
 from tests.faults.world import World
 from tests.support.daemon import Daemon
 from tests.support.proxy import Proxy
+from tests.support.snapshot_commands import copied_rows, reports
 from tests.support.stack import run_script
 from tests.support.waiting import eventually
 
@@ -36,6 +37,16 @@ CONFIGURATION: dict[str, Any] = {
     "snapshot": {"workers": 2, "overrides": [{"table": "public.whole", "priority": -1}]},
     "sink": {"commit": {"max_rows": 100}, "topics": {"partitions": 2}},
 }
+
+OF_RANGES: dict[str, Any] = {
+    **CONFIGURATION,
+    "snapshot": {"workers": 2, "overrides": [{"table": "public.whole", "priority": 1}]},
+    "sink": {**CONFIGURATION["sink"], "commit": {"max_rows": 1000}},
+}
+"""The largest table is unfinished at an early interruption."""
+LOAD_OF_RANGES = {**LOAD, "altered": 1}
+"""A chunk waits until the stream has caught up. Each ALTER costs two requests to the registry, which takes longer the
+more versions a subject has: with many of them the stream does not catch up on a busy machine."""
 
 Moment = Callable[["Kills"], None]
 
@@ -117,6 +128,19 @@ class Kills:
         eventually(
             lambda: self._page("streaming").get("transactions_written", 0) >= wanted, "the stream writes"
         )
+        self.world.daemon.kill()
+
+    def kill_in_chunks(self) -> None:
+        """SIGKILL when chunks of unfinished tables are durable, while the stream runs."""
+        self.world.daemon.start()
+        self.link.slow(bytes_per_s=SLOW_BYTES_PER_S)
+        wanted = self._dice.randrange(100, ROWS // 2)
+        eventually(
+            lambda: self._page("streaming") and copied_rows(self.world.daemon) >= wanted,
+            f"{wanted} rows are copied in chunks",
+            pause_s=0.005,
+        )
+        assert reports(self.world.daemon), "the copy ended before the moment"
         self.world.daemon.kill()
 
     def crash_server(self) -> None:
@@ -210,12 +234,15 @@ MOMENTS: dict[str, Moment] = {
     "all connections cut": lambda kills: kills.cut("true"),
     "the slot's connection cut": lambda kills: kills.cut("backend_type = 'walsender'"),
     "killed in the stream": Kills.kill_in_stream,
+    "killed in the chunks": Kills.kill_in_chunks,
     "server crashed": Kills.crash_server,
     "altered in the copy": Kills.alter_in_copy,
     "altered": Kills.alter,
     "two daemons": Kills.two_daemons,
 }
 
+RANGES = "ranges"
+"""The chain in which tables are divided, so that their copy continues in chunks."""
 CHAINS: dict[str, tuple[str, ...]] = {
     "hand-over": (
         "snapshot_begun", "slot_made", "committed:9", "produced:7", "snapshot_copied", "in_transaction:1",
@@ -230,6 +257,7 @@ CHAINS: dict[str, tuple[str, ...]] = {
     "two": ("committed:5", "two daemons", "two daemons", "snapshot_copied", "killed in the stream"),
     "server": ("server crashed", "killed in the copy", "server crashed", "killed in the stream"),
     "after": ("in_snapshot:14", "snapshot_copied", "committed:1", "confirmed:1"),
+    RANGES: ("committed:4", "chunk_emitted:2", "killed in the chunks", "committed:6", "killed in the chunks"),
 }  # fmt: skip
 """Most interruptions are kills: of the copy, of the hand-over to the stream, and after it."""
 

@@ -14,11 +14,22 @@ import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
-from tests.faults.snapshot_kills import CHAINS, CONFIGURATION, LOAD, ROWS, Kills, account
+from tests.faults.snapshot_kills import (
+    CHAINS,
+    CONFIGURATION,
+    LOAD,
+    LOAD_OF_RANGES,
+    OF_RANGES,
+    RANGES,
+    ROWS,
+    Kills,
+    account,
+)
 from tests.faults.world import World
 from tests.support.doors import through
 from tests.support.forked import Forks
 from tests.support.proxy import Proxy
+from tests.support.snapshot_commands import await_copied
 from tests.support.stack import PostgresServers, drop_database, new_database_name
 
 MAJORS = (14, 16, 18)
@@ -45,7 +56,8 @@ CASES = [
 
 def _configuration(chain: str, major: int) -> dict[str, Any]:
     delivery = "at_least_once" if (chain, major) in AT_LEAST_ONCE else "exactly_once"
-    return {**CONFIGURATION, "sink": {**CONFIGURATION["sink"], "delivery": delivery}}
+    configuration = OF_RANGES if chain == RANGES else CONFIGURATION
+    return {**configuration, "sink": {**configuration["sink"], "delivery": delivery}}
 
 
 @pytest.mark.nightly
@@ -82,13 +94,18 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
             ) as world,
         ):
             world.daemon.spawn = forks.spawn
-            kills = Kills(world, link, f"{chain} {major}", LOAD | {"prepared": 60} if is_streamed else LOAD)
+            if chain == RANGES:
+                world.daemon.entry = ("-m", "tests.support.small_units")
+            load = LOAD_OF_RANGES if chain == RANGES else LOAD
+            kills = Kills(world, link, f"{chain} {major}", load | {"prepared": 60} if is_streamed else load)
             kills.begin(rows)
             for moment in CHAINS[chain]:
                 kills.strike(moment)
             link.heal()
             if world.daemon.process is None or world.daemon.process.poll() is not None:
                 world.daemon.start()
+            await_copied(world.daemon)
+            assert bool(world.daemon.events("snapshot_continues_while_streaming")) == (chain == RANGES)
             findings = world.judge()
             assert [str(one) for one in findings] == []
             assert world.daemon.stop() == 0
@@ -98,6 +115,6 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
         drop_database(server, database)
     print(
         f"\n{chain} on {major}: {len(kills.done)} interruptions, {world.transactions} transactions,"
-        f" {copied} rows copied, {abandoned} of them in abandoned attempts, {kept} tables complete before,"
+        f" {copied} rows copied, {abandoned} of them at earlier points, {kept} tables complete before,"
         f" {time.monotonic() - begun_s:.0f} s"
     )

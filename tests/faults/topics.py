@@ -154,6 +154,7 @@ def progress_of(message: Message) -> Progress:
         floors={int(relid): lsn_of(lsn) for relid, lsn in copy.get("floors", {}).items()},
         pending=frozenset(copy["pending"]) if "pending" in copy else None,
         copy_lsn=lsn_of(copy.get("point_lsn", "0/0")),
+        in_chunks=frozenset(map(int, copy.get("tables", {}))),
     )
 
 

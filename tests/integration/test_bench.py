@@ -10,6 +10,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.bench import killed_copy
 from tests.bench.__main__ import main
 from tests.bench.report import document
 from tests.bench.servers import Servers
@@ -89,3 +90,9 @@ def test_an_unknown_name_is_refused_before_a_server_starts(capsys: pytest.Captur
 def test_another_checkout_has_its_extensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--runners", "before", "--before", str(tmp_path)]) == 1
     assert f"{tmp_path} holds no checkout of cdcd with its C extensions" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_a_table_that_is_copied_under_kills_is_judged(servers: Servers) -> None:
+    """What the judgement finds is in tests/unit/bench/test_folded_topic.py."""
+    assert killed_copy.run(servers, rows=40_000, per_second=200, kills=2) == []

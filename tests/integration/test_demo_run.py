@@ -20,7 +20,8 @@ from tests.support.waiting import eventually
 
 DEMO = [sys.executable, "-m", "cdcd", "demo"]
 SMALL = [sys.executable, "-m", "tests.support.small_demo"]
-DEADLINE_S = 240
+DEADLINE_S = 480
+"""Longer than the demo waits without progress in one phase: it then fails by itself, and says where."""
 
 
 def processes_in(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.random_changes import RandomChanges
 from tests.support.reader import Event, Reader, assert_each_once
-from tests.support.snapshot_commands import await_copied, command, reports, start
+from tests.support.snapshot_commands import await_copied, command, ensure_started, reports, start
 from tests.support.stack import PostgresServers, filled_database, run_script
 from tests.support.waiting import eventually
 
@@ -120,12 +120,10 @@ def test_a_copy_continues_after_a_crash(
         assert daemon.stop() == 0
         load = RandomChanges(server, database, 2, change)
         try:
-            for number, failpoint in enumerate(crashes):
+            for failpoint in crashes:
                 daemon.environment[VARIABLE] = failpoint
                 daemon.start()
-                if number == 0:
-                    daemon.wait_state("streaming")
-                    assert command(daemon, "start", "public.orders")[0] in (0, 200)
+                ensure_started(daemon, "public.orders")
                 assert daemon.wait_exit() == EXIT_STATUS
             del daemon.environment[VARIABLE]
             daemon.start().wait_state("streaming")
@@ -161,12 +159,10 @@ def test_begin_and_end_of_a_copy_are_written_once_with_its_rows(
     daemon = new_daemon(server, database, format={"transactions": True})
     with streaming(daemon, options) as daemon:
         daemon.stop()
-        for number, failpoint in enumerate(crashes):
+        for failpoint in crashes:
             daemon.environment[VARIABLE] = failpoint
             daemon.start()
-            if number == 0:
-                daemon.wait_state("streaming")
-                assert command(daemon, "start", "public.orders")[0] in (0, 200)
+            ensure_started(daemon, "public.orders")
             assert daemon.wait_exit() == EXIT_STATUS
         del daemon.environment[VARIABLE]
         daemon.start().wait_state("streaming")

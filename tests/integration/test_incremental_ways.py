@@ -21,7 +21,7 @@ from tests.support.daemon import Daemon, await_confirmed
 from tests.support.folded import folded
 from tests.support.nightly import nightly_except
 from tests.support.reader import Reader, assert_each_once
-from tests.support.snapshot_commands import await_copied, command, reports, start
+from tests.support.snapshot_commands import await_copied, command, ensure_started, reports, start
 from tests.support.stack import run_script
 from tests.support.waiting import eventually
 
@@ -200,22 +200,6 @@ CRASHES = {
 }
 
 
-def ensure_started(daemon: Daemon, tables: tuple[str, ...]) -> None:
-    """Start the copies unless the daemon has them in its progress record, or has ended."""
-
-    def is_started() -> bool:
-        if daemon.process is None or daemon.process.poll() is not None:
-            return True
-        if daemon.status().get("state") != "streaming":
-            return False
-        if daemon.get("/snapshots") not in ((200, "[]"), (0, "")):
-            return True
-        # A session may end at any moment: some transactions are read again without streaming.
-        return command(daemon, "start", *(f"public.{table}" for table in tables))[0] in (0, 200)
-
-    eventually(is_started, "the copies are started")
-
-
 @pytest.mark.timeout(900)  # alone, the largest nightly case takes two minutes on 2 processors
 @pytest.mark.parametrize(
     ("way", "tables"),
@@ -256,11 +240,11 @@ def test_keys_of_each_type(
             for crash in CRASHES.get(way, ()):
                 daemon.environment[VARIABLE] = crash
                 daemon.start()
-                ensure_started(daemon, tables)
+                ensure_started(daemon, *(f"public.{table}" for table in tables))
                 assert daemon.wait_exit() == EXIT_STATUS
             daemon.environment.pop(VARIABLE, None)
             daemon.start().wait_state("streaming")
-            ensure_started(daemon, tables)
+            ensure_started(daemon, *(f"public.{table}" for table in tables))
             if way == "recopied":
                 server.restart()
                 eventually(lambda: command(daemon, "start", "public.texts", recopy=True)[0] == 200, "a start")

@@ -16,6 +16,7 @@ from cdcd.snapshot.changed_keys import ChangedKeys
 from cdcd.snapshot.running_xids import RUNNING, RunningTransactions
 from cdcd.snapshot.visibility import Snapshot, end_of_commits
 from cdcd.source.connection import connect_sql
+from tests.support.late_commits import END_WAITS, WAITING, let_commits_wait
 from tests.support.source import make_slot, settings_for, streaming, until
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -56,26 +57,6 @@ def streamed(connection: Any) -> list[tuple[int, int]]:
     return [(int.from_bytes(one[17:21], "big"), int.from_bytes(one[1:9], "big")) for one in begins]
 
 
-WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-END_WAITS = f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) w"
-"""Ends the wait, and not the commit."""
-
-
-def let_commits_wait(server: PostgresServer, asked: Any) -> None:
-    """Have each commit wait for a standby, and return when one has waited: the checkpointer applies the setting."""
-    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    server.execute("SELECT pg_reload_conf()")
-    probe = "SELECT pg_logical_emit_message(true, 'probe', '')"
-    has_waited = False
-    while not has_waited:
-        commit = threading.Thread(target=run_script, args=(server.dsn("postgres"), probe))
-        commit.start()
-        eventually(lambda: rows(asked, WAITING) or not commit.is_alive(), "a commit waits or ends")  # noqa: B023
-        has_waited = commit.is_alive()
-        rows(asked, END_WAITS)
-        commit.join()
-
-
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_streamed_transaction_may_be_invisible_and_above_xmax(
     pg_server: PostgresServers, major: int
@@ -85,13 +66,13 @@ def test_a_streamed_transaction_may_be_invisible_and_above_xmax(
         server_with_table(pg_server, major) as server,
         contextlib.closing(connect_sql(settings_for(server, "postgres"))) as asked,
     ):
-        let_commits_wait(server, asked)
+        let_commits_wait(server)
         make_slot(settings_for(server, "postgres"))
         commit = threading.Thread(
             target=run_script, args=(server.dsn("postgres"), "INSERT INTO public.t VALUES (1)")
         )
         commit.start()
-        eventually(lambda: rows(asked, WAITING), "the commit's wait for a standby")
+        eventually(lambda: server.execute(WAITING), "the commit's wait for a standby")
 
         ((low,),) = rows(asked, "SELECT pg_current_wal_insert_lsn()::text")
         running = RunningTransactions(rows(asked, RUNNING))
@@ -107,7 +88,7 @@ def test_a_streamed_transaction_may_be_invisible_and_above_xmax(
         changed = ChangedKeys(1000)
         changed.await_visible(running.xids)
         assert not changed.may_use(snapshot)
-        rows(asked, END_WAITS)
+        server.execute(END_WAITS)
         commit.join()
         later = snapshot_of(asked, major)
         assert rows(asked, "SELECT * FROM public.t") == [(1,)]

@@ -126,6 +126,7 @@ METRICS = {
     "cdcd_snapshot_tables": "- + + + + + - - - + + -",
     "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
     "cdcd_snapshot_rows_total": "- ? + + + + - - - + + -",
+    "cdcd_snapshot_rows_estimated": "- ? - - - - - - - - - -",
     "cdcd_snapshot_duration_seconds": "- - + + + + - - - + + -",
     "cdcd_snapshot_last_completed_timestamp_seconds": "- - + + + + - - - + + -",
     "cdcd_incremental_snapshot_tables": "- - 0 0 0 0 - 0 0 0 0 0",

@@ -24,7 +24,7 @@ def test_readers_have_each_row_and_never_an_older_one_after_a_newer_one(block: i
 
 def test_the_simulation_has_each_event_that_it_is_meant_to_test() -> None:
     counts = sum((Simulation(seed).run() for seed in range(300)), start=Simulation(0).counts)
-    wanted = {"crashes", "chunks", "dropped", "refused", "read again", "waits", "files", "slices"}
+    wanted = {"crashes", "chunks", "dropped", "refused", "read again", "waits", "files", "slices", "gone"}
     assert {name for name, count in counts.items() if count >= 5} == wanted
 
 

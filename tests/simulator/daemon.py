@@ -213,7 +213,7 @@ class Session:
                 is_unsafe = await self._fed(batches, background)
                 if is_stopped:
                     self._writer.drop_partial_tail()
-                    await background.or_failure(self._writer.flush())
+                    await background.or_failure(self._writer.drain())
             except CdcdError as error:
                 if self._random.random() < 0.5:
                     await self._closed()

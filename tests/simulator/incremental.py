@@ -57,6 +57,7 @@ class Profile:
     delay: float
     split: float
     activity: float
+    is_compared: bool
 
     @classmethod
     def drawn(cls, random: Random) -> Profile:
@@ -76,6 +77,7 @@ class Profile:
             delay=random.choice((0, 0.6, 0.95)),
             split=random.choice((0, 0.2, 0.8)),
             activity=random.choice((0.04, 0.3, 0.7, 1)),
+            is_compared=random.random() < 0.4,
         )
 
 
@@ -105,14 +107,16 @@ class Simulation:
         self.profile = replace(Profile.drawn(self.random), **self.odds)
         self.server = Server(self.random, toasted=self.profile.toasted, delay=self.profile.delay)
         self.events: list[Event] = []
-        self.reader = Reader(self.server.history)
+        self.reader = Reader(self.server.history, self.server)
         self.table = Table(self.server.first_rows)
         self.progress = self.begin_with_an_initial_copy() if self.profile.is_resumed else self.begin_late()
         self.counts: Counter[str] = Counter()
         self.start()
 
     def begin_late(self) -> Progress:
-        """Let the stream begin after some commits, which the reader never receives."""
+        """Let the stream begin after some commits, which the reader never receives; it may have earlier rows."""
+        if self.profile.is_compared:
+            self.reader.begin_with(self.server.rows)
         for _ in range(self.random.choice((0, 30))):
             self.server.step()
         commits = self.server.commits
@@ -152,7 +156,10 @@ class Simulation:
     def order_copy(self) -> None:
         """Order the copy, unless that is recorded already; a crash before the first progress record forgets it."""
         if self.copy is None and self.now.copy is None:
-            self.begin_copy(TableCopyState(is_by_blocks=self.profile.is_by_blocks))
+            compared_from = (0,) if self.reader.stale else None
+            self.begin_copy(
+                TableCopyState(is_by_blocks=self.profile.is_by_blocks, compared_from=compared_from)
+            )
 
     def begin_copy(self, state: TableCopyState) -> None:
         """Begin to track the table at the current position of the stream."""
@@ -257,7 +264,15 @@ class Simulation:
         candidates = self.candidates()
         copy.changed.await_visible(candidates)
         yield
-        while (chunk := copy.next_chunk()) is not None:
+        keys: list[int] | None = None
+        while (chunk := copy.next_chunk()) is not None or copy.state.compared_from is not None:
+            if chunk is None and keys is None:
+                keys = self.keys_of_the_topic()
+                yield
+                continue
+            if chunk is None and not keys:
+                copy.state = replace(copy.state, compared_from=None)
+                continue
             snapshot, rows, file = self.snapshot(), dict(self.server.rows), self.server.file
             if not copy.may_read(snapshot):
                 self.counts["waits"] += 1
@@ -271,12 +286,47 @@ class Simulation:
                 self.counts["files"] += 1
                 continue
             end_lsn = self.server.insert_lsn
+            if chunk is None:
+                assert keys is not None
+                yield
+                while not self.is_received_to_compare(end_lsn):
+                    yield
+                if self.compare(copy, snapshot, keys[:3], rows):
+                    keys = keys[3:]
+                continue
             found, after = self.chunk_rows(chunk, rows)
             yield
             while not self.is_received(end_lsn):
                 yield
             yield from self.emit_slices(copy, chunk, snapshot, found, after)
         self.finish(copy)
+
+    # --- rows that only the reader has ---
+
+    def keys_of_the_topic(self) -> list[int]:
+        """Return all keys that may be gone, and some others: nothing depends on how well they are chosen."""
+        others = [key for key in range(KEYS) if self.random.random() < 0.3]
+        return sorted({*self.reader.stale, *others})
+
+    def is_received_to_compare(self, end_lsn: int) -> bool:
+        """Return whether everything committed before the end of the rows' snapshot was received."""
+        return self.is_received(end_lsn)
+
+    def compare(self, copy: TableCopy, snapshot: Snapshot, keys: list[int], rows: dict[int, Row]) -> bool:
+        """Write the deletes of keys without rows; return False if they have to be looked up again."""
+        records = [Record("topic", 0, name(key), b"") for key in keys if key in rows]
+        found = copy.compare(snapshot, [name(key) for key in keys], records)
+        if found is None:
+            self.counts["compared again"] += 1
+            return False
+        self.counts["gone"] += len(found.gone)
+        commit_lsn, tx_seq = chunk_position(self.now.chunk, self.covered_lsn)
+        for key in found.gone:
+            tx_seq += 1
+            self.pending.append(Event(Change("x", int(key), 0), commit_lsn, tx_seq))
+        self.now = replace(self.now, chunk=ChunkPosition(commit_lsn, tx_seq))
+        self.write(found.rows, rows)
+        return True
 
     def emit_slices(
         self, copy: TableCopy, chunk: Chunk, snapshot: Snapshot, rows: dict[int, Row], after: KeyValues | None

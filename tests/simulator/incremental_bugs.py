@@ -329,6 +329,42 @@ class SlicesOfTheFirstState(Simulation):
         changed.found = None
 
 
+class _ForgetsToCompare(ChangedKeys):
+    def unchanged(self, snapshot: Snapshot, keys: Iterable[bytes]) -> list[bytes] | None:
+        return list(keys) if self.may_use(snapshot) else None
+
+
+class InsertedSinceTheSnapshot(Simulation):
+    """A key counts as gone although a transaction that the snapshot does not see has written it."""
+
+    odds: ClassVar[dict[str, float]] = {"is_compared": True, "is_resumed": False, "activity": 1, "delay": 0.6}
+
+    tracker = _ForgetsToCompare
+
+
+class ComparedAtOnce(Simulation):
+    """Keys are deleted before the stream has received what was committed before they were looked up."""
+
+    odds: ClassVar[dict[str, float]] = {
+        "is_compared": True,
+        "is_resumed": False,
+        "activity": 1,
+        "receive": 0.15,
+    }
+
+    def is_received_to_compare(self, end_lsn: int) -> bool:
+        return True
+
+
+class NotLookedUp(Simulation):
+    """Keys without a record since the copy began are deleted, and not looked up in the table."""
+
+    odds: ClassVar[dict[str, float]] = {"is_compared": True, "is_resumed": False, "activity": 1}
+
+    def compare(self, copy: TableCopy, snapshot: Snapshot, keys: list[int], rows: dict[int, Row]) -> bool:
+        return super().compare(copy, snapshot, keys, {})
+
+
 BUGS: dict[type[Simulation], str] = {
     bug: (bug.__doc__ or "").strip()
     for bug in (
@@ -337,5 +373,6 @@ BUGS: dict[type[Simulation], str] = {
         MovedRowsIncomplete, BlocksAsKeys, KeysNotRecorded, SequenceNotRecorded, TrackedFromTheFirstChunk,
         OnlyListedAreAwaited, SettledInsideTheirCommit, TrackedFromTheConfirmedPosition, RestOfAPartOnly,
         LimitIgnored, TooManyKeysAreForgotten, OldScanContinues, SlicesOfTheFirstState,
+        InsertedSinceTheSnapshot, ComparedAtOnce, NotLookedUp,
     )
 }  # fmt: skip

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.spark.cuts import (
+    NO_LIMITS,
     BatchLimits,
     Commit,
-    after_compaction,
+    Offsets,
     as_one,
     cut,
+    ids_of,
     loading_of,
     merge,
+    of_topics,
     parse_progress,
     seen,
     total,
+    with_ids,
     with_loading,
-    without_loading,
+    without,
 )
+from cdcd.spark.entry import Entry
+from cdcd.spark.slots import completed
 from tests.spark.events import progress_value
 
 COMMITS = [
@@ -47,6 +54,11 @@ def test_a_cut_is_made_of_whole_commits(start: dict, limits: dict[str, int], end
     assert cut(start, COMMITS, BatchLimits(**limits)) == end
 
 
+def cut_of(start: Offsets, records: list[Commit], limits: BatchLimits = NO_LIMITS) -> Offsets:
+    """Return the cut after progress records, of which some are parts."""
+    return cut(start, completed(records), limits)
+
+
 def part(commit_lsn: str, offsets: dict) -> Commit:
     return Commit(commit_lsn, offsets, is_part=True)
 
@@ -55,27 +67,28 @@ def part(commit_lsn: str, offsets: dict) -> Commit:
 def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
     """The offsets of the parts are added up, and the cut comes with the record that completes the transaction."""
     commits = [part("0/1", {"a": {"0": 5}}), part("0/1", {"a": {"1": 9}}), Commit("0/2", {"a": {"0": 6}})]
-    assert cut({}, commits[:1], BatchLimits(**limits)) == {}
-    assert cut({}, commits[:2], BatchLimits(**limits)) == {}
-    assert cut({}, commits, BatchLimits(**limits)) == {"a": {"0": 6, "1": 9}}
-    assert cut({}, [*COMMITS[:1], *commits[:2]], BatchLimits(**limits)) == {"a": {"0": 5}}
+    assert cut_of({}, commits[:1], BatchLimits(**limits)) == {}
+    assert cut_of({}, commits[:2], BatchLimits(**limits)) == {}
+    assert cut_of({}, commits, BatchLimits(**limits)) == {"a": {"0": 6, "1": 9}}
+    assert cut_of({}, [*COMMITS[:1], *commits[:2]], BatchLimits(**limits)) == {"a": {"0": 5}}
 
 
 @pytest.mark.parametrize(
     ("start", "left"),
     [
-        ({}, 5),
-        ({"a": {"0": 5}}, 5),
-        ({"a": {"0": 9}}, 5),
-        ({"a": {"0": 9, "1": 4}}, 4),
-        ({"a": {"0": 9, "1": 6}}, 4),
+        ({}, 4),
+        ({"a": {"0": 5}}, 4),
+        ({"a": {"0": 9}}, 4),
+        ({"a": {"0": 9, "1": 4}}, 3),
+        ({"a": {"0": 9, "1": 6}}, 3),
         ({"a": {"0": 9, "1": 6}, "b": {"0": 100}}, 2),
         ({"a": {"0": 9, "1": 7}, "b": {"0": 100}}, 1),
     ],
 )
 def test_the_commits_before_a_start_are_one(start: dict, left: int) -> None:
     """It has their offsets, which a compacted topic needs; a transaction written in part is not taken apart."""
-    commits = [*COMMITS[:2], part("0/3", {"a": {"1": 6}}), COMMITS[2], Commit("0/4", {"a": {"1": 7}})]
+    records = [*COMMITS[:2], part("0/3", {"a": {"1": 6}}), COMMITS[2], Commit("0/4", {"a": {"1": 7}})]
+    commits = list(completed(records))
     found = as_one(start, commits)
     assert len(found) == left
     assert total(found) == total(commits)
@@ -121,9 +134,9 @@ def test_a_cut_has_the_tables_that_are_loading_there() -> None:
         Commit("0/4", {}),
     ]
     first = cut({}, commits, BatchLimits(max_commits=1))
-    assert (without_loading(first), loading_of(first)) == ({"a": {"0": 5}}, A | B)
+    assert (of_topics(first), loading_of(first)) == ({"a": {"0": 5}}, A | B)
     second = cut(first, commits[1:], BatchLimits(max_rows=4))
-    assert (without_loading(second), loading_of(second)) == ({"a": {"0": 9}}, B)
+    assert (of_topics(second), loading_of(second)) == ({"a": {"0": 9}}, B)
     assert cut(second, commits[2:]) == {"a": {"0": 10}}
     assert cut({}, [*COMMITS, Commit("0/4", {}, loading=B)]) == with_loading(cut({}, COMMITS), B)
 
@@ -142,8 +155,8 @@ def test_no_batch_ends_before_the_markers_of_a_gap() -> None:
     accepted["gap"] = {"from_lsn": "0/1", "to_lsn": "0/9", "reason": "CDCD-SLOT-LOST", "decided_us": 1}
     reported = Commit("0/9", {"a": {"0": 7}})
     commits = [part("0/1", {"a": {"0": 5}}), parse_progress(json.dumps(accepted).encode())]
-    assert cut({}, commits) == {}
-    assert cut({}, [*commits, reported]) == {"a": {"0": 7}}
+    assert cut_of({}, commits) == {}
+    assert cut_of({}, [*commits, reported]) == {"a": {"0": 7}}
 
 
 def copied(commit_lsn: int, offsets: dict, *, pending: int = 1, floors: tuple[str, ...] = ()) -> dict:
@@ -172,26 +185,26 @@ def test_a_snapshot_is_one_commit(limits: dict[str, int]) -> None:
     commits = [commit_of(record) for record in records]
     before, whole = {"a": {"0": 5}}, {"a": {"0": 50, "1": 70}, "b": {"0": 30}}
     for known in range(1, 5):
-        assert cut({}, commits[:known], BatchLimits(**limits)) == before
-        assert cut(before, commits[:known], BatchLimits(**limits)) == before
-        assert cut({}, commits[1:known], BatchLimits(**limits)) == {}, (
+        assert cut_of({}, commits[:known], BatchLimits(**limits)) == before
+        assert cut_of(before, commits[:known], BatchLimits(**limits)) == before
+        assert cut_of({}, commits[1:known], BatchLimits(**limits)) == {}, (
             "a new query while the first snapshot runs"
         )
-    assert cut(before, commits[1:5], BatchLimits(**limits)) == whole
-    assert cut({}, commits[1:5], BatchLimits(**limits)) == whole
-    assert cut(before, commits[1:], BatchLimits(**limits)) == (
+    assert cut_of(before, commits[1:5], BatchLimits(**limits)) == whole
+    assert cut_of({}, commits[1:5], BatchLimits(**limits)) == whole
+    assert cut_of(before, commits[1:], BatchLimits(**limits)) == (
         merge(whole, {"a": {"0": 51}}) if not limits else whole
     )
     inside = {"a": {"0": 20}}
-    assert cut(inside, commits[:4], BatchLimits(**limits)) == inside, "also from a start inside it"
+    assert cut_of(inside, commits[:4], BatchLimits(**limits)) == inside, "also from a start inside it"
 
 
 def test_a_query_that_asks_for_loading_tables_sees_those_of_a_snapshot() -> None:
     commits = [commit_of(one, loading=True) for one in [BEFORE, *COPIED, COMPLETE]]
     reached, found = {}, []
     for at in range(len(commits)):
-        reached = cut(reached, commits[at:], BatchLimits(max_commits=1))
-        found.append((without_loading(reached).get("a"), sorted(loading_of(reached))))
+        reached = cut_of(reached, commits[at:], BatchLimits(max_commits=1))
+        found.append((of_topics(reached).get("a"), sorted(loading_of(reached))))
     assert found == [
         ({"0": 5}, []),
         ({"0": 50}, ["a", "b"]),
@@ -221,7 +234,7 @@ def test_a_query_that_asks_for_loading_tables_sees_those_of_a_snapshot() -> None
 def test_a_snapshot_is_complete_when_no_table_is_left(record: dict | bytes, is_complete: bool) -> None:
     """The phase remains "snapshot" after `initial_only`, which no stream follows."""
     begun = commit_of(copied(1, {"b": {"0": 3}}))
-    assert bool(cut({}, [begun, commit_of(record)])) is is_complete
+    assert bool(cut_of({}, [begun, commit_of(record)])) is is_complete
 
 
 @pytest.mark.parametrize(("end", "is_reached"), [("0/9", False), ("0/10", True), ("1/0", True)])
@@ -232,7 +245,19 @@ def test_no_batch_ends_before_the_stream_has_the_point_of_the_last_tables(
     """After an interruption the tables were copied at different points; the stream makes them equal."""
     record = {**copied(1, {"a": {"0": 5}}, pending=0, floors=("0/4", "0/10")), "phase": "streaming", by: end}
     for loading in (False, True):
-        assert bool(cut({}, [commit_of(record, loading=loading)])) is is_reached
+        assert bool(cut_of({}, [commit_of(record, loading=loading)])) is is_reached
+
+
+def after_compaction(ends: Offsets, commits: list[Commit]) -> list[Commit] | None:
+    """Return the records from the first one on that can be taken alone, None without one."""
+    placed = [replace(one, place=10 + at) for at, one in enumerate(commits)]
+    entry = Entry()
+    for one in placed:
+        entry.add(one)
+    again = completed(placed)
+    first = entry.first(ends, again)
+    assert (first is None) is (entry.place(ends) is None)
+    return None if first is None else [first, *again]
 
 
 def test_after_a_compaction_the_first_cut_is_before_a_snapshot() -> None:
@@ -240,16 +265,65 @@ def test_after_a_compaction_the_first_cut_is_before_a_snapshot() -> None:
     commits = [commit_of(one) for one in [BEFORE, progress_value(2, {"a": {"1": 6}}), *COPIED, COMPLETE]]
     completed = after_compaction(ends, commits[:5])
     assert completed is not None
-    assert cut({}, completed) == {"a": {"0": 5, "1": 6}, "c": {"0": 4}}
-    assert cut({}, after_compaction(ends, commits)) == {
-        "a": {"0": 50, "1": 70},
-        "b": {"0": 30},
-        "c": {"0": 4},
-    }
+    assert of_topics(cut({}, completed)) == {"a": {"0": 5, "1": 6}, "c": {"0": 4}}
+    whole = after_compaction(ends, commits)
+    assert whole is not None
+    assert of_topics(cut({}, whole)) == {"a": {"0": 50, "1": 70}, "b": {"0": 30}, "c": {"0": 4}}
     for unknown in (commits[2:5], [commits[0], *commits[2:5]], []):
         assert after_compaction(ends, unknown) is None, (
             "where the snapshot begins in a partition is not known"
         )
+
+
+def test_after_a_compaction_records_are_one_until_each_partition_was_named() -> None:
+    """A partition that is named first by a later record may have had records all the time."""
+    ends = {"a": {"0": 30, "1": 8, "2": 5}}
+    commits = [Commit(f"0/{n}", {"a": {"0": 10 * n}}) for n in (1, 2, 3)]
+    commits[1:2] = [Commit("0/2", {"a": {"0": 20, "1": 8}})]
+    found = after_compaction(ends, commits)
+    assert found is not None
+    assert [one.offsets for one in found] == [{"a": {"0": 20, "1": 8, "2": 5}}, {"a": {"0": 30}}]
+    found = after_compaction(ends, [part("0/1", {"a": {"1": 8}}), *commits])
+    assert found is not None
+    assert [one.offsets for one in found] == [
+        {"a": {"0": 10, "1": 8, "2": 5}},
+        {"a": {"0": 20, "1": 8}},
+        {"a": {"0": 30}},
+    ]
+    assert after_compaction(ends, [*commits, part("0/4", {"b": {"0": 1}})]) is None
+
+
+def test_a_commit_names_nothing_of_a_former_topic() -> None:
+    left = without(COMMITS[1], frozenset({"a", "x"}))
+    assert (left.offsets, left.former) == ({}, {"a"})
+    assert without(COMMITS[2], frozenset({"a"})) == COMMITS[2]
+    assert cut({}, [without(one, frozenset({"a"})) for one in COMMITS]) == {"b": {"0": 100}}
+    assert as_one(None, [COMMITS[0], left])[0].former == {"a"}
+    assert seen(left, frozenset({"b"}), loading=False).former == frozenset()
+
+
+def test_offsets_have_the_ids_of_topics_with_records() -> None:
+    offsets = {"a": {"0": 5}, "b": {"0": 0}, "c": {"1": 1}}
+    marked = with_ids(offsets, {"a": 1 << 47, "b": 8, "d": 9})
+    assert ids_of(marked) == {"a": 1 << 47}
+    assert of_topics(marked) == offsets
+    assert json.loads(json.dumps(marked)) == marked
+    assert with_ids(marked, {"a": 1 << 47}) == marked
+
+
+def test_a_commit_costs_what_it_names() -> None:
+    """With hundreds of tables, a look at each of them for each commit took minutes for a backlog."""
+    start = {f"t{n}": {"0": 5} for n in range(900)}
+    commits = [Commit(f"0/{n}", {f"t{n}": {"0": 6}}) for n in range(1, 4)]
+    seen_by: list[tuple[Offsets, Offsets]] = []
+
+    def between(before: Offsets, after: Offsets) -> float:
+        seen_by.append((before, after))
+        return 1.0
+
+    end = cut(start, commits, BatchLimits(max_bytes=100, bytes_between=between))
+    assert end == start | {f"t{n}": {"0": 6} for n in range(1, 4)}
+    assert seen_by == [({f"t{n}": {"0": 5}}, {f"t{n}": {"0": 6}}) for n in range(1, 4)]
 
 
 @pytest.mark.parametrize("change", [{"phase": "paused"}, {"phase": None}, {"snapshot_tables": [1]}])

@@ -15,7 +15,8 @@ from cdcd.errors import EXIT_FAILURE, SinkUnavailable
 from cdcd.spark import client_log, kafka
 from cdcd.spark.__main__ import main
 from cdcd.spark.commands import running
-from cdcd.spark.kafka import Cluster, ProgressReader, Range
+from cdcd.spark.kafka import Cluster, Range
+from cdcd.spark.progress_reader import ProgressReader
 from cdcd.spark.ranges import read_ranges
 from tests.support.nightly import nightly
 

@@ -13,6 +13,7 @@ from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Commit
 from cdcd.spark.jvm import packages
 from cdcd.spark.positions import Position, position_of, records_before
+from cdcd.spark.slots import Slots, completed
 
 DAY_US = 1_790_000_000_000_000
 
@@ -23,7 +24,7 @@ def record(lsn: int, seconds: int = 0, **fields: object) -> Commit:
     return replace(Commit(format_lsn(lsn), {"a": {"0": lsn}}, end_lsn=end_lsn, commit_us=commit_us), **fields)
 
 
-COPIED = [record(15, 1, snapshot=frozenset()), record(15, 1, snapshot=frozenset("a"))]
+COPIED = [record(15, 1, snapshot=frozenset(begun), is_part=True) for begun in ("", "a")]
 RECORDS = [
     *COPIED,
     record(19, 1),
@@ -33,20 +34,28 @@ RECORDS = [
     record(50),
     record(60, 30),
 ]
-"""The end of the snapshot is record 2; records 4 and 5 are one commit; record 6 has no commit."""
+"""The end of the snapshot is record 2, of the first commit; records 4 and 5 are one commit; 6 has no transaction."""
+
+
+def before(
+    position: Position, records: list[Commit], *, is_whole: bool = True, now_us: int | None = None
+) -> int:
+    slots = Slots()
+    commits = list(completed(records, slots))
+    return records_before(position, commits, slots.newest, is_whole=is_whole, now_us=now_us)
 
 
 def starts(given: dict[str, str], *, is_whole: bool = True, now_s: int = 100, known: int = 8) -> int:
     position = position_of(given, "starting")
     assert position is not None
     now_us = DAY_US + now_s * 1_000_000
-    return records_before(position, RECORDS[:known], is_whole=is_whole, now_us=now_us)
+    return before(position, RECORDS[:known], is_whole=is_whole, now_us=now_us)
 
 
 def ends(given: dict[str, str], *, is_whole: bool = True, known: int = 8) -> int:
     position = position_of(given, "ending")
     assert position is not None
-    return records_before(position, RECORDS[:known], is_whole=is_whole)
+    return before(position, RECORDS[:known], is_whole=is_whole)
 
 
 def at(second: float) -> str:
@@ -54,37 +63,44 @@ def at(second: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lsn", "second", "before"),
-    [(3, 0.5, 0), (30, 10, 3), (31, 11, 4), (50, 20, 4), (51, 21, 7), (60, 30, 7)],
+    ("lsn", "second", "number"),
+    [(3, 0.5, 0), (30, 10, 1), (31, 11, 2), (50, 20, 2), (51, 21, 4), (60, 30, 4)],
 )
 def test_an_lsn_or_a_time_is_before_the_first_commit_from_there_on(
-    lsn: int, second: float, before: int
+    lsn: int, second: float, number: int
 ) -> None:
     """As a start and as an end, and always at the end of a complete commit."""
     by_lsn, by_time = format_lsn(lsn), at(second)
-    assert starts({"startinglsn": by_lsn}) == ends({"endinglsn": by_lsn}) == before
-    assert starts({"startingtimestamp": by_time}) == ends({"endingtimestamp": by_time}) == before
+    assert starts({"startinglsn": by_lsn}) == ends({"endinglsn": by_lsn}) == number
+    assert starts({"startingtimestamp": by_time}) == ends({"endingtimestamp": by_time}) == number
 
 
 def test_the_newest_commit_and_the_end_of_the_newest_snapshot() -> None:
-    for side, before in (("starting", starts), ("ending", ends)):
+    for side, found in (("starting", starts), ("ending", ends)):
         name = f"{side}offsets"
-        assert before({name: "latest"}) == 8
-        assert before({name: "latest"}, known=5) == 4, "not inside a transaction"
-        assert before({name: "latest"}, known=2) == 0, "not inside a snapshot"
-        assert before({name: "snapshot_end"}) == 3
+        assert found({name: "latest"}) == 5
+        assert found({name: "latest"}, known=5) == 2, "not inside a transaction"
+        assert found({name: "latest"}, known=2) == 0, "not inside a snapshot"
+        assert found({name: "snapshot_end"}) == 1
         with pytest.raises(SnapshotIncomplete):
-            before({name: "snapshot_end"}, known=2)
-    again = [*RECORDS, record(70, snapshot=frozenset("a")), record(75), record(80)]
-    assert records_before(Position("snapshot_end"), again, is_whole=True, now_us=0) == 10
-    assert records_before(Position("snapshot_end"), again[:9], is_whole=True, now_us=0) == 3
+            found({name: "snapshot_end"}, known=2)
+    again = [*RECORDS, record(70, snapshot=frozenset("a"), is_part=True), record(75), record(80)]
+    assert before(Position("snapshot_end"), again, now_us=0) == 6
+    assert before(Position("snapshot_end"), again[:9], now_us=0) == 1
     with pytest.raises(PositionUnavailable, match="no end of a snapshot"):
-        records_before(Position("snapshot_end"), RECORDS[3:], is_whole=True, now_us=0)
+        before(Position("snapshot_end"), RECORDS[3:], now_us=0)
+
+
+def test_a_commit_has_the_time_of_its_parts() -> None:
+    """The record that completes it may have no transaction of its own."""
+    records = [record(10, 10), record(20, 20, is_part=True), record(30)]
+    position = Position("time", value=DAY_US + 15_000_000)
+    assert before(position, records) == 1
 
 
 def test_a_position_between_the_newest_commit_and_the_end_is_known_only_if_no_commit_follows() -> None:
-    assert starts({"startinglsn": format_lsn(68)}) == ends({"endinglsn": format_lsn(68)}) == 8
-    assert starts({"startingtimestamp": at(99)}) == 8, "the next commit in Kafka is after it, or late"
+    assert starts({"startinglsn": format_lsn(68)}) == ends({"endinglsn": format_lsn(68)}) == 5
+    assert starts({"startingtimestamp": at(99)}) == 5, "the next commit in Kafka is after it, or late"
     newer = "newer than all that is in Kafka"
     for given in ({"startinglsn": format_lsn(69)}, {"startingtimestamp": at(101)}):
         with pytest.raises(PositionUnavailable, match=newer) as raised:
@@ -105,8 +121,8 @@ def test_nothing_is_known_before_a_compacted_record() -> None:
     for given in ({"endinglsn": format_lsn(19)}, {"endingtimestamp": at(1)}):
         with pytest.raises(PositionUnavailable, match="older than the progress records"):
             ends(given, is_whole=False)
-    assert starts({"startinglsn": format_lsn(20)}, is_whole=False) == 3
-    assert ends({"endinglsn": format_lsn(20)}, is_whole=False) == 3
+    assert starts({"startinglsn": format_lsn(20)}, is_whole=False) == 1
+    assert ends({"endinglsn": format_lsn(20)}, is_whole=False) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.spark import commits
+from cdcd.spark import progress_log
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import CdcdStreamReader, register
@@ -123,14 +123,14 @@ def test_a_backlog_is_not_read_before_it_is_needed(
     topics: TopicsWriter, items: Table, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     """The driver stores a few commits of it; a query that ends does so at the commit that was the newest."""
-    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
+    monkeypatch.setattr(progress_log, "READ_OFFSETS", 4)
     reader = _reader(topics, {"maxCommits": "1"})
     if ends:
         reader.prepareForTriggerAvailableNow()
     try:
         end, found, reported = reader.initialOffset(), [], []
         while (following := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
-            found.append((_rows(reader, end, following), len(reader._driver()._pending)))
+            found.append((_rows(reader, end, following), len(reader._driver()._log.pending)))
             reported.append(reader.reportLatestOffset())
             if len(found) == 1:
                 _commit(topics, items, 5)
@@ -148,12 +148,12 @@ def test_a_backlog_is_not_read_before_it_is_needed(
 def test_without_limits_a_backlog_is_one_commit(
     topics: TopicsWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
+    monkeypatch.setattr(progress_log, "READ_OFFSETS", 4)
     reader = _reader(topics, {})
     try:
         start = reader.initialOffset()
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
-        assert len(reader._driver()._pending) <= 2
+        assert len(reader._driver()._log.pending) <= 2
         assert _rows(reader, start, end) == 4
     finally:
         reader.stop()

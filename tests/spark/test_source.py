@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
-from cdcd.spark import commits
-from cdcd.spark.cuts import Offsets, loading_of, without_loading
+from cdcd.spark import progress_log
+from cdcd.spark.commits import Commits
+from cdcd.spark.cuts import Offsets, loading_of, of_topics
 from cdcd.spark.source import CdcdReader, CdcdStreamReader
 from cdcd.spark.source_options import parse_options
 from tests.spark.events import Table, column
@@ -95,7 +96,7 @@ def test_a_batch_says_which_tables_are_loading_at_its_end(topics: TopicsWriter, 
     assert only_items == [(1, []), (1, [items.topic]), (1, []), (1, [])]
     without, places = _batches(topics, None)
     assert without == [(1, [])] * 4, "other queries see neither the tables nor a batch without records"
-    assert places[-1] == without_loading(end)
+    assert places[-1] == of_topics(end)
 
 
 def test_a_compacted_progress_topic_says_which_tables_are_loading(topics: TopicsWriter) -> None:
@@ -147,9 +148,10 @@ def test_a_snapshot_is_one_batch_whatever_the_limits(topics: TopicsWriter, limit
 
 
 def _commit(topics: TopicsWriter, items: Table) -> None:
-    """Write the commits, and wait until their markers are readable."""
+    """Write the commits, each in another partition, and wait until their markers are readable."""
     for number in range(1, COMMITS + 1):
-        topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after={"id": number}))
+        ((topic, _, key, value),) = topics.change(items, "c", number * 10, 1, after={"id": number})
+        topics.commit(number * 10, [(topic, number % COMMITS, key, value)])
     topics.wait_until_readable(COMMITS * 10)
 
 
@@ -179,19 +181,19 @@ def test_the_driver_forgets_the_commits_that_are_read(
     topics: TopicsWriter, limits: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream runs for months; and of one that starts again, the topic has the commits of days before its start."""
-    monkeypatch.setattr(commits, "READ_OFFSETS", 4)
+    monkeypatch.setattr(progress_log, "READ_OFFSETS", 4)
     items = topics.table("items", COLUMNS)
     _commit(topics, items)
     options = parse_options({"brokers": topics.bootstrap, "prefix": topics.prefix, **limits})
-    reader, again = CdcdStreamReader(options), commits.Commits(options)
+    reader, again = CdcdStreamReader(options), Commits(options)
     try:
         end = reader.initialOffset()
         while (following := reader.latestOffset(end, reader.getDefaultReadLimit())) != end:
             end = following
         assert reader._commits is not None
-        assert len(reader._commits._pending) == 1
+        assert len(reader._commits._log.pending) == 1
         again.refresh(end)
-        assert len(again._pending) < COMMITS
+        assert len(again._log.pending) < COMMITS
         assert again.newest(end) == end
     finally:
         reader.stop()

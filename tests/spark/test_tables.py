@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cdcd.spark import decode
 from cdcd.spark.source import register
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
+from tests.support.waiting import eventually
 
 ITEMS = [column("id", "int", required=True), column("name", "string")]
 SALES = [column("id", "int", required=True), column("total", "long")]
@@ -109,3 +111,60 @@ def test_a_stream_of_a_table(spark: SparkSession, topics: TopicsWriter, tmp_path
         assert rows(found) == [(10 * number, number) for number in range(1, expected + 1)]
         items.alter([*ITEMS, column("more", "long")])
         topics.commit(30, topics.change(items, "c", 30, 0, after={"id": 3, "name": "c", "more": 7}))
+
+
+def test_a_running_stream_goes_on_over_an_alter(spark: SparkSession, topics: TopicsWriter) -> None:
+    register(spark)
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "c", 10, 0, after={"id": 1, "name": "one"}))
+    found: list[tuple[object, ...]] = []
+    query = (
+        spark.readStream.format("cdcd")
+        .options(**topics.connection.options(), table="public.items")
+        .load()
+        .select("after.*", "schema_id")
+        .writeStream.foreachBatch(lambda batch, _number: found.extend(map(tuple, batch.collect())))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        eventually(lambda: len(found) == 1 or query.exception() is not None, "the first row arrives", 60)
+        items.alter([*ITEMS, column("more", "long")])
+        topics.commit(20, topics.change(items, "c", 20, 0, after={"id": 2, "name": "two", "more": 7}))
+        eventually(lambda: len(found) == 2 or query.exception() is not None, "the second row arrives", 60)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert [row[:-1] for row in found] == [(1, "one"), (2, "two")]
+    assert found[0][-1] != found[1][-1]
+
+
+@pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("America/New_York", "false")])
+def test_the_sessions_settings_change_no_value(
+    spark: SparkSession, topics: TopicsWriter, zone: str, ansi: str
+) -> None:
+    register(spark)
+    moment = datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
+    times = topics.table(
+        "times",
+        [
+            column("id", "int", required=True),
+            column("at", {"type": "long", "logicalType": "timestamp-micros"}),
+            column("local", {"type": "long", "logicalType": "local-timestamp-micros"}),
+        ],
+    )
+    row = {"id": 1, "at": moment, "local": moment.replace(tzinfo=None)}
+    topics.commit(10, topics.change(times, "c", 10, 0, after=row))
+    settings = {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        typed = read(spark, topics, table="public.times")
+        decoded = decode(read(spark, topics), topic=times.topic, connection=topics.connection)
+        for frame in (typed, decoded):
+            found = frame.selectExpr("unix_micros(after.at)", "cast(after.local as string)")
+            assert rows(found) == [(1_700_000_000_123_456, "2023-11-14 22:13:20.123456")]
+    finally:
+        for name, was in before.items():
+            spark.conf.set(name, was or "")

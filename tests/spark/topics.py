@@ -13,14 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from cdcd.lsn import format_lsn
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.kafka import Cluster, ProgressReader
+from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror import mirror
+from cdcd.spark.progress_reader import ProgressReader
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
 from tests.spark.events import Table, progress_value
@@ -145,6 +147,33 @@ class TopicsWriter:
         self.producer.produce(self.progress_topic, key=self.slot, value=b"{}", partition=0)
         self.producer.flush(60)
         self.abort()
+
+    def describe(self, *tables: Table) -> None:
+        """Write the ids of the tables' topics with the next transaction, as the daemon does."""
+        topics = [table.topic for table in tables]
+        ids = Cluster(self.bootstrap, {})
+        eventually(lambda: len(ids.ids(topics)) == len(topics), "the broker knows the topics")
+        identities = TopicIdentities()
+        for topic, one in ids.ids(topics).items():
+            identities.take(topic, TopicIdentity(one, PARTITIONS))
+        self.topics_record = identities.dump()
+
+    def create_again(self, topic: str, partitions: int = PARTITIONS) -> None:
+        """Delete a topic and create it, as an operator does before `cdcd resume --accept-topic`."""
+        self.admin.delete_topics([topic])[topic].result(30)
+
+        def is_created() -> bool:
+            try:
+                self._create(topic, partitions)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # its deletion has not ended
+                    raise
+                return False
+            return True
+
+        eventually(is_created, "the topic is created")
+        self.close()
+        self.producer = self._producer()  # the former one knows the former topic
 
     def close(self) -> None:
         """Close the producer; no transaction stays open."""

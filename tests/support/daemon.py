@@ -198,7 +198,11 @@ class Daemon:
     def wait_exit(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until the process ends by itself; return its exit status."""
         assert self.process is not None
-        return self.process.wait(deadline_s)
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired as error:
+            pages = self.get("/status"), self.get("/snapshots")
+            raise AssertionError(f"{error}: {pages}:\n{self.log()[-4000:]}") from None
 
 
 def await_received(server: PostgresServer, daemon: Daemon) -> None:

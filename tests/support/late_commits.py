@@ -32,6 +32,25 @@ _UPDATE_ALL = f"UPDATE public.t SET ver = %(ver)s, big = {_BIG % '%(ver)s::text'
 _DELETE = "DELETE FROM public.t WHERE k = %(key)s"
 _MOVE = "UPDATE public.t SET ver = %(ver)s, k = %(other)s WHERE k = %(key)s"
 
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+END_WAITS = f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) w"
+"""Ends the wait, and not the commit."""
+
+
+def let_commits_wait(server: PostgresServer) -> None:
+    """Have each commit wait for a standby, and return when one has waited: the checkpointer applies the setting."""
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+    probe = "SELECT pg_logical_emit_message(true, 'probe', '')"
+    has_waited = False
+    while not has_waited:
+        commit = threading.Thread(target=run_script, args=(server.dsn("postgres"), probe))
+        commit.start()
+        eventually(lambda: server.execute(WAITING) or not commit.is_alive(), "a commit waits or ends")  # noqa: B023
+        has_waited = commit.is_alive()
+        server.execute(END_WAITS)
+        commit.join()
+
 
 class LateCommits:
     """`sessions` threads, and one that ends waits. `big_of`: the version that set the large value of each version."""

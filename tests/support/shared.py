@@ -77,7 +77,9 @@ class SharedServers:
 
     def __init__(self, workers: int, folder: Callable[[], Path]) -> None:
         self._key = secrets.token_bytes(16)
-        self._listener = Listener(("127.0.0.1", 0), authkey=self._key)
+        # Each worker asks for two servers, all at once. A connection beyond the backlog may look established to its
+        # client, which then waits for ever.
+        self._listener = Listener(("127.0.0.1", 0), backlog=2 * workers, authkey=self._key)
         self._starters: dict[str, Callable[[Path], KafkaBroker | SchemaRegistry]] = {
             "kafka": self._start_kafka,
             "registry": self._start_registry,
@@ -88,6 +90,7 @@ class SharedServers:
         self._doors: list[tuple[int, int]] = []
         self._running: dict[str, KafkaBroker | SchemaRegistry] = {}
         self._lock = threading.Lock()
+        self._is_closed = threading.Event()
         threading.Thread(target=self._accept, name="shared servers", daemon=True).start()
 
     @pytest.hookimpl(optionalhook=True)
@@ -97,6 +100,7 @@ class SharedServers:
 
     def pytest_unconfigure(self) -> None:
         """Stop the servers and remove their folders."""
+        self._is_closed.set()
         self._listener.close()
         with self._lock:
             for server in self._running.values():
@@ -105,8 +109,8 @@ class SharedServers:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
+        while not self._is_closed.is_set():
+            with contextlib.suppress(OSError, EOFError):  # closed, or a worker has ended while it connected
                 connection = self._listener.accept()
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 

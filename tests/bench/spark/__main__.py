@@ -3,7 +3,7 @@
 In: options.  Out: a line for each way to decode and each set of columns: rows per second of one core, and the CPU of
 a row; the median of the rounds, which alternate between the ways. All ways have the same records in Arrow's memory.
 With --from-avro also Spark's own decoder, with the whole schema and with one of the wanted fields: the CPU of a JVM
-with one core, on the same records in Spark's memory.
+with one core, on the same records in Spark's memory, in the same rounds.
 With --live: the milliseconds of the data source's own steps for so many small batches.
 With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
 With --cluster: a backlog on one and on two workers of a Spark cluster, and a worker that is killed (`cluster`).
@@ -13,13 +13,14 @@ With --memory: the peak memory of Spark's Python workers (`memory`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,11 +40,14 @@ from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
 from tests.bench.spark.memory import by_memory
+from tests.bench.spark.wanted import said
 from tests.support.spark_versions import python_with_spark
 
 SLICE_ROWS = 10_000
 SLOW_SHARE = 20
 """The ways in Python decode one record of so many."""
+WANTED_RATE = 2_500_000
+WANTED_RATIO = 5
 Way = Callable[[pa.Array], object]
 
 
@@ -91,33 +95,60 @@ def table(options: argparse.Namespace, *, before: bool) -> None:
         wanted = {23: envelopes.all_columns(before=True)} | wanted
     print(f"{options.rows} records of {records.nbytes // options.rows} bytes, {options.rounds} rounds")
     print(f"{'way':10} {'columns':>8} {'rows/s a core':>14} {'us a row':>9}")
-    for columns, schema in wanted.items():
-        for name, costs in measured(ways(schema), records, options.rounds).items():
-            _print(name, f"{columns} of {whole}", costs)
-    if options.from_avro and not before:
-        for name, costs in by_spark(records, wanted, options.rounds).items():
-            _print("from_avro", "whole" if name == "whole" else f"{name} of {whole}", costs)
+    with contextlib.ExitStack() as stack:
+        others: list[Callable[[], dict[str, float]]] = []
+        if options.from_avro and not before:
+            others.append(stack.enter_context(spark_rounds(records, wanted)))
+        costs: dict[tuple[str, str], list[float]] = {}
+        for _ in range(options.rounds):
+            for columns, schema in wanted.items():
+                for name, cost_s in measured(ways(schema), records).items():
+                    costs.setdefault((name, f"{columns} of {whole}"), []).append(cost_s)
+            for name, cost_s in (one for round_of in others for one in round_of().items()):
+                share = "whole" if name == "whole" else f"{name} of {whole}"
+                costs.setdefault(("from_avro", share), []).append(cost_s)
+    for (name, share), found in costs.items():
+        cost_s = statistics.median(found)
+        print(f"{name:10} {share:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
+    if not before:
+        _compare({way: statistics.median(found) for way, found in costs.items()})
 
 
-def _print(name: str, share: str, costs: list[float]) -> None:
-    cost_s = statistics.median(costs)
-    print(f"{name:10} {share:>8} {1 / cost_s:14,.0f} {cost_s * 1e6:9.2f}", flush=True)
+def _compare(costs: dict[tuple[str, str], float]) -> None:
+    """Print the figures of which something is wanted."""
+    native_s, pruned_s = costs["native", "13 of 13"], costs.get(("from_avro", "13 of 13"))
+    rate = 1 / native_s
+    print(f"native, 13 columns: {rate:,.0f} rows/s a core, {said(rate, WANTED_RATE)}")
+    if pruned_s is not None:
+        ratio = pruned_s / native_s
+        print(f"that of from_avro with the wanted fields, {ratio:.1f} times; {said(ratio, WANTED_RATIO)}")
 
 
-def by_spark(records: pa.Array, wanted: dict[int, pa.Schema], rounds: int) -> dict[str, list[float]]:
-    """Return the costs of Spark's `from_avro`, for the writer's schema ("whole") and those of the wanted columns."""
+@contextlib.contextmanager
+def spark_rounds(records: pa.Array, wanted: dict[int, pa.Schema]) -> Iterator[Callable[[], dict[str, float]]]:
+    """Yield what measures a round of Spark's `from_avro`: the writer's schema ("whole") and the columns."""
     schemas = {str(columns): envelopes.pruned_schema(schema) for columns, schema in wanted.items()}
     with TemporaryDirectory() as folder:
         given, schema_file = f"{folder}/records.parquet", Path(folder, "schemas.json")
         pq.write_table(pa.table({"value": records}), given)
         schema_file.write_text(json.dumps({"whole": envelopes.schema(), **schemas}))
         command = [str(python_with_spark(AVRO_SERIES)), "-m", "tests.bench.spark.from_avro"]
-        command += [given, str(schema_file), str(avro_jar()), str(rounds)]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    costs: dict[str, list[float]] = {}
-    for line in map(json.loads, output.splitlines()):
-        costs.setdefault(line["way"], []).append(line["cost_s"])
-    return costs
+        command += [given, str(schema_file), str(avro_jar())]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+            assert peer.stdin is not None
+            assert peer.stdout is not None
+            if not peer.stdout.readline():
+                raise RuntimeError("the program with Spark has ended")
+            asked, answers = peer.stdin, peer.stdout
+
+            def measured_round() -> dict[str, float]:
+                asked.write("\n")
+                asked.flush()
+                found: dict[str, float] = json.loads(answers.readline())
+                return found
+
+            yield measured_round
+            peer.stdin.close()
 
 
 def ways(wanted: pa.Schema) -> dict[str, Way]:
@@ -144,16 +175,15 @@ def _with_fastavro(wanted: pa.Schema, schema: Any) -> Way:
     return decode
 
 
-def measured(ways: dict[str, Way], records: pa.Array, rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of a row in each round."""
-    costs: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            rows = len(records) if name == "native" else len(records) // SLOW_SHARE
-            begun_s = time.process_time()
-            for first in range(0, rows, SLICE_ROWS):
-                way(records.slice(first, min(SLICE_ROWS, rows - first)))
-            costs[name].append((time.process_time() - begun_s) / rows)
+def measured(ways: dict[str, Way], records: pa.Array) -> dict[str, float]:
+    """Return the CPU seconds of a row."""
+    costs: dict[str, float] = {}
+    for name, way in ways.items():
+        rows = len(records) if name == "native" else len(records) // SLOW_SHARE
+        begun_s = time.process_time()
+        for first in range(0, rows, SLICE_ROWS):
+            way(records.slice(first, min(SLICE_ROWS, rows - first)))
+        costs[name] = (time.process_time() - begun_s) / rows
     return costs
 
 

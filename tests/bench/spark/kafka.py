@@ -13,6 +13,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.bench.spark import envelopes
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar, kafka_jars
+from tests.bench.spark.wanted import said
 from tests.spark.events import register_schema
 from tests.spark.topics import TopicsWriter
 from tests.support.spark_versions import python_with_spark
@@ -20,6 +21,8 @@ from tests.support.topics import create_topic
 
 PARTITIONS = 4
 RECORDS_OF_A_COMMIT = 100_000
+WANTED = 2.0
+"""How many times the rate of Spark's own source."""
 LARGE_JVM = ("-Xmx1g", "-Xshare:auto")
 
 
@@ -38,6 +41,7 @@ def by_pipelines(rows: int, rounds: int) -> None:
             "registry": registry.url,
             "prefix": topics.prefix,
             "topic": topic,
+            "broker": kafka.pid,
             "rounds": rounds,
             "jars": [str(jar) for jar in (avro_jar(), *kafka_jars())],
             "schema": envelopes.schema(),
@@ -49,11 +53,28 @@ def by_pipelines(rows: int, rounds: int) -> None:
     results: dict[str, list[dict[str, float]]] = {}
     for line in map(json.loads, output.splitlines()):
         results.setdefault(line["way"], []).append(line)
-    print(f"{rows} records from Kafka to 13 columns, local[2], {rounds} rounds")
-    print(f"{'way':18} {'rows/s':>12} {'CPU s a million':>16}")
-    for name, lines in results.items():
-        seconds, cpu_s = (statistics.median(line[one] for line in lines) for one in ("s", "cpu_s"))
-        print(f"{name:18} {rows / seconds:12,.0f} {cpu_s / rows * 1e6:16.2f}", flush=True)
+    print(f"{rows} records from Kafka to 13 columns, local[2], {rounds} rounds; CPU seconds a million rows")
+    print(f"{'way':18} {'rows/s':>12} {'JVM':>7} {'workers':>8} {'both':>7} {'broker':>7}")
+    medians = {name: median_of(lines) for name, lines in results.items()}
+    for name, one in medians.items():
+        million = rows / 1e6
+        spark_s = one["jvm_s"] + one["python_s"]
+        print(
+            f"{name:18} {rows / one['s']:12,.0f} {one['jvm_s'] / million:7.2f} {one['python_s'] / million:8.2f} "
+            f"{spark_s / million:7.2f} {one['broker_s'] / million:7.2f}",
+            flush=True,
+        )
+    mine, others = medians["cdcd, a table"], medians["kafka + from_avro"]
+    rate = others["s"] / mine["s"]
+    cpu = (others["jvm_s"] + others["python_s"]) / (mine["jvm_s"] + mine["python_s"])
+    print(f"the table's rate is {rate:.2f} times that of kafka + from_avro, {said(rate, WANTED)}")
+    print(f"its rows for a second of Spark's CPU are {cpu:.2f} times as many, {said(cpu, WANTED)}")
+
+
+def median_of(lines: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure."""
+    figures = ("s", "jvm_s", "python_s", "broker_s")
+    return {name: statistics.median(line[name] for line in lines) for name in figures}
 
 
 def filled(topics: TopicsWriter, rows: int) -> str:

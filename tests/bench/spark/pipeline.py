@@ -2,8 +2,8 @@
 
 Run by the Python of a Spark for which both jars exist.
 In: JSON with the servers, the topic, the jars and the schemas.
-Out: a line of JSON for each way and round: seconds, and the CPU seconds of the JVM and its Python workers. Each way
-writes the same 13 columns into a noop sink.
+Out: a line of JSON for each way and round: seconds, and the CPU seconds of the JVM, its workers and the broker.
+Each way writes the same 13 columns into a noop sink.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from cdcd.columnar.fallback import HEADER_BYTES
 from cdcd.spark import decode
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.source import register
-from tests.bench.spark.peer import cost_s, peer_session
+from tests.bench.spark.peer import cost, peer_session
 
 
 def main(text: str) -> None:
@@ -37,9 +37,11 @@ def main(text: str) -> None:
     }
     for number in range(1 + given["rounds"]):  # the first one warms up
         for name, way in ways.items():
-            seconds, cpu_seconds = measured(way)
+            begun_s = time.monotonic()
+            used = cost(way, given["broker"])
+            seconds = time.monotonic() - begun_s
             if number:
-                print(json.dumps({"way": name, "s": seconds, "cpu_s": cpu_seconds}), flush=True)
+                print(json.dumps({"way": name, "s": seconds, **asdict(used)}), flush=True)
     spark.stop()
 
 
@@ -74,13 +76,6 @@ def by_spark(spark: SparkSession, given: dict[str, Any]) -> DataFrame:
     datum = F.expr(f"substring(value, {HEADER_BYTES + 1})")
     value = from_avro(datum, json.dumps(given["schema"]), {"avroSchema": json.dumps(given["pruned"])})
     return raw.select(value.alias("v")).select("v.op", "v.after.*", "v.source.*")
-
-
-def measured(way: Callable[[], DataFrame]) -> tuple[float, float]:
-    """Run a way; return its seconds and CPU seconds."""
-    begun_s = time.monotonic()
-    cpu_seconds = cost_s(way)
-    return time.monotonic() - begun_s, cpu_seconds
 
 
 if __name__ == "__main__":

@@ -75,6 +75,11 @@ def run(path: Path, *words: str) -> int:
             "s.a: started\n",
         ),
         (["start", "--all", "--recopy"], SnapshotCommand("start", recopy=True), "no table is being copied\n"),
+        (
+            ["start", "--all", "--compare"],
+            SnapshotCommand("start", compare=True),
+            "no table is being copied\n",
+        ),
         (["pause", "--table", "s.a"], SnapshotCommand("pause", ("s.a",)), "s.a: paused\n"),
         (["resume", "--table", "s.a"], SnapshotCommand("resume", ("s.a",)), "s.a: resumed\n"),
         (["stop", "--table", "s.a"], SnapshotCommand("stop", ("s.a",)), "s.a: stopped\n"),

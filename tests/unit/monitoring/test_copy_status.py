@@ -69,3 +69,27 @@ def test_the_list_of_tables_is_bounded() -> None:
     for number in range(200):
         status.add_rows(f"t{number}", 1)
     assert len(status.page(1.0)["in_progress"]) == MOST_TABLES
+
+
+def test_the_tables_that_are_left_are_reported_those_with_rows_first() -> None:
+    status = CopyStatus(100.0, {"s.a": 1_000, "s.b": None, "s.c": 10, "s.d": 40})
+    status.add_rows("s.d", 40)
+    status.complete("s.d")
+    status.add_rows("s.b", 5)
+    status.add_rows("s.a", 100)
+    first = status.tables(110.0)
+    assert [(one.table, one.state, one.rows, one.estimated_rows) for one in first] == [
+        ("s.b", "copying", 5, None),
+        ("s.a", "copying", 100, 1_000),
+        ("s.c", "waiting", 0, 10),
+    ]
+    assert {one.kind for one in first} == {"initial"}
+    assert [one.rows_per_second for one in first] == [None, None, None], "a rate needs two looks"
+    status.add_rows("s.a", 300)
+    status.add_rows("s.c", 1)
+    b, a, c = status.tables(120.0)
+    assert (a.rows_per_second, a.seconds_left) == (30.0, 20.0)
+    assert (b.rows_per_second, b.seconds_left, c.rows_per_second) == (None, None, None)
+    for table in ("s.a", "s.b", "s.c"):
+        status.complete(table)
+    assert status.tables(130.0) == []

@@ -269,6 +269,22 @@ def test_status_updates_are_those_that_were_sent(status: Status) -> None:
     assert "cdcd_status_updates_total 5.0" in status.exposition().decode()
 
 
+def test_a_table_has_an_estimate_while_it_is_copied_and_the_server_has_statistics(
+    status: Status,
+) -> None:
+    metrics = status.metrics
+    status.snapshot_started({"public.t": 5, "public.u": None, "public.w": 7})
+    status.snapshot_table_done("public.w")
+    copying = [{"table": "public.v", "estimated_rows": 9}, {"table": "public.x", "estimated_rows": None}]
+    status.incremental((), lambda _: 0, lambda: copying)
+    name = "cdcd_snapshot_rows_estimated"
+    shown = {key: value for key, value in metrics.snapshot().items() if key.startswith(name)}
+    assert shown == {f'{name}{{table="public.t"}}': 5, f'{name}{{table="public.v"}}': 9}
+    status.snapshot_ended(is_complete=True)
+    copying.clear()
+    assert not any(key.startswith(name) for key in metrics.snapshot())
+
+
 def test_what_is_left_to_copy_is_null_until_it_is_known(status: Status) -> None:
     def left() -> tuple[int | None, float | None]:
         samples = status.metrics.snapshot()

@@ -30,6 +30,7 @@ from cdcd.model import (
 )
 from cdcd.pgoutput import messages as m
 from cdcd.pipeline.pump import Buffers, Pump
+from cdcd.pipeline.table_copies import TableCopies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import LogicalMessage
@@ -203,6 +204,7 @@ class Flow:
         prepared_before: PreparedBefore | None = None,
         part: PartPosition | None = None,
         refuse_unsafe_streaming: bool = False,
+        copies: TableCopies | None = None,
     ) -> None:
         self.chunks: list[Chunk] = []
         self.idles: list[tuple[CommitPosition, bool]] = []
@@ -223,6 +225,7 @@ class Flow:
             PositionTracker(start_lsn, written_commit_lsn, written_commit_us),
             buffers=buffers,
             part=part,
+            copies=copies,
         )
 
     async def add(self, chunk: Chunk) -> None:

@@ -123,7 +123,7 @@ class World:
         try:
             for one in chunks:
                 await self.writer.add(one)
-            flushing = asyncio.ensure_future(self.writer.flush())
+            flushing = asyncio.ensure_future(self.writer.drain())
             async with asyncio.timeout(20):
                 await asyncio.wait([running, flushing], return_when=asyncio.FIRST_COMPLETED)
             flushing.cancel()

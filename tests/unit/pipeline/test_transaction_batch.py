@@ -11,10 +11,21 @@ import pytest
 from cdcd.ack.group import CommitPosition
 from cdcd.avro.encode import ENCODES_TRANSACTION_BATCHES
 from cdcd.errors import MessageOutOfOrder, PartialTransactionMissing, RelationUnknown, UnsafeStreaming
-from cdcd.model import Control, Item, PartPosition, PreparedBefore, RowBatch, TransactionBatch
+from cdcd.model import (
+    Control,
+    CopyState,
+    Item,
+    PartPosition,
+    PreparedBefore,
+    RowBatch,
+    TableCopyState,
+    TransactionBatch,
+)
 from cdcd.pgoutput import messages as m
+from cdcd.pipeline.table_copies import TableCopies
 from cdcd.txn.transaction_batch import expanded, gathered
 from tests.unit.pipeline.session_items import (
+    RELID,
     Flow,
     begin,
     commit,
@@ -120,6 +131,43 @@ async def test_what_was_written_is_dropped() -> None:
     _, other = await _alike([*DESCRIBED, *SMALL], start_lsn=308, written_commit_lsn=300)
     assert Counter(name for name, *_ in other.tally.seen)["duplicates"] >= 1
     assert {commit_lsn for _, commit_lsn, _ in other.changes()} == {500}
+
+
+OWN_XIDS: list[Item] = [
+    *(begin(100, 100), relation(), inserts("a", "b"), commit(100)),
+    *(begin(200, 200), inserts("c"), commit(200)),
+    *(begin(300, 300), key_change("c", "d"), commit(300)),
+    *(begin(400, 400), commit(400)),
+    *(begin(500, 500), inserts("e", "f"), commit(500)),
+]
+
+
+async def _watched(items: list[Item], **options: Any) -> TableCopies:
+    copies = TableCopies(CopyState(tables={RELID: TableCopyState("topic", after=("a",))}))
+    copies.tables[RELID].copy.changed.await_visible([100, 200, 300, 400, 500, 600])
+    await Flow(copies=copies, **options).feed(*items)
+    return copies
+
+
+def _noted(copies: TableCopies) -> tuple[Any, ...]:
+    changed = copies.tables[RELID].copy.changed
+    by_xid = {xid: (one.keys, one.incomplete, one.is_truncate) for xid, one in changed._by_xid.items()}
+    return by_xid, changed._unsettled, changed.size_bytes, copies.tables[RELID].copy.state
+
+
+@pytest.mark.parametrize("written_lsn", [0, 100, 300, 500])
+async def test_the_copies_have_the_changes_of_each_transaction_that_is_not_durable(written_lsn: int) -> None:
+    """F36: also those of a transaction that changed no row of the table."""
+    options = {"start_lsn": written_lsn + 8, "written_commit_lsn": written_lsn} if written_lsn else {}
+    one = await _watched(OWN_XIDS, **options)
+    other = await _watched(put_together(OWN_XIDS), **options)
+    assert _noted(other) == _noted(one)
+    by_xid, unsettled, _, _ = _noted(other)
+    later = [lsn for lsn in (100, 200, 300, 400, 500) if lsn > written_lsn]
+    assert set(unsettled) == {100, 200, 300, 400, 500, 600} - set(later)
+    assert set(by_xid) == set(later) - {400}
+    if 300 in later:
+        assert len(by_xid[300][0]) == 2, "both keys of a change of a key"
 
 
 async def test_what_was_written_altogether_leaves_nothing() -> None:

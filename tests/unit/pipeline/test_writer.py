@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -848,22 +849,68 @@ async def test_flush_stores_an_idle_position_behind_a_group_too() -> None:
         assert one.confirmed == [108, 900]
 
 
-async def test_flush_leaves_a_partial_transaction_behind_complete_ones_alone() -> None:
+async def test_a_flush_ends_while_transactions_are_added_all_the_time() -> None:
+    """A command of a snapshot waits for its own position, and not for a pause of the stream."""
+    async with world(max_wait_us=HOUR_US) as one:
+
+        async def stream() -> None:
+            for number in itertools.count(2):
+                await one.transaction(100 * number, b"b")
+                await asyncio.sleep(0)
+
+        await one.transaction(100, b"a")
+        streaming = asyncio.ensure_future(stream())
+        try:
+            await turns()
+            await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+            assert one.confirmed[-1] >= 108
+        finally:
+            streaming.cancel()
+
+
+async def test_each_of_two_flushes_ends() -> None:
+    async with world(max_wait_us=HOUR_US) as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        first = asyncio.ensure_future(one.writer.flush())
+        await one.until(one.sink.committing.is_set)
+        await one.transaction(200, b"b")
+        second = asyncio.ensure_future(one.writer.flush())
+        await turns()
+        one.sink.gate.set()
+        await asyncio.wait_for(asyncio.gather(first, second), DEADLINE_S)
+        assert one.confirmed == [108, 208]
+
+
+async def test_a_flush_waits_for_the_transaction_whose_beginning_is_in_the_group() -> None:
+    async with world(max_wait_us=HOUR_US) as one:
+        await one.transaction(100, b"a")
+        await one.writer.add(rows(b"b"))
+        await one.until(lambda: len(one.sink.open or ()) == 2)
+        flushing = asyncio.ensure_future(one.writer.flush())
+        await turns()
+        assert not flushing.done()
+        await one.transaction(200, b"c")
+        await asyncio.wait_for(flushing, DEADLINE_S)
+        assert one.confirmed == [208]
+
+
+async def test_draining_leaves_a_partial_transaction_behind_complete_ones_alone() -> None:
     """F69: at a stop inside a transaction its beginning is discarded, and complete transactions become durable."""
     async with world(max_wait_us=HOUR_US) as one:
         await one.transaction(100, b"a")
         await one.writer.add(rows(b"b"))
         one.writer.drop_partial_tail()
-        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        await asyncio.wait_for(one.writer.drain(), DEADLINE_S)
         assert one.sink.keys == [[b"a"]]
         assert one.confirmed == [108]
 
 
-async def test_flush_returns_when_only_a_partial_transaction_is_in() -> None:
+async def test_draining_ends_when_only_a_partial_transaction_is_in() -> None:
     async with world() as one:
         await one.writer.add(rows(b"a"))
         await one.until(lambda: bool(one.sink.open))
-        await asyncio.wait_for(one.writer.flush(), DEADLINE_S)
+        await asyncio.wait_for(one.writer.drain(), DEADLINE_S)
         assert one.sink.groups == []
 
 

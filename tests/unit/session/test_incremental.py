@@ -59,7 +59,7 @@ def test_a_connection_is_closed_after_the_thread_that_reads_from_it() -> None:
         new_reader: Any = lambda: reader  # noqa: E731
         blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
         copying = IncrementalSnapshots(
-            copies, unused, unused, unused, unused, new_reader, reports, blocking, workers=1
+            copies, unused, unused, unused, unused, new_reader, reports, blocking, unused, workers=1
         )
         running = asyncio.create_task(copying.run())
         await asyncio.get_running_loop().run_in_executor(None, reader.is_used.wait)

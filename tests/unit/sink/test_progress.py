@@ -143,6 +143,8 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             began_lsn=0x4FF,
                             began_as="public.orders",
                             rows=12,
+                            compared_from=(0, 17),
+                            rows_before=3,
                         ),
                         9: TableCopyState(
                             "shop.public.big", ("0/9/64/",), is_by_blocks=True, is_scanned=True
@@ -168,6 +170,8 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             "key": ["id", "name"],
                             "began": ["0/4FF", "public.orders"],
                             "rows": 12,
+                            "compared_from": [0, 17],
+                            "rows_before": 3,
                         },
                         "9": {
                             "topic": "shop.public.big",

@@ -27,6 +27,11 @@ CANARY = "canary\x1b[2J"
             {"action": "start", "tables": ["s.a"], "blocking": True},
             SnapshotCommand("start", ("s.a",), is_blocking=True),
         ),
+        (
+            {"action": "start", "tables": ["s.a"], "compare": True},
+            SnapshotCommand("start", ("s.a",), compare=True),
+        ),
+        ({"action": "start", "all": True, "compare": True}, SnapshotCommand("start", compare=True)),
         ({"action": "pause"}, SnapshotCommand("pause")),
         ({"action": "resume", "tables": []}, SnapshotCommand("resume")),
         (
@@ -76,6 +81,10 @@ BAD = {
     "recopy as a text": {**START, "recopy": "false"},
     "a condition for a pause": {"action": "pause", "where": "true"},
     "a stop that copies anew": {"action": "stop", "recopy": True},
+    "a pause that compares": {"action": "pause", "compare": True},
+    "compared with a truncate event": {**START, "recopy": True, "compare": True},
+    "a part of the rows is compared": {**START, "where": "id > 7", "compare": True},
+    "compared while the stream waits": {**START, "blocking": True, "compare": True},
 }
 
 

@@ -43,6 +43,7 @@ OF_DEBEZIUM = b"""{"type": "execute-snapshot", "data": {"data-collections": ["sc
             SnapshotCommand("start", ("s.a",), "x", signal_offset=7, is_blocking=True),
         ),
         (start("s.a", type="incremental", recopy=True), SnapshotCommand("start", ("s.a",), None, True, 7)),
+        (start("s.a", compare=True), SnapshotCommand("start", ("s.a",), signal_offset=7, compare=True)),
         (
             start("s.a", "s.b", additional_conditions=[condition("s.b", "x"), condition("s.a", "x")]),
             SnapshotCommand("start", ("s.a", "s.b"), "x", False, 7),

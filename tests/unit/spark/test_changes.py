@@ -108,8 +108,8 @@ def test_columns_have_the_names_and_properties_of_the_database() -> None:
     fields = frame.fields_of(record)
     assert [one.name for one in fields] == ["id", "Straße.1"]
     assert [frame.properties_of(one) for one in fields] == [
-        {"pg.type": "int8", "pg.typmod": -1, "pg.attnum": 1, "pg.not_null": True},
-        {"pg.type": "varchar", "pg.typmod": 14, "pg.attnum": 2},
+        {"pg.type": "int8", "pg.typmod": -1, "pg.not_null": True},
+        {"pg.type": "varchar", "pg.typmod": 14},
     ]
     written = frame.renamed([record])
     assert written == {record["fields"][1]["name"]: "Straße.1"}
@@ -161,8 +161,10 @@ def _decimal(precision: int) -> Any:
 
 def test_only_properties_that_all_tables_have_are_the_columns() -> None:
     same = {"pg.type": "int8", "pg.typmod": -1}
-    one = Topic([column("id", "long", required=True, **same, **{"pg.attnum": 1})])
-    other = Topic([column("id", "long", required=True, **same, **{"pg.attnum": 2})], 2, "shop.public.other")
+    one = Topic([column("id", "long", required=True, **same, **{"pg.domain": "shop.a"})])
+    other = Topic(
+        [column("id", "long", required=True, **same, **{"pg.domain": "shop.b"})], 2, "shop.public.other"
+    )
     without = Topic([column("n", "long", **same)], 3, "shop.public.without")
     assert frame.properties_of(choices(one, other).row[0]) == same | {"pg.not_null": True}
     assert frame.properties_of(choices(one, other, without).row[0]) == same

@@ -1,0 +1,257 @@
+"""The complete commits of one daemon that a query has not passed yet.
+
+In: the options of a query; the progress topic.  Out: commits in order, none of them inside a transaction.
+Invariant: the records of a progress topic that was compacted are taken one by one only from the place on at which the
+offset of each partition is known. No commit names a topic that Kafka does not have, unless the query has read it.
+Must not: import PySpark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from cdcd.errors import SinkAuthorization
+from cdcd.spark.cuts import Commit, Offsets, add, as_one, covers, has_records, left, seen, without
+from cdcd.spark.entry import Entry
+from cdcd.spark.history import DeletedTopics
+from cdcd.spark.kafka import Cluster
+from cdcd.spark.positions import LATEST
+from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
+from cdcd.spark.progress_reader import ProgressReader
+from cdcd.spark.slots import Slots, completed, pairs_of
+from cdcd.spark.source_options import SourceOptions
+from cdcd.spark.topic_ids import TopicIds
+
+_HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
+_HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
+READ_OFFSETS = 100_000
+"""After records with so many offsets that were read, those that no batch can end at are made one.
+
+With limits of a batch the others remain; then no more are read until batches have passed them.
+"""
+
+
+class ProgressLog:
+    """The commits that are read and not passed (`pending`), and the offsets after all that were read (`reached`).
+
+    `is_behind`: progress records of a backlog are not read yet. `is_opened`: the records are taken one by one.
+    """
+
+    def __init__(self, options: SourceOptions, cluster: Cluster, ids: TopicIds) -> None:
+        self._options = options
+        self._cluster = cluster
+        connection = options.connection
+        self._reader = ProgressReader(
+            connection.brokers,
+            connection.read_properties(),
+            connection.prefix + PROGRESS_SUFFIX,
+            cluster,
+            ids,
+            options.topics,
+        )
+        self._deleted = DeletedTopics(cluster)
+        self._slots = Slots()
+        self._entry: Entry | None = None
+        self._joins = options.starting.kind == LATEST and not options.loading
+        self.pending: deque[Commit] = deque()
+        self.reached: Offsets = {}
+        self.is_behind = self.is_opened = False
+
+    def end_now(self) -> None:
+        """Set the newest progress record of now as the last one that is read."""
+        self._reader.end_now()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether compaction has removed none of the progress records."""
+        return self._reader.is_whole
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are records, but no place from which on they can be taken one by one."""
+        return self._entry is not None
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether a snapshot is not complete, so that no batch may have its rows."""
+        return (self._slots if self._entry is None else self._entry.slots).is_inside_snapshot
+
+    @property
+    def parts(self) -> list[Commit]:
+        """The newest record of each slot whose records are not complete."""
+        return self._slots.newest
+
+    def refresh(self, start: Offsets | None, *, each: bool = False) -> None:
+        """Read the progress records committed since the last call. `start`: where the query is, None: a new one.
+
+        Of a backlog it reads only as many as it may store (`READ_OFFSETS`), and more at the next call. `each`, and
+        for a new query: none are made one, because a position may be behind each of them.
+        """
+        wanted = None if each else start
+        if start is not None and self.is_behind:
+            self.forget(start)
+            self._leave_out_deleted(start)
+            if _has_enough(start, self.pending):
+                return
+        self._take(self._commits(wanted), start)
+        while wanted is not None and self.is_behind and not _has_enough(wanted, self.pending):
+            self.forget(wanted)  # those before were of topics that were deleted
+            self._take(self._commits(wanted), start)
+
+    def _take(self, commits: list[Commit], start: Offsets | None) -> None:
+        self.pending += commits
+        for one in commits:
+            add(self.reached, one)
+        self._leave_out_deleted(start or {})
+
+    def _commits(self, start: Offsets | None) -> list[Commit]:
+        """Return the new commits."""
+        if self._entry is None:
+            commits = self._read([], start)
+            self.is_opened = self.is_opened or self._reader.is_whole
+            if self.is_opened or self._reader.is_empty:
+                return commits
+            self.is_opened = start is not None and self._has_read(start)
+            self._rewind()
+            if self.is_opened:
+                return self._read([], start)
+            self._entry = Entry()
+        return self._entered(self._entry, start)
+
+    def _entered(self, entry: Entry, start: Offsets | None) -> list[Commit]:
+        """Return the first commit of a topic that has lost records, and those after it; none while it is unknown."""
+        # A table's last records may be older than the records left: listed before these are read.
+        ends = by_topic(self._cluster.ends(self._places()))
+        for one in self._reader.read():
+            entry.add(self._seen(one))
+        self._refuse_unlisted(entry.unnamed_of(ends))
+        if entry.place(ends) is None:
+            return []  # the partitions' ends are inside a transaction or a snapshot
+        self._rewind()
+        first = entry.first(ends, completed(map(self._seen, self._reader.read()), self._slots))
+        self._entry = None
+        if first is None:  # Kafka has removed it since
+            self._rewind()
+            return []
+        self.is_opened = True
+        return self._read([first], start)
+
+    def _refuse_unlisted(self, topics: list[str]) -> None:
+        """Raise SinkAuthorization for a topic that exists and may not be described: its rows would be left out."""
+        hidden = sorted(set(topics) - self._cluster.missing(topics))
+        if hidden:
+            raise SinkAuthorization(_HIDDEN, hint=_HIDDEN_HINT, topic=hidden[0], topics=len(hidden))
+
+    def _has_read(self, start: Offsets) -> bool:
+        """Return whether a query has read the first commit that is left of each slot.
+
+        Then its offsets are those of each partition, so that the later records can be taken one by one. Not so of a
+        partition that the query did not read before, because it had fewer topics.
+        """
+        if not self._are_named(self._unread(start)):
+            return False
+        self._rewind()
+        read: set[str] = set()
+        for commit in completed(map(self._seen, self._reader.read(read)), self._slots):
+            if commit.offsets:  # without any it would be covered by each start
+                if not covers(start, commit):
+                    return False
+                read.add(commit.slot)
+        return read >= self._reader.slots
+
+    def _unread(self, start: Offsets) -> set[tuple[str, str]]:
+        """Return the partitions that have records after `start`, by what Kafka has.
+
+        The marker that ends a Kafka transaction has an offset of its own.
+        """
+        ends = by_topic(self._cluster.ends(self._places()))
+        return {
+            (topic, number)
+            for topic, numbers in ends.items()
+            for number, end in numbers.items()
+            if end > (start[topic][number] + 1 if number in start.get(topic, {}) else 0)
+        }
+
+    def _are_named(self, unread: set[tuple[str, str]]) -> bool:
+        """Return whether the records that are left name all of these partitions."""
+        self._rewind()
+        records = self._reader.read()
+        while unread and (record := next(records, None)) is not None:
+            unread -= pairs_of(record.offsets)
+        return not unread
+
+    def _places(self) -> list[tuple[str, int]]:
+        return partitions_of(self._cluster, self._options.connection.prefix, self._options.topics)
+
+    def _rewind(self) -> None:
+        self._reader.rewind()
+        self._slots = Slots()
+
+    def _seen(self, commit: Commit) -> Commit:
+        return seen(commit, self._options.topics, loading=self._options.loading)
+
+    def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
+        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one.
+
+        `start` None asks for each. A topic of which it is not known yet whether it has all records is left when that
+        is known.
+        """
+        asked, room = self._options, READ_OFFSETS
+        self.is_behind = False
+        for one in self._reader.read():
+            commits = self._without_changed(commits)
+            if not self.is_opened and not self._reader.is_whole:
+                break
+            commit = self._slots.add(self._seen(one))
+            if commit is None:
+                continue
+            commits.append(commit)
+            room -= commit.size
+            if room > 0 or (start is None and not self._joins):
+                continue
+            commits, room = as_one(start if asked.has_limits else None, commits), READ_OFFSETS
+            if start is not None and asked.has_limits and _has_enough(start, commits):
+                self.is_behind = True
+                break
+        return self._without_changed(commits)
+
+    def _without_changed(self, commits: list[Commit]) -> list[Commit]:
+        """Return these commits without topics that were created again meanwhile; remove these from all others."""
+        if not self._reader.changed:
+            return commits
+        gone = frozenset(self._reader.changed)
+        self._reader.changed.clear()
+        self._deleted.known -= gone
+        self._slots.remove(gone, are_former=True)
+        self.pending = deque(without(one, gone) for one in self.pending)
+        for topic in gone:
+            self.reached.pop(topic, None)
+        return [without(one, gone) for one in commits]
+
+    def _leave_out_deleted(self, start: Offsets) -> None:
+        """Remove the topics that were deleted, unless the query has read records of them."""
+        gone = self._deleted.among([topic for topic in self.reached if not has_records(start, topic)])
+        if gone:
+            self._slots.remove(gone, are_former=False)
+            self.pending = deque(left(one, gone) for one in self.pending)
+            self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
+
+    def forget(self, start: Offsets) -> None:
+        """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
+
+        The last of them remains, because it says which tables are loading now.
+        """
+        while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
+            self.pending.popleft()
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+
+def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
+    """Return whether there is a next batch, and there are no few commits after it."""
+    return sum(one.size for one in commits) >= READ_OFFSETS // 2 and any(
+        not covers(start, one) for one in commits
+    )

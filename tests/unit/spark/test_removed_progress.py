@@ -1,0 +1,111 @@
+"""A progress topic that has lost records to compaction: what the records that are left do not prove."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import PositionUnavailable, SinkAuthorization
+from cdcd.lsn import format_lsn
+from tests.support.planned import Moves, Planned, PlannedTopic, Query, T, U, V, X, read
+
+
+def rest(kafka: Planned, slot: str = "s", begin: int = 3) -> None:
+    """Write commits of U alone; of those before the last one none is left."""
+    for n in range(begin, 9):
+        kafka.progress(10 * n, {U: n}, slot)
+    kafka.compact([slot], kafka.place - 1)
+    kafka.progress(100, {U: 9}, slot)
+    kafka.topics[U].end = 9
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_record_of_a_former_slot_proves_nothing_of_its_successor(
+    kafka: Planned, is_running: bool, is_inside: bool
+) -> None:
+    """The former one's last record remains for ever. Its successor's records of X are removed, and X rests."""
+    kafka.topics = {X: PlannedTopic("x", 40), U: PlannedTopic("u", 100)}
+    kafka.describe(U, X, slot="old")
+    kafka.progress(10, {X: 22, U: 1}, "old", snapshot=[X] if is_inside else None)
+    query = Query()
+    before: Moves = query.batch() if is_running else {}
+    kafka.describe(U, X, slot="new")
+    kafka.progress(20, {X: 40, U: 2}, "new")
+    rest(kafka, "new")
+    after = query.again().batch()
+    assert {topic: after[topic][1] for topic in after} == {X: 40, U: 9}
+    assert {topic: after[topic][0] for topic in after} == {
+        topic: before.get(topic, (0, 0))[1] for topic in (X, U)
+    }
+    assert read() == {X: (0, 40), U: (0, 9)}
+
+
+@pytest.mark.parametrize("had_it_before", [True, False])
+def test_a_query_of_more_topics_than_before_reads_all_records_of_the_others(
+    kafka: Planned, had_it_before: bool
+) -> None:
+    kafka.topics = {T: PlannedTopic("t", 30), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(5, {U: 1, T: 10} if had_it_before else {U: 1})
+    query = Query(topics=f"{T},{U}" if had_it_before else U)
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.progress(6, {T: 30})
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    query.with_options(topics=f"{T},{U}").again()
+    assert query.batch() == {T: (10 if had_it_before else 0, 30)}
+    kafka.topics[U].end = 10
+    kafka.progress(110, {U: 10})
+    assert query.batch() == {U: (9, 10)}
+
+
+def test_a_topic_that_may_not_be_described_is_not_left_out(kafka: Planned) -> None:
+    kafka.topics = {T: PlannedTopic("t", 30), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(6, {T: 30})
+    rest(kafka)
+    kafka.hidden.add(T)
+    with pytest.raises(SinkAuthorization, match=T):
+        Query().batch()
+    with pytest.raises(SinkAuthorization, match=T):
+        read(topics=T)
+    assert Query(topics=U).batch() == {U: (0, 9)}
+    kafka.hidden.clear()
+    assert Query().batch() == {T: (0, 30), U: (0, 9)}
+
+
+def test_offsets_whose_topics_are_not_known_any_more_are_of_no_topic(kafka: Planned) -> None:
+    """Compaction ended between a record of the topics and the progress record of the same Kafka transaction."""
+    kafka.topics = {T: PlannedTopic("a", 30), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(10, {T: 30, U: 1})
+    kafka.topics[T] = PlannedTopic("b", 7)
+    kafka.describe(T, U)
+    kafka.compact(["s/topics"], kafka.place - 1)
+    kafka.compact(["s"], 1)
+    kafka.progress(20, {T: 5, U: 2})
+    kafka.progress(30, {U: 3})
+    query = Query(maxCommits="1")
+    assert query.batch() == {T: (0, 5), U: (0, 2)}
+    assert query.batch() == {U: (2, 3)}
+
+
+def test_a_first_batch_is_repeated_although_its_start_is_not_known_any_more(kafka: Planned) -> None:
+    """Its end has the start. A new query cannot start there."""
+    kafka.topics = {T: PlannedTopic("t", 100), U: PlannedTopic("u", 0), V: PlannedTopic("v", 9)}
+    kafka.describe(T, U)
+    for n in range(1, 10):
+        kafka.progress(10 * n, {T: n})
+    kafka.compact(["s"], kafka.place - 6)
+    position = format_lsn(70)
+    query = Query(startingLsn=position)
+    end = query.fail()
+    kafka.topics[U].end = 3
+    kafka.describe(T, U)
+    kafka.progress(200, {U: 3})
+    assert query.repeat(end) == {T: (6, 9)}
+    assert query.batch() == {U: (0, 3)}
+    for given in ({}, {"maxCommits": "1"}):
+        with pytest.raises(PositionUnavailable, match="older than the progress records"):
+            Query(startingLsn=position, **given).batch()

@@ -1,0 +1,228 @@
+"""Two slots of one name share a progress topic: their commits, snapshots and loading tables are apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.errors import SnapshotIncomplete
+from cdcd.lsn import format_lsn
+from cdcd.spark import progress_reader
+from cdcd.spark.cuts import loading_of
+from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, X, read
+
+
+@pytest.fixture
+def kafka(kafka: Planned) -> Planned:
+    """Return a Kafka with some topics, each with records that no progress record names."""
+    kafka.topics = {T: PlannedTopic("t", 100), U: PlannedTopic("u", 100), V: PlannedTopic("v", 100)}
+    return kafka
+
+
+def both(kafka: Planned) -> None:
+    """Write a commit of each slot."""
+    kafka.progress(5, {T: 1, V: 1}, "a")
+    kafka.progress(6, {U: 1}, "b")
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxCommits": "1"}, {"maxRows": "1"}])
+@pytest.mark.parametrize("is_new_process", [True, False])
+def test_no_batch_ends_inside_a_transaction_of_the_other_slot(
+    kafka: Planned, limits: dict[str, str], is_new_process: bool
+) -> None:
+    both(kafka)
+    query = Query(**limits)
+    while query.batch():
+        pass
+    kafka.progress(10, {T: 10}, "a", is_part=True)
+    kafka.progress(20, {U: 2}, "b")
+    kafka.progress(10, {V: 20}, "a", is_part=True)
+    kafka.progress(30, {U: 3}, "b")
+    if is_new_process:
+        query.again()
+    found = [query.batch() for _ in range(3)]
+    assert found == ([{U: (1, 2)}, {U: (2, 3)}, {}] if limits else [{U: (1, 3)}, {}, {}])
+    kafka.progress(40, {T: 11}, "a")
+    assert query.batch() == {T: (1, 11), V: (1, 20)}
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_no_batch_ends_inside_a_snapshot_of_the_other_slot(kafka: Planned, first: str) -> None:
+    """It may run for hours: the other slot's topics go on, those of the snapshot are as before it."""
+    records = [
+        lambda: kafka.progress(10, {T: 10}, "a", snapshot=[T]),
+        lambda: kafka.progress(20, {U: 100}, "b"),
+    ]
+    for write in records if first == "a" else reversed(records):
+        write()
+    kafka.topics[V].end = 0
+    kafka.progress(10, {T: 20}, "a", snapshot=[T])
+    query = Query()
+    assert query.batch() == {U: (0, 100)}
+    assert query.batch() == query.again().batch() == {}
+    assert read() == {U: (0, 100)}
+    with pytest.raises(SnapshotIncomplete):
+        read(startingLsn=format_lsn(25))
+    for loading in ("false", "true"):
+        assert Query(startingOffsets="latest", loading=loading).reader.initialOffset()[T] == {"0": 0}
+    kafka.progress(10, {T: 30}, "a", snapshot=[T])
+    assert query.batch() == {}
+    kafka.progress(40, {T: 31}, "a")
+    assert query.batch() == {T: (0, 31)}
+    assert read(startingOffsets="snapshot_end") == {}
+    assert Query().batch() == {T: (0, 31), U: (0, 100)}
+
+
+def test_a_repeated_snapshot_of_one_slot_does_not_stop_the_other(kafka: Planned) -> None:
+    both(kafka)
+    query = Query()
+    query.batch()
+    kafka.progress(10, {T: 10}, "a", snapshot=[T])
+    kafka.progress(20, {U: 2}, "b")
+    assert query.again().batch() == {U: (1, 2)}
+    kafka.progress(20, {}, "b")
+    kafka.progress(30, {T: 20, V: 5}, "a")
+    assert query.batch() == {T: (1, 20), V: (1, 5)}
+
+
+def test_there_is_no_snapshots_end_while_the_only_one_runs(kafka: Planned) -> None:
+    both(kafka)
+    kafka.progress(10, {T: 10}, "a", snapshot=[T])
+    kafka.progress(20, {U: 2}, "b")
+    with pytest.raises(SnapshotIncomplete):
+        read(startingOffsets="snapshot_end")
+
+
+def test_a_table_is_loading_until_all_of_its_rows_are_in_a_batch(kafka: Planned) -> None:
+    """The last rows of a copy are a part until the stream has passed the point of the copy."""
+    both(kafka)
+    kafka.progress(10, {T: 10}, "a", loading=[T])
+    query = Query(loading="true")
+    query.batch()
+    kafka.progress(12, {T: 20}, "a", is_part=True)
+    kafka.progress(20, {U: 3}, "b")
+    assert T not in query.batch()
+    assert loading_of(query.ends[-1]) == {T}
+    kafka.progress(30, {}, "a")
+    assert query.batch()[T] == (10, 20)
+    assert loading_of(query.ends[-1]) == frozenset()
+
+
+def test_a_table_is_loading_whatever_the_other_slot_writes(kafka: Planned) -> None:
+    query = Query(loading="true", maxCommits="1")
+    both(kafka)
+    kafka.progress(10, {T: 10}, "a", loading=[T])
+    kafka.progress(20, {U: 2}, "b")
+    kafka.progress(30, {V: 2}, "a", snapshot=[V])
+    kafka.progress(40, {U: 3}, "b")
+    kafka.progress(50, {T: 11}, "a")
+    while query.batch():
+        pass
+    assert [sorted(loading_of(end)) for end in query.ends][-5:] == [[T], [T], [V], [V], []]
+
+
+def test_a_slot_that_replaced_another_takes_over_its_topics(kafka: Planned) -> None:
+    """The former one ended within a snapshot, whose last record remains for ever."""
+    kafka.topics[X] = PlannedTopic("x", 3)
+    kafka.describe(T, U, V, X, slot="old")
+    kafka.progress(10, {T: 10, U: 5, X: 3}, "old", snapshot=[T, U])
+    kafka.describe(T, U, V, X)
+    for _ in range(2):
+        kafka.progress(20, {T: 12, U: 9, V: 100}, snapshot=[T, U])
+        kafka.compact(["s"], kafka.place - 1)
+    kafka.progress(30, {U: 10})
+    query, loading = Query(), Query(loading="true")
+    assert query.batch() == {T: (0, 12), U: (0, 10), V: (0, 100), X: (0, 3)}
+    while loading.batch():
+        pass
+    assert loading_of(loading.ends[-1]) == frozenset()
+    kafka.compact(["s"], kafka.place - 1)
+    loading = Query(loading="true")
+    while loading.batch():
+        pass
+    assert loading_of(loading.ends[-1]) == frozenset(), "no record is left that names T"
+
+
+def test_a_slot_that_takes_a_table_over_from_a_running_one_loads_it(kafka: Planned) -> None:
+    kafka.describe(T, V, slot="a")
+    both(kafka)
+    kafka.describe(T, U, slot="b")
+    kafka.progress(10, {T: 10}, "b", loading=[T])
+    kafka.progress(20, {V: 2}, "a")
+    query = Query(loading="true")
+    query.batch()
+    assert loading_of(query.ends[-1]) == {T}
+
+
+def at_rest(kafka: Planned, *, is_compacted: bool) -> None:
+    """Write a commit of a slot that rests since, and those of another one; only its last ones may be left."""
+    kafka.topics = {T: PlannedTopic("t", 40), U: PlannedTopic("u", 100), X: PlannedTopic("x", 1)}
+    kafka.progress(5, {X: 1}, "old")
+    kafka.progress(8, {T: 10, U: 3})
+    for n in range(4, 9):
+        kafka.progress(10 * n, {U: n} if n > 6 else {T: 5 * n + 10, U: n})
+    if is_compacted:
+        kafka.compact(["s"], kafka.place)
+    kafka.progress(100, {U: 9})
+    kafka.progress(110, {U: 10})
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxCommits": "1"}])
+def test_a_hole_in_the_records_of_one_slot_is_found_behind_those_of_another(
+    kafka: Planned, limits: dict[str, str]
+) -> None:
+    """The rows of T would come when it is named again: for a table that rests, never."""
+    at_rest(kafka, is_compacted=True)
+    query = Query(**limits)
+    query.reached = {T: {"0": 10}, U: {"0": 3}, X: {"0": 1}}
+    moves = query.batch()
+    assert (moves[T], moves[U][0]) == ((10, 40), 3)
+
+
+def test_a_hole_is_found_where_no_record_with_offsets_is_left(kafka: Planned) -> None:
+    at_rest(kafka, is_compacted=True)
+    kafka.compact(["s"], kafka.place)
+    kafka.progress(120, {})
+    query = Query()
+    query.reached = {T: {"0": 10}, U: {"0": 3}, X: {"0": 1}}
+    assert query.batch() == {T: (10, 40), U: (3, 100)}
+
+
+def test_a_restart_takes_the_records_one_by_one_where_each_slot_has_one_that_was_read(
+    kafka: Planned,
+) -> None:
+    at_rest(kafka, is_compacted=False)
+    query = Query(maxCommits="1")
+    query.reached = {T: {"0": 10}, U: {"0": 3}, X: {"0": 1}}
+    assert query.batch() == {T: (10, 30), U: (3, 4)}
+    assert query.batch() == {T: (30, 35), U: (4, 5)}
+
+
+def test_a_slot_of_other_topics_does_not_matter(kafka: Planned) -> None:
+    kafka.topics[X] = PlannedTopic("x", 9)
+    kafka.describe(X, slot="old")
+    kafka.progress(5, {X: 1}, "old")
+    kafka.describe(T, U, V)
+    for n in range(1, 6):
+        kafka.progress(10 * n, {U: n})
+    kafka.progress(60, {V: 1})
+    query = Query(topics=f"{U},{V}", maxCommits="1")
+    query.reached = {U: {"0": 2}}
+    assert [query.batch() for _ in range(2)] == [{U: (2, 3)}, {U: (3, 4)}]
+
+
+def test_a_restart_parses_only_the_first_records_to_find_holes(
+    kafka: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a topic with the records of days it parses each record once."""
+    at_rest(kafka, is_compacted=False)
+    for n in range(11, 30):
+        kafka.progress(10 * n, {U: n})
+    parsed: list[bytes] = []
+    original = progress_reader.parse_progress
+    monkeypatch.setattr(
+        progress_reader, "parse_progress", lambda value: parsed.append(value) or original(value)
+    )
+    query = Query()
+    query.reached = {T: {"0": 10}, U: {"0": 3}, X: {"0": 1}}
+    query.batch()
+    assert len(parsed) <= len(kafka.log) + 6
