@@ -133,7 +133,7 @@ class Commit(Room):
     """When a Kafka transaction ends: at the first limit, always at the end of a source transaction."""
 
     max_rows: Whole = Field(
-        default=20000, ge=1, description="rows of one Kafka transaction, whole source transactions"
+        default=30000, ge=1, description="rows of one Kafka transaction, whole source transactions"
     )
     max_bytes: Size = Field(
         default=16 * MIB, description="bytes of one Kafka transaction, whole source transactions"

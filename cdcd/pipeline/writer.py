@@ -203,7 +203,10 @@ class Writer:
     # --- called by the pump ---
 
     async def add(self, chunk: Chunk) -> None:
-        """Queue a chunk; wait while the queue is over its limit."""
+        """Queue a chunk; over the limit, wait until the queue is half empty.
+
+        So encoding continues while the group's last rows are sent and committed, not while its first are produced.
+        """
         self._group.add(chunk)
         self._positions.added += chunk.commit_position is not None
         self._is_at_rest = False
@@ -212,9 +215,7 @@ class Writer:
             return
         self._observer.waiting(self._group.waiting_bytes, is_blocked=True)
         try:
-            while self._group.waiting_bytes > self._waiting_limit_bytes:
-                self._room.clear()
-                await self._room.wait()
+            await self.wait_until_below(self._waiting_limit_bytes // 2)
         finally:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
 

@@ -66,11 +66,13 @@ FORCED_PROPERTIES: Mapping[str, str] = {
 """Properties that `sink.properties` may not have, each with the reason or the option to use instead."""
 
 PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
-    # A long linger lets a fast group fill its batches, up to the client's own default size. It delays nothing: the
-    # end of a group flushes at once, and so do an early send and a wait for space in the queue. One batch is one
-    # request; with rows spread over a hundred topics, a short linger gives hardly more than one row a batch.
+    # A long linger lets a fast group fill its batches. It delays nothing: the end of a group flushes at once, and so
+    # do an early send and a wait for space in the queue. One batch is one request; with rows spread over a hundred
+    # topics, a short linger gives hardly more than one row a batch.
     "linger.ms": 500,
     "batch.num.messages": 100_000,
+    # Smaller than the client's default, so that most of a group is sent while its later rows are encoded.
+    "batch.size": 262_144,
     # Limits the memory between produce() and the broker; a full queue means back-pressure, never loss.
     "queue.buffering.max.messages": 200_000,
     # Twice the size is no faster; `_queue_of` makes it larger where `message.max.bytes` needs it.

@@ -542,6 +542,26 @@ async def test_add_waits_while_more_bytes_wait_than_the_limit() -> None:
         assert one.blocked == [True, False]
 
 
+async def test_a_blocked_add_waits_until_half_of_the_queue_is_with_the_sink() -> None:
+    """Otherwise each chunk that the sink takes lets the next one be encoded, and none is while the group commits."""
+    async with world(waiting_limit_bytes=50) as one:
+        one.sink.gate.clear()
+        await one.transaction(100, b"a")
+        await one.until(one.sink.committing.is_set)
+        await one.writer.add(rows(b"b", size_bytes=20))
+        await one.writer.add(rows(b"c", size_bytes=20))
+        adding = asyncio.ensure_future(one.writer.add(rows(b"d", size_bytes=20)))
+        one.sink.room = 0
+        polls = one.sink.polls
+        one.sink.gate.set()
+        await one.until(lambda: one.sink.polls > polls + 2)
+        assert one.writer.waiting_bytes == 40
+        assert not adding.done()
+        one.sink.room = 10
+        await asyncio.wait_for(adding, DEADLINE_S)
+        assert one.writer.waiting_bytes <= 20
+
+
 async def test_a_chunk_larger_than_the_limit_gets_through() -> None:
     async with world(waiting_limit_bytes=50) as one:
         await asyncio.wait_for(one.writer.add(rows(b"a", size_bytes=5000)), DEADLINE_S)
