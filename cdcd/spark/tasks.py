@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from cdcd.spark import events as ev
+from cdcd.spark.arrow_fold import Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
 from cdcd.spark.manifest import BucketFile, read_bucket, read_incomplete, write_bucket
 from cdcd.spark.plan import TablePlan
@@ -27,6 +28,8 @@ from cdcd.spark.storage import Target
 
 SMALL_BATCH_ROWS = 20_000
 """Up to this size the driver folds by itself, because a Spark job would take longer to start."""
+MOST_COLUMN_BYTES = 1 << 30
+"""A column of Arrow has at most 2 GiB of bytes."""
 WHOLE = -1
 """A bucket number that means all buckets of the table."""
 
@@ -114,30 +117,76 @@ _RESULT_ARROW = pa.schema(
 )
 
 
+class _Batch(NamedTuple):
+    """The records of a bucket. `events` are folded row by row, in order; `latest` has the rows of all other keys.
+
+    `shape`: with the last TRUNCATE. `applied`: the last sequence.
+    """
+
+    events: list[ev.Event]
+    latest: Latest | None
+    shape: TableShape
+    applied: ev.Sequence
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self.events) or (self.latest is not None and len(self.latest.keys) > 0)
+
+
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> pa.Table:
     """Fold the records of one (topic, bucket), write the bucket's new file, and return its description."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
+    batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
+    emptied_now = batch.shape.emptied_at > batch.shape.watermark
+    written: list[_Written] = []
+    moved = False
+    if batch.has_changes or (emptied_now and not batch.shape.keyed):
+        try:
+            written = _fold_buckets(batch, plan, bucket, emptied_now, target, buckets)
+        except MovedRow:
+            moved = True
+    rows = [_described(*one) for one in written] or [_NOTHING | {"bucket": bucket}]
+    common = {"topic": topic, "moved": moved, **batch.applied._asdict()}
+    return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
+
+
+def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
+    found = _events_of(group, plan)
+    shape = _checked(found, plan)
+    return _Batch(ordered(found, shape), None, shape, max(event.sequence for event in found))
+
+
+def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch | None:
+    """Return the batch, mostly folded; None if all records have to be folded row by row."""
+    if not plan.shape.keyed or bucket == WHOLE or group.nbytes > MOST_COLUMN_BYTES:
+        return None
+    keys, values = group["key"].combine_chunks(), group["value"].combine_chunks()
+    changes = changes_of(keys, values, plan.schemas, plan.shape.fields)
+    if changes is None:
+        return None
+    others = _events_of(group.take(changes.others), plan)
+    shape = _checked(others, plan)
+    found = latest(changes, shape)
+    if found is None:
+        return None
+    events = ordered([*others, *_events_of(group.take(found.rest), plan)], shape)
+    return _Batch(events, found, shape, max([changes.last, *(event.sequence for event in others)]))
+
+
+def _events_of(group: pa.Table, plan: TablePlan) -> list[ev.Event]:
     records = zip(group["key"].to_pylist(), group["value"].to_pylist(), strict=True)
-    found = list(ev.read_events(records, plan.schemas))
+    return list(ev.read_events(records, plan.schemas))
+
+
+def _checked(found: list[ev.Event], plan: TablePlan) -> TableShape:
+    """Return the shape with the last TRUNCATE. Raises GapInTopic for a gap that is not accepted."""
     emptied = max((event.sequence for event in found if event.op == "t"), default=ev.BEGINNING)
     shape = replace(plan.shape, emptied_at=max(emptied, plan.shape.emptied_at))
     over = max(shape.watermark, shape.emptied_at)
     for event in found:
-        ev.check_gap(event, topic, is_accepted=plan.accepts_gaps or event.sequence <= over)
-    applied = max(event.sequence for event in found)
-    events = ordered(found, shape)
-    emptied_now = shape.emptied_at > shape.watermark
-    written: list[_Written] = []
-    moved = False
-    if events or (emptied_now and not shape.keyed):
-        try:
-            written = _fold_buckets(events, plan, shape, bucket, emptied_now, target, buckets)
-        except MovedRow:
-            moved = True
-    rows = [_described(*one) for one in written] or [_NOTHING | {"bucket": bucket}]
-    common = {"topic": topic, "moved": moved, **applied._asdict()}
-    return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
+        ev.check_gap(event, shape.topic, is_accepted=plan.accepts_gaps or event.sequence <= over)
+    return shape
 
 
 _Written = tuple[BucketFile, BucketFile | None]
@@ -152,20 +201,23 @@ def _described(file: BucketFile, incomplete: BucketFile | None) -> dict[str, Any
 
 
 def _fold_buckets(
-    events: list[ev.Event],
+    batch: _Batch,
     plan: TablePlan,
-    shape: TableShape,
     bucket: int,
     emptied_now: bool,
     target: Target,
     buckets: int,
 ) -> list[_Written]:
+    shape = batch.shape
     existing = _existing(plan.files, shape, bucket, emptied_now, partial(read_bucket, target))
     if not shape.keyed:
-        return [(write_bucket(target, shape, 0, fold_bag(events, shape, existing)), None)]
+        return [(write_bucket(target, shape, 0, fold_bag(batch.events, shape, existing)), None)]
     incomplete = _existing(plan.incomplete, shape, bucket, emptied_now, partial(read_incomplete, target))
     existing = pa.concat_tables([as_complete(existing), incomplete])
-    rows, keys = fold_keyed(events, shape, existing, whole=bucket == WHOLE)
+    rows, keys = fold_keyed(batch.events, shape, existing, whole=bucket == WHOLE)
+    if batch.latest is not None:
+        rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
+        keys = pa.concat_arrays([keys, batch.latest.keys])
     result = pa.concat_tables([without_keys(existing, keys), rows])
     if bucket != WHOLE:
         return [_written(target, shape, bucket, result)]

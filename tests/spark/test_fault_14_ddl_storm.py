@@ -130,7 +130,7 @@ def test_a_mirror_follows_a_storm_of_ddl(
     """One round has the mirror in the tests' Spark, several have it as the demo does: as a process."""
     dsn = source.dsn(database_there)
     tables = Tables(dsn, rows=100)
-    name = f"storm{os.getpid()}v{source.major}"
+    name = f"storm{os.getpid()}v{source.major}r{rounds}"  # a name of its own: the broker is shared
     source.execute(f"CREATE PUBLICATION cdcd_{name} FOR ALL TABLES", dbname=database_there)
     daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
     with daemon:

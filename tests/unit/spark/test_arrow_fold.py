@@ -1,0 +1,206 @@
+"""The fold in columns gives what the fold row by row gives, for histories with everything that changes can have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdcd.errors import CdcdError
+from cdcd.spark import tasks
+from cdcd.spark.arrow_fold import changes_of, latest
+from cdcd.spark.events import Sequence
+from cdcd.spark.manifest import BucketFile, TableEntry, read_bucket, read_incomplete
+from cdcd.spark.plan import Look, plan_table
+from cdcd.spark.shape import Field, TableShape
+from tests.spark.events import column, envelope_schema, frame, key_schema
+
+TOPIC = "shop.public.items"
+ID = column("id", "int", required=True)
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+SEEN = {"type": "long", "logicalType": "timestamp-micros"}
+VERSIONS = {
+    1: [ID, column("name", "string"), column("price", PRICE)],
+    2: [
+        ID,
+        column("name", "string"),
+        column("seen", SEEN),
+        column("tags", {"type": "array", "items": ["null", "string"]}, **{"pg.name": "Tags"}),
+    ],
+    3: [ID, column("name", "string"), column("seen", SEEN)],
+}
+VALUES: dict[str, Any] = {
+    "name": lambda: random.choice([None, "", "a", "long" * 9]),
+    "price": lambda: random.choice([None, random.randbytes(3)]),
+    "seen": lambda: random.choice([None, random.randrange(1 << 50)]),
+    "tags": lambda: random.choice([None, [], ["x", None, "y"]]),
+}
+SCHEMAS = {number: envelope_schema(TOPIC, fields) for number, fields in VERSIONS.items()}
+KEY = key_schema(TOPIC, [ID])
+KEYS = 24
+Record = tuple[bytes | None, bytes | None]
+
+
+@dataclass
+class History:
+    """Random changes of one table in order, with what a sender may do to them."""
+
+    with_unchanged: bool
+    ddl: float = 0.0
+    version: int = 1
+    at: list[int] = field(default_factory=lambda: [1, 100, 1])
+    keys: set[int] = field(default_factory=set)
+
+    def batch(self, size: int) -> list[Record]:
+        """Return the records of a batch: shuffled between keys, some of them twice, with tombstones."""
+        records = [record for _ in range(size) for record in self._change()]
+        records += random.sample(records, k=min(3, len(records)))
+        if random.random() < 0.5:
+            random.shuffle(records)
+        return records
+
+    def _change(self) -> Iterator[Record]:
+        self._step()
+        if random.random() < self.ddl:
+            self.version = random.choice([1, 2, 3])
+        number = random.randrange(KEYS)
+        chosen = random.random()
+        if chosen < 0.02:
+            self.keys.clear()
+            yield self._record("t", None, None)
+        elif chosen < 0.2 and number in self.keys:
+            self.keys.discard(number)
+            yield self._record("d", number, None)
+            yield frame(9, KEY, {"id": number}), None
+        elif chosen < 0.25 and self.keys:  # a change of the key
+            old = random.choice(sorted(self.keys))
+            self.keys.discard(old)
+            yield self._record("d", old, None)
+            self.at[2] += 1
+            yield self._changed("c", number + KEYS if number == old else number)
+        elif number in self.keys:
+            yield self._changed("u", number)
+        else:
+            yield self._changed(random.choice("cr"), number, is_new=True)
+
+    def _step(self) -> None:
+        if random.random() < 0.3:
+            self.at[2] += 1
+            return
+        if random.random() < 0.02:
+            self.at = [self.at[0] + 1, self.at[1] - 5, 0]
+        self.at = [self.at[0], self.at[1] + random.choice([1, 7]), 1]
+
+    def _changed(self, op: str, number: int, *, is_new: bool = False) -> Record:
+        names = [one["name"] for one in VERSIONS[self.version][1:]]
+        row: dict[str, Any] = {"id": number} | {name: VALUES[name]() for name in names}
+        unchanged = []
+        if self.with_unchanged and not is_new and random.random() < 0.3:
+            unchanged = random.sample(names, k=1)
+            row |= dict.fromkeys(unchanged)
+        self.keys.add(number)
+        return self._record(op, number, row, unchanged)
+
+    def _record(
+        self, op: str, number: int | None, after: dict[str, Any] | None, unchanged: list[str] | None = None
+    ) -> Record:
+        timeline, commit_lsn, tx_seq = self.at
+        special = random.choice(
+            [None, None, {}, {"after.name": "x"}, {"after.Tags": "[", "before.name": "y"}]
+        )
+        source = {
+            "version": "1", "connector": "postgresql", "name": "shop", "ts_ms": 0, "db": "d", "schema": "public",
+            "snapshot": "true" if op == "r" else "false", "table": "items", "timeline": timeline,
+            "commit_lsn": commit_lsn, "tx_seq": tx_seq, "special": special if after else None,
+            "unchanged": unchanged or [],
+        }  # fmt: skip
+        envelope = {"before": None, "after": after, "source": source, "op": op}
+        key = None if number is None else frame(9, KEY, {"id": number})
+        return key, frame(self.version, SCHEMAS[self.version], envelope)
+
+
+class Mirrored:
+    """The table that the batches become, folded in columns or row by row."""
+
+    def __init__(self, target: Path, *, by_row: bool) -> None:
+        target.mkdir()
+        self._target, self._by_row = target, by_row
+        self._entry = TableEntry(TOPIC, keyed=True)
+
+    def apply(self, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> object:
+        """Apply a batch; return the rows, or the error."""
+        with monkeypatch.context() as patched:
+            if self._by_row:
+                patched.setattr(tasks, "changes_of", lambda *_: None)
+            try:
+                return self._apply(records)
+            except CdcdError as error:
+                return str(error)
+
+    def _apply(self, records: list[Record]) -> object:
+        last = {value[4]: value for _, value in records if value is not None}
+        keyless = tuple(value for key, value in records if key is None and value is not None)
+        look = Look(TOPIC, len(records), len(records) - len(keyless), tuple(last.values()), keyless)
+        plan, entry = plan_table(look, self._entry, lambda number: SCHEMAS[number])
+        changes = [(key, value) for key, value in records if value is not None]
+        group = pa.table(
+            {
+                "topic": [TOPIC] * len(changes),
+                "bucket": pa.array([0] * len(changes), pa.int32()),
+                "key": pa.array([key for key, _ in changes], pa.binary()),
+                "value": pa.array([value for _, value in changes], pa.binary()),
+            }
+        )
+        (found,) = tasks._unpacked(tasks.fold_group(group, {TOPIC: plan}, self._target, 1).to_pylist())
+        is_moved, numbers = found.moved, tuple(one.number for one in entry.fields)
+        if is_moved:
+            group = group.set_column(1, "bucket", pa.array([tasks.WHOLE] * len(changes), pa.int32()))
+            (found,) = tasks._unpacked(tasks.fold_group(group, {TOPIC: plan}, self._target, 1).to_pylist())
+        self._entry = replace(entry, applied=max(entry.applied, found.applied))
+        if found.path is not None:
+            file = BucketFile(0, found.path, found.rows, numbers)
+            lacking = BucketFile(0, found.incomplete_path or "", found.incomplete_rows, numbers)
+            incomplete = (lacking,) if found.incomplete_path else ()
+            self._entry = replace(self._entry, files=(file,), incomplete=incomplete)
+        return found.applied, is_moved, self._rows()
+
+    def _rows(self) -> list[list[dict[str, Any]]]:
+        shape = self._entry.shape()
+        complete = [read_bucket(self._target, shape, one) for one in self._entry.files]
+        incomplete = [read_incomplete(self._target, shape, one) for one in self._entry.incomplete]
+        return [
+            sorted((row for one in each for row in one.to_pylist()), key=lambda row: row["__key"])
+            for each in (complete, incomplete)
+        ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_folds_give_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(seed)
+    history = History(with_unchanged=seed % 2 == 0, ddl=random.choice([0, 0.1, 0.3]))
+    columns, rows = Mirrored(tmp_path / "columns", by_row=False), Mirrored(tmp_path / "rows", by_row=True)
+    for _ in range(6):
+        records = history.batch(random.choice([1, 5, 60]))
+        found = columns.apply(records, monkeypatch)
+        assert found == rows.apply(records, monkeypatch)
+        if isinstance(found, str):
+            return
+
+
+def test_rows_of_a_batch_without_unsent_columns_are_all_folded_in_columns() -> None:
+    random.seed(7)
+    history = History(with_unchanged=False)
+    records = [history._changed("u", number % 5) for number in range(50)]
+    shape = TableShape(TOPIC, True, (Field(1, "id", "id", "int"), Field(2, "name", "name", "string")))
+    keys, values = (pa.array(part, pa.binary()) for part in zip(*records, strict=True))
+    changes = changes_of(keys, values, SCHEMAS, shape.fields)
+    assert changes is not None
+    assert (len(changes.others), changes.last) == (0, Sequence(1, 100, 1, 1))
+    found = latest(changes, shape)
+    assert found is not None
+    assert (found.rows["id"].to_pylist(), len(found.keys), len(found.rest)) == ([0, 1, 2, 3, 4], 5, 0)
