@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -42,6 +43,8 @@ from cdcd.threads import in_thread, settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RECONNECT_S = 1.0
+CANCEL_AGAIN_S = 0.2
+CANCEL_WITHIN_S = 1.0
 UNLIMITED = LoadLimits()
 EVERYTHING = Selection()
 _TOO_MANY_HINT = (
@@ -98,6 +101,9 @@ class IncrementalSnapshots:
         self._failed: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: set[ChunkReader] = set()
+        self._reading: dict[WatchedTable, ChunkReader] = {}
+        """The reader of each copy at work."""
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._threads: dict[asyncio.Future[Any], object] = {}
         """The running calls, each with the reader that it uses."""
         self._descriptions: dict[int, Description] = {}
@@ -159,11 +165,14 @@ class IncrementalSnapshots:
         try:
             reader = await self._in_thread(self._new_reader)
             self._readers.add(reader)
+            self._reading[table] = reader
             pace = ChunkPace(self._chunk_time_s, self._gate.limits.most_rows(self._chunk_time_s))
             copier = TableCopier(relid, table, reader, self._parts, pace, described)
             if await copier.run():
                 await self._complete(relid, table)
         except (SourceUnavailable, SinkUnavailable) as error:
+            if self._copies.tables.get(relid) is not table:
+                return  # its query was cancelled
             self._reports.waits(relid, error.message)
             _LOG.warning("snapshot_interrupted", table=self._reports.name_of(relid), error=str(error))
             await asyncio.sleep(RECONNECT_S)
@@ -175,11 +184,26 @@ class IncrementalSnapshots:
                 "table_not_copied", table=self._reports.name_of(relid), error=str(error), hint=error.advice
             )
         finally:
+            self._reading.pop(table, None)
             self._tried[relid] = next(self._number)
             if copier is not None and copier.described is not None and relid not in self._descriptions:
                 self._descriptions[relid] = copier.described
             if reader is not None:
                 await self._release(reader)
+
+    def _cancel(self, tables: Iterable[WatchedTable]) -> None:
+        """Cancel the queries of copies that are not wanted any more: one chunk may be a scan of the whole table."""
+        for table in tables:
+            if (reader := self._reading.get(table)) is not None:
+                task = asyncio.create_task(self._cancel_until_ended(table, reader))
+                self._cancelling.add(task)
+                task.add_done_callback(self._cancelling.discard)
+
+    async def _cancel_until_ended(self, table: WatchedTable, reader: ChunkReader) -> None:
+        """Cancel again while the copy is at work: a request that arrives before its statement has no effect."""
+        while self._reading.get(table) is reader:
+            await self._in_thread(reader.cancel)
+            await asyncio.sleep(CANCEL_AGAIN_S)
 
     async def _wait_for_load(self, relid: int, table: WatchedTable, reader: ChunkReader) -> None:
         """Wait while the load on the source is above a limit, unless the table is paused or stopped."""
@@ -219,23 +243,31 @@ class IncrementalSnapshots:
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         thread = start_in_thread(function, *args)
-        self._threads[thread] = getattr(function, "__self__", None)
+        method = function.func if isinstance(function, partial) else function
+        self._threads[thread] = getattr(method, "__self__", None)
         thread.add_done_callback(self._threads.pop)
         return await asyncio.shield(thread)
 
     async def _release(self, reader: ChunkReader | SnapshotReader) -> None:
-        """Close a connection after the thread that uses it has ended: libpq's memory is freed."""
+        """Close a connection after the thread that uses it has ended: libpq's memory is freed.
+
+        A server does not notice that the connection was lost before its statement returns a row.
+        """
+        threads = [thread for thread, user in self._threads.items() if user is reader]
         if isinstance(reader, ChunkReader):
             self._readers.discard(reader)
+            if threads:
+                await asyncio.wait([start_in_thread(reader.cancel)], timeout=CANCEL_WITHIN_S)
         reader.hang_up()
-        for thread in [thread for thread, user in self._threads.items() if user is reader]:
+        for thread in threads:
             await settled(thread)
         reader.close()
 
     async def _close(self) -> None:
-        for task in self._tasks.values():
+        ended = [*self._tasks.values(), *self._cancelling]
+        for task in ended:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*ended, return_exceptions=True)
         for reader in self._readers:
             reader.hang_up()
         for thread in list(self._threads):
@@ -278,13 +310,18 @@ class IncrementalSnapshots:
                 )
             else:
                 self._blocking.refuse([one.table for one in described])
+                replaced = self._watched(one.table.relid for one in described)
                 for one in described:
                     await self._begin(one, command)
+                self._cancel(replaced)
             self._note_signal(command)
             await self._write_state()
         finally:
             self._emitter.turn.release()
         return [one.table.title for one in described]
+
+    def _watched(self, relids: Iterable[int]) -> list[WatchedTable]:
+        return [self._copies.tables[relid] for relid in relids if relid in self._copies.tables]
 
     async def _can_compare(self, described: Description, command: SnapshotCommand) -> bool:
         """Return whether a table's rows can be compared; of a command that names tables, raise SnapshotRefused."""
@@ -381,13 +418,14 @@ class IncrementalSnapshots:
         await self._emitter.between_transactions()
         try:
             chosen = self._chosen(command, self.relids)
-            ended = await self._ends_of(chosen)
+            ended, stopped = await self._ends_of(chosen), self._watched(chosen)
             for relid in chosen:
                 if relid in self._blocking.relids:
                     self._blocking.stop(relid)
                 self._copies.end(relid)
                 self._failed.discard(relid)
                 self._reports.end(relid)
+            self._cancel(stopped)
             self._note_signal(command)
             await self._write_state(ended)
         finally:
@@ -421,13 +459,23 @@ class IncrementalSnapshots:
     def _chosen(self, command: SnapshotCommand, relids: Collection[int]) -> dict[int, str]:
         """Return the tables of a command that are among these, by relid. Raises SnapshotRefused."""
         copied = {relid: self._reports.name_of(relid) for relid in relids}
-        chosen = {
-            relid: name for relid, name in copied.items() if not command.tables or name in command.tables
-        }
-        missing = sorted(set(command.tables) - set(chosen.values()))
+        named = {relid: self._meant(relid, name, command.tables) for relid, name in copied.items()}
+        chosen = {relid: copied[relid] for relid, name in named.items() if not command.tables or name}
+        missing = sorted(set(command.tables) - set(named.values()))
         blocking = {self._reports.name_of(relid) for relid in self._blocking.relids}
         if missing and missing[0] in blocking:
             raise SnapshotRefused(_UNPAUSABLE, hint=_UNPAUSABLE_HINT, table=missing[0])
         if missing:
             raise SnapshotRefused("the table is not being copied", table=missing[0])
         return chosen
+
+    def _meant(self, relid: int, name: str, tables: Collection[str]) -> str:
+        """Return which of these names means a table, "" if none does.
+
+        A table that was dropped before this process began is known by its topic only.
+        """
+        if name in tables:
+            return name
+        if self._reports.is_named(relid):
+            return ""
+        return next((one for one in tables if name.endswith(f".{one}")), "")

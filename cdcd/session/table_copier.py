@@ -220,6 +220,7 @@ class TableCopier:
             await self._parts.in_thread(self._reader.end)
             return
         hit("chunk_begun")
+        self._parts.report.waits(self._relid, None)
         began_s = time.monotonic()
         is_by_blocks = isinstance(chunk, RangeChunk) and self._table.copy.state.is_by_blocks
         read = await (self._read_blocks if is_by_blocks else self._read)(chunk, begun, self._described)
@@ -229,7 +230,6 @@ class TableCopier:
             return
         rows = sum(batch.count for batch, _ in read.rows.slices)
         self._pace.was_read(rows, used_s)
-        self._parts.report.waits(self._relid, None)
         await self._received(begun)
         if not await self._emit(chunk, begun, read):
             self._pace.was_refused()

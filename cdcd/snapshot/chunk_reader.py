@@ -18,7 +18,7 @@ import psycopg2
 from psycopg2 import sql
 
 from cdcd.avro.tuple_data import cut_tuple
-from cdcd.errors import CdcdError, SnapshotRefused, SnapshotStale, SourceUnavailable
+from cdcd.errors import CdcdError, SnapshotRefused, SnapshotStale, SourceSetup, SourceUnavailable
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
@@ -105,6 +105,16 @@ _NOT_PUBLISHED_HINT = (
 _NO_KEY_HINT = (
     "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity; "
     "or run `cdcd snapshot start --table {table} --blocking --recopy`, which stops the stream while it copies"
+)
+_NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
+"""SQLSTATEs; the last is a class."""
+_NO_RIGHT_HINT = (
+    "GRANT the role SELECT on the table, and USAGE on its schema; if row-level security applies to the role, ALTER "
+    "ROLE ... BYPASSRLS. Then repeat the command; a copy that has begun continues by `cdcd snapshot resume`"
+)
+_CONDITION_HINT = (
+    "run `cdcd snapshot start --table {table} --where ...` with a condition that only reads, and that every row can "
+    "be tested by; one of snapshot.overrides: correct it, and restart cdcd"
 )
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 
@@ -250,12 +260,15 @@ class ChunkReader:
                 return None
             found = self._published(relid)
             if found is None:
-                raise SnapshotRefused("the table is not published", hint=_NOT_PUBLISHED_HINT, relid=relid)
+                raise SnapshotRefused(
+                    "the table is not published", hint=_NOT_PUBLISHED_HINT, table=_title_of(versions, relid)
+                )
             table = replace(found.table, where=where)
             with self._translated(), self._connection.cursor() as cursor:
                 check_rules(cursor, table, OF_COMMAND)
-            if not is_by_key:  # before the stream waits: may the role read it?
-                columns = sql.SQL(", ").join(map(sql.Identifier, table.selected))
+            # Before a recopy empties the table at the readers, or the stream waits: may the role read it?
+            columns = sql.SQL(", ").join(map(sql.Identifier, table.selected))
+            with self._readable(table):
                 self._execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, source_of(table)))
             key = self._key(table, found) if is_by_key else ()
             return self._described(table, found, key, versions)
@@ -312,7 +325,8 @@ class ChunkReader:
                 else "txid_current_snapshot"
             )
             ((text,),) = self._rows(f"SELECT {function}()::text")
-            self._execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))
+            with self._readable(table):
+                self._execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))
             self._execute("SET LOCAL lock_timeout = 0")
             if self._is_changed(described):
                 self.end()
@@ -366,7 +380,7 @@ class ChunkReader:
         return read._replace(is_last=read.is_last and is_last)
 
     def _read(self, described: Description, statement: str, lsn: Lsn, max_bytes: int) -> ReadRows:
-        with self._ended_by_errors():
+        with self._fitting(described.table), self._ended_by_errors(), self._readable(described.table):
             read = self._slices(described, statement, lsn, max_bytes)
         self.end()
         self._rows_read += sum(batch.count for batch, _ in read.slices)
@@ -411,6 +425,11 @@ class ChunkReader:
         """End the transaction of a chunk. Raises Source errors."""
         self._execute("ROLLBACK")
         log_notices(self._connection.notices)
+
+    def cancel(self) -> None:
+        """Cancel the statement that runs, if one does. May be called in any thread."""
+        with contextlib.suppress(psycopg2.Error):  # the connection is lost: so is the statement
+            self._connection.cancel()
 
     def hang_up(self) -> None:
         """Shut down the connection: a thread that waits for the server gets an error. May be called in any thread."""
@@ -482,11 +501,48 @@ class ChunkReader:
             raise SourceUnavailable(f"the table is locked; locks on tables are held by {holders}") from error
 
     @contextlib.contextmanager
+    def _readable(self, table: CopiedTable) -> Iterator[None]:
+        """Name what a role needs to read a table, in an error that it may not."""
+        try:
+            yield
+        except SourceSetup as error:
+            if error.context.get("sqlstate") != _NO_PRIVILEGE:
+                raise
+            raise SourceSetup(
+                error.message, hint=_NO_RIGHT_HINT, table=table.title, sqlstate=_NO_PRIVILEGE
+            ) from error
+
+    @contextlib.contextmanager
+    def _fitting(self, table: CopiedTable) -> Iterator[None]:
+        """Raise SnapshotRefused where the table's condition is the reason of an error."""
+        try:
+            yield
+        except CdcdError as error:
+            sqlstate = str(error.context.get("sqlstate") or "")
+            writes = sqlstate == _READ_ONLY and not self._rows("SELECT pg_is_in_recovery()")[0][0]
+            if table.where is None or not (writes or sqlstate.startswith(_DATA_EXCEPTION)):
+                raise
+            raise SnapshotRefused(
+                f"the condition of the copy fails while rows are read: {error.message}",
+                hint=_CONDITION_HINT.format(table=table.title),
+                table=table.title,
+                sqlstate=sqlstate,
+            ) from error
+
+    @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except psycopg2.Error as error:
             raise self._translate(error) from error
+
+
+def _title_of(versions: tuple[object, ...], relid: int) -> str:
+    """Return the name of a table from the row versions of its catalog rows; its oid if it was dropped."""
+    for row in versions:
+        if isinstance(row, tuple) and len(row) > 3 and row[0] == relid:
+            return f"{row[2]}.{row[3]}"
+    return str(relid)
 
 
 def _hashable(value: object) -> object:

@@ -152,7 +152,8 @@ class TableReports:
     @staticmethod
     def _report(table: _Table, now_s: float) -> TableReport:
         elapsed_s, rows = now_s - table.began_s, table.rows - table.rows_before
-        rate = rows / elapsed_s if rows and elapsed_s > 0 and table.state == "copying" else None
+        is_at_work = table.state in ("copying", "waiting")
+        rate = rows / elapsed_s if rows and elapsed_s > 0 and is_at_work else None
         is_known = rate is not None and table.estimated_rows is not None and not table.is_rest
         left_s = max(0.0, (table.estimated_rows or 0) - table.rows) / rate if rate and is_known else None
         return TableReport(

@@ -9,6 +9,7 @@ been killed at its start.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -58,8 +59,9 @@ def remove_abandoned(mount: Path) -> None:
         pid = folder.name.removeprefix(prefix)
         # In a container each run may have the same process id; this one has not made its folder yet.
         is_gone = pid.isdecimal() and (int(pid) == os.getpid() or not _is_running(int(pid)))
-        if is_gone and folder.lstat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another run removes it, too
+            if is_gone and folder.lstat().st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def use_memory(environment: Mapping[str, str] = os.environ, mount: Path = MOUNT) -> Path | None:
