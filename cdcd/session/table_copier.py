@@ -27,7 +27,14 @@ from cdcd.pipeline.chunk_emitter import ChunkEmitter, Slice
 from cdcd.pipeline.table_copies import KEYS_PER_CHUNK, TableCopies, WatchedTable
 from cdcd.session.comparison import Comparison, TopicKeys, check_comparable
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import MAX_CHUNK_BYTES, ChunkReader, ChunkSnapshot, Description, ReadRows
+from cdcd.snapshot.chunk_reader import (
+    MAX_CHUNK_BYTES,
+    NO_PRIVILEGE,
+    ChunkReader,
+    ChunkSnapshot,
+    Description,
+    ReadRows,
+)
 from cdcd.snapshot.running_xids import RunningTransactions
 from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk
 from cdcd.snapshot.units import Blocks
@@ -37,7 +44,6 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RETRY_S = 0.1
 _CHANGED = ("42", "XX000")
 """SQLSTATEs of an unknown table, column or type, and of one that was dropped by another session."""
-_NO_PRIVILEGE = "42501"
 _IS_BEHIND = "the stream has not yet received what was committed before the table's definition was read"
 FIRST_PAGES, MOST_PAGES = 64, 1024
 """Blocks of one chunk."""
@@ -205,7 +211,7 @@ class TableCopier:
     def _describe_again(self, error: CdcdError) -> None:
         """Describe the table again after an error that a change of the table explains. Raises other errors."""
         sqlstate = str(error.context.get("sqlstate") or "")
-        if self._described is None or not sqlstate.startswith(_CHANGED) or sqlstate == _NO_PRIVILEGE:
+        if self._described is None or not sqlstate.startswith(_CHANGED) or sqlstate == NO_PRIVILEGE:
             raise error
         self._refusal = self._described.versions, error
         self._described = None

@@ -106,8 +106,8 @@ _NO_KEY_HINT = (
     "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity; "
     "or run `cdcd snapshot start --table {table} --blocking --recopy`, which stops the stream while it copies"
 )
-_NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
-"""SQLSTATEs; the last is a class."""
+NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
+"""SQLSTATEs; the last is a class. Row-level security that applies is a missing privilege, too."""
 _NO_RIGHT_HINT = (
     "GRANT the role SELECT on the table, and USAGE on its schema; if row-level security applies to the role, ALTER "
     "ROLE ... BYPASSRLS. Then repeat the command; a copy that has begun continues by `cdcd snapshot resume`"
@@ -506,10 +506,10 @@ class ChunkReader:
         try:
             yield
         except SourceSetup as error:
-            if error.context.get("sqlstate") != _NO_PRIVILEGE:
+            if error.context.get("sqlstate") != NO_PRIVILEGE:
                 raise
             raise SourceSetup(
-                error.message, hint=_NO_RIGHT_HINT, table=table.title, sqlstate=_NO_PRIVILEGE
+                error.message, hint=_NO_RIGHT_HINT, table=table.title, sqlstate=NO_PRIVILEGE
             ) from error
 
     @contextlib.contextmanager

@@ -14,7 +14,9 @@ from dataclasses import replace
 from cdcd.errors import ConfigError, PositionUnavailable
 from cdcd.spark.commits import Commits
 from cdcd.spark.cuts import Offsets, normal
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.prefix_topics import existing_tables
+from cdcd.spark.source_options import SourceOptions, parse_options
+from cdcd.spark.table_options import topics_of
 
 _DELTA, _ICEBERG = (
     "io.delta:delta-spark_{0}_2.13:{1}",
@@ -33,9 +35,9 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
 
     `options`: those of `format("cdcd")`, with its positions. The result has `kafka.bootstrap.servers`, `assign`,
     `startingOffsets`, `endingOffsets` and `kafka.isolation.level`. A login to Kafka is to be added, as Java's client
-    names it. Raises ConfigError, PositionUnavailable, SnapshotIncomplete, HistoryMissing.
+    names it. Raises ConfigError, SparkReadError, PositionUnavailable, SnapshotIncomplete, HistoryMissing.
     """
-    asked = replace(parse_options(options), loading=False)
+    asked = _with_topics_of_tables(replace(parse_options(options), loading=False))
     commits = Commits(asked)
     try:
         start, end = commits.batch()
@@ -57,6 +59,14 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
         "endingOffsets": json.dumps(ending),
         "kafka.isolation.level": "read_committed",
     }
+
+
+def _with_topics_of_tables(asked: SourceOptions) -> SourceOptions:
+    """Return the options with the topics of the option `table`. Raises SparkReadError for a table without one."""
+    if asked.tables is None:
+        return asked
+    topics = topics_of(asked.tables.tables, asked.connection.prefix, existing_tables(asked.connection))
+    return replace(asked, topics=frozenset(topics), tables=None)
 
 
 def _of_the_same_partitions(start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:

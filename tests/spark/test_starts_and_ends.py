@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cdcd.errors import ConfigError, HistoryMissing, PositionUnavailable
+from cdcd.errors import ConfigError, HistoryMissing, PositionUnavailable, SparkReadError
 from cdcd.lsn import format_lsn
 from cdcd.spark import offsets
 from cdcd.spark.source import RAW_DDL, CdcdDataSource, CdcdReader, CdcdStreamReader
@@ -93,6 +93,22 @@ def test_ranges_that_adjoin_have_each_row_once(topics: TopicsWriter) -> None:
             _batch(topics, **{f"starting{by}": one, f"ending{by}": other}) for one, other in pairwise(bounds)
         ]
         assert rows == ([4, 2, 1] if by == "Lsn" else [1, 2, 1])
+
+
+def test_the_offsets_for_another_reader_are_those_of_the_tables_asked_for(topics: TopicsWriter) -> None:
+    items, other = (topics.table(name, [column("id", "int", required=True)]) for name in ("items", "other"))
+    for number, table in enumerate((items, other), 1):
+        topics.commit(number * 10, topics.change(table, "c", number * 10, 1, after={"id": number}))
+    asked = offsets(
+        {
+            "brokers": topics.bootstrap,
+            "prefix": topics.prefix,
+            "table": items.topic.removeprefix(f"{topics.prefix}."),
+        }
+    )
+    assert list(json.loads(asked["assign"])) == [items.topic]
+    with pytest.raises(SparkReadError, match="no topic"):
+        offsets({"brokers": topics.bootstrap, "prefix": topics.prefix, "table": "public.none"})
 
 
 def test_the_offsets_for_another_reader_have_the_same_records(topics: TopicsWriter) -> None:
