@@ -16,7 +16,7 @@ from cdcd.errors import CdcdError, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.session.incremental import IncrementalSnapshots
-from cdcd.snapshot.chunk_reader import NO_PRIVILEGE
+from cdcd.snapshot.chunk_reader import GRANT_HINT, NO_PRIVILEGE
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import Choice, Selection
 
@@ -24,10 +24,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 MOST_AT_ONCE = 16
 LOOK_S = 1.0
 RETRY_S = 10.0
-_RIGHT_HINT = (
-    "GRANT the role SELECT on the table, and USAGE on its schema; if row-level security applies to the role, ALTER "
-    "ROLE ... BYPASSRLS. cdcd tries again; until then the table's changes are streamed only"
-)
+_RIGHT_HINT = f"{GRANT_HINT}. cdcd tries again; until then the table's changes are streamed only"
 _RULES_HINT = (
     "correct snapshot.overrides for this table, and restart cdcd; until then its changes are streamed only"
 )

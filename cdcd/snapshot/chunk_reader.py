@@ -108,9 +108,12 @@ _NO_KEY_HINT = (
 )
 NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
 """SQLSTATEs; the last is a class. Row-level security that applies is a missing privilege, too."""
-_NO_RIGHT_HINT = (
+GRANT_HINT = (
     "GRANT the role SELECT on the table, and USAGE on its schema; if row-level security applies to the role, ALTER "
-    "ROLE ... BYPASSRLS. Then repeat the command; a copy that has begun continues by `cdcd snapshot resume`"
+    "ROLE ... BYPASSRLS"
+)
+_NO_RIGHT_HINT = (
+    f"{GRANT_HINT}. Then repeat the command; a copy that has begun continues by `cdcd snapshot resume`"
 )
 _CONDITION_HINT = (
     "run `cdcd snapshot start --table {table} --where ...` with a condition that only reads, and that every row can "
