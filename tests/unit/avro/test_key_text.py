@@ -13,13 +13,13 @@ import pytest
 from cdcd.avro.columns import encode_key
 from cdcd.avro.encode import encode_batch, encode_gap, encode_truncate
 from cdcd.avro.key_text import KeyTexts, deletes_of
-from cdcd.avro.plan import RelationPlan, compile_plan
+from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.truncates import is_truncate
 from cdcd.errors import SnapshotRefused
-from cdcd.model import Column, PgType, Relation, ReplicaIdentity, RowBatch, TransactionInfo
+from cdcd.model import Column, PgType, RowBatch, TransactionInfo
 from cdcd.schema.policy import NO_RULES, Policies, Policy
-from cdcd.schema.relation_schema import relation_schemas
+from tests.support.plans import plan_of_columns
 
 LSN = 0x1000
 KINDS = {
@@ -66,25 +66,9 @@ TYPES = {
 }
 
 
-def plan_of_columns(
-    columns: tuple[Column, ...], key: tuple[str, ...], policies: Policies, *, is_required: bool = True
-) -> RelationPlan:
-    relation = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, columns)
-    schemas = relation_schemas(relation, BASE_TYPES, key, "shop", policies, is_key_required=is_required)
-    return compile_plan(
-        relation,
-        schemas,
-        topic="shop.public.t",
-        partitions=3,
-        key_schema_id=11,
-        value_schema_id=12,
-        tombstones=True,
-    )
-
-
 def plan_of(key: tuple[str, ...], policies: Policies, *, is_required: bool = True) -> RelationPlan:
     columns = tuple(Column(name, oid, typmod, name in key) for name, (oid, typmod, _) in KINDS.items())
-    return plan_of_columns(columns, key, policies, is_required=is_required)
+    return plan_of_columns(columns, key, policies, types=BASE_TYPES, is_required=is_required)
 
 
 def context() -> TransactionContext:
@@ -109,7 +93,7 @@ def test_the_text_of_a_key_is_a_text_of_its_value(name: str, is_required: bool) 
     """Of a floating-point number PostgreSQL writes another text of the same value."""
     oid, typmod, texts = TYPES[name]
     columns = (Column("v", 25, -1, is_key=False), Column("k", oid, typmod, is_key=True))
-    plan = plan_of_columns(columns, ("k",), NO_RULES, is_required=is_required)
+    plan = plan_of_columns(columns, ("k",), NO_RULES, types=BASE_TYPES, is_required=is_required)
     keys = KeyTexts(plan)
     for text in texts:
         key = encode_key(plan, [None, text.encode()], True, LSN)
@@ -134,7 +118,9 @@ def test_the_text_of_a_key_is_a_text_of_its_value(name: str, is_required: bool) 
     ids=["interval", "fields", "microseconds", "money", "bit(1)", "a numeric as double, which merges values"],
 )
 def test_a_type_whose_text_is_not_known_is_refused(oid: int, typmod: int, policy: Policy) -> None:
-    plan = plan_of_columns((Column("k", oid, typmod, is_key=True),), ("k",), Policies(policy))
+    plan = plan_of_columns(
+        (Column("k", oid, typmod, is_key=True),), ("k",), Policies(policy), types=BASE_TYPES
+    )
     with pytest.raises(SnapshotRefused, match="a type whose text"):
         KeyTexts(plan)
 

@@ -8,29 +8,18 @@ from dataclasses import replace
 from typing import Any, cast
 
 from cdcd.avro.columns import encode_key
-from cdcd.avro.plan import RelationPlan, compile_plan
-from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.policy import NO_RULES
-from cdcd.schema.relation_schema import relation_schemas
+from cdcd.avro.plan import RelationPlan
+from cdcd.model import Column
 from cdcd.session.comparison import Comparison
 from cdcd.sink.stale_keys import StaleKeys
+from tests.support.plans import plan_of_columns
 
 STARTS = (7, 8)
 
 
 def plan() -> RelationPlan:
     columns = (Column("id", 23, -1, is_key=True), Column("v", 25, -1, is_key=False))
-    relation = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, columns)
-    schemas = relation_schemas(relation, {}, ("id",), "shop", NO_RULES)
-    return compile_plan(
-        relation,
-        schemas,
-        topic="shop.public.t",
-        partitions=3,
-        key_schema_id=11,
-        value_schema_id=12,
-        tombstones=True,
-    )
+    return plan_of_columns(columns, ("id",))
 
 
 class Keys:
