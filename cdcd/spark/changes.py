@@ -51,14 +51,13 @@ _QUARANTINE = [
 ]
 NO_TIMELINE = 0
 """The timeline of a record from a version of cdcd that does not write it."""
-_BROKEN_HINT = (
-    'find out who wrote the record, and report it if cdcd did; on_error="quarantine" returns such records with the '
-    "reason and their bytes"
+_QUARANTINE_HINT = (
+    'on_error="quarantine" (of format("cdcd") the option onError) returns such records, with reason and bytes'
 )
+_BROKEN_HINT = f"find out who wrote the record, and report it if cdcd did; {_QUARANTINE_HINT}"
 _SCHEMA_HINT = (
-    "after a change of a column's type start the query again: its columns have the types of its start; if the id is "
-    'unknown, read from the registry that cdcd writes to; on_error="quarantine" returns such records with the reason '
-    "and their bytes"
+    "after DROP COLUMN, and after a change of a column's type or name, start the query again: its columns are those "
+    f"of its start; if the id is unknown, read from the registry that cdcd writes to; {_QUARANTINE_HINT}"
 )
 SPECIAL_REASON = "a value is outside the type of its column"
 SPECIAL_HINT = 'choose special="map" or special="string", which return the text of such a value'

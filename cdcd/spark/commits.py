@@ -30,6 +30,7 @@ from cdcd.spark.cuts import (
     start_of,
     total,
 )
+from cdcd.spark.given_topics import check_names
 from cdcd.spark.history import check_history
 from cdcd.spark.kafka import Cluster, Range
 from cdcd.spark.positions import (
@@ -67,7 +68,7 @@ class Commits:
         self._log = ProgressLog(options, self._cluster, self._ids)
         self._is_reported = self._is_absence_reported = False
         self._reported: set[str] = set()
-        self._checked = False
+        self._checked = self._has_checked_names = False
 
     @property
     def is_behind(self) -> bool:
@@ -116,6 +117,18 @@ class Commits:
                     topic,
                     _NO_ID,
                 )
+
+    def check_names(self) -> None:
+        """Raise SparkReadError, PositionUnavailable for a topic or a partition of the options that never existed.
+
+        Not before cdcd has written, and all records are read that may name a topic that was deleted.
+        """
+        if self._has_checked_names or self.is_behind or self._absence is not None:
+            return
+        positions = (self._options.starting, self._options.ending)
+        named = self._log.named | self._ids.described_topics
+        check_names(self._cluster, self._prefix, self._options.topics, positions, named)
+        self._has_checked_names = True
 
     def reached(self, end: Offsets) -> Offsets:
         """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
@@ -174,6 +187,7 @@ class Commits:
         start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
         needs_each = start is None or (position is not None and position.kind != OFFSETS)
         self.refresh(start, each=needs_each)
+        self.check_names()
         start = self.initial() if start is None else start
         if position is None:
             end = self.newest(start)

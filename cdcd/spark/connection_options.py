@@ -199,6 +199,8 @@ def _in_clear(given: Mapping[str, str]) -> Iterator[str]:
     for name, value in given.items():
         if name in (_URL, "registry") and "@" in value:
             yield f"option {name} has credentials in it - set {USER_INFO} to USER:file:PATH or USER:env:NAME"
+        elif name in (_SERVERS, "brokers") and "@" in value:
+            yield f"option {name} has credentials in it - set kafka.sasl.username and kafka.sasl.password"
         elif _is_in_clear(name, value):
             user = "USER:" if _registry_name(name) == USER_INFO else ""
             forms = " or ".join(user + form for form in FORMS.split(" or "))
@@ -286,6 +288,8 @@ def _no_url(url: str) -> str:
     """Return why a text is no URL of a registry, "" if it is one."""
     try:
         parts = urlsplit(url)
+        if parts.query or parts.fragment:
+            return "has a query or a fragment, which may be a secret and which no registry needs - remove it"
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_url = False

@@ -27,6 +27,7 @@ from cdcd.spark import frame, jvm_decoding
 from cdcd.spark.changes import ChangeReader, Choices, ErrorPolicy, SpecialPolicy, change_schema
 from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
 from cdcd.spark.engine import Engine, is_on_jvm
+from cdcd.spark.lost_columns import lost_columns, start_columns
 from cdcd.spark.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.schemas import (
     SchemaSet,
@@ -37,6 +38,8 @@ from cdcd.spark.schemas import (
     value_record,
     value_subject,
 )
+
+LOST = "columns of the query were dropped or renamed while it ran"
 
 
 def decode(
@@ -66,6 +69,7 @@ def decode(
     have a column of incompatible types; ConfigError for an unknown policy, or for "spark-avro" without the package.
     """
     _check("engine", engine, Engine)
+    _check_names(columns=columns, source=source)
     topics = (topic,) if isinstance(topic, str) else tuple(dict.fromkeys(topic))
     if not topics:
         raise ConfigError("decode needs a topic", hint='name it: topic="shop.public.orders"')
@@ -114,7 +118,16 @@ class Decoding:
 
     def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode batches of raw records. Raises SparkReadError for a broken record, unless it goes to quarantine."""
-        reader = ChangeReader(self.choices, lambda number: expanded(_schema_of(self.schemas, number)))
+        start, row = start_columns(self.versions), frozenset(one.name for one in self.choices.row)
+
+        def schema_of(number: int) -> Any:
+            schema = expanded(_schema_of(self.schemas, number))
+            lost = [name for name in lost_columns(start, number, schema) if name in row]
+            if lost:
+                raise SparkReadError(LOST, columns=", ".join(lost), schema_id=number)
+            return schema
+
+        reader = ChangeReader(self.choices, schema_of)
         for batch in batches:
             yield reader.read(batch)
 
@@ -144,6 +157,12 @@ def _check(parameter: str, value: str, policy: Any) -> None:
     known = get_args(policy)
     if value not in known:
         raise ConfigError(f"{parameter} has an unknown value", hint=f"choose {', '.join(known)}", value=value)
+
+
+def _check_names(**given: Sequence[str] | None) -> None:
+    for parameter, names in given.items():
+        if isinstance(names, str):  # a sequence too, of its letters
+            raise ConfigError(f"{parameter} has to be a list of names", hint=f"write {parameter}=[...]")
 
 
 def _schema_of(schemas: SchemaSet, number: int) -> Any:

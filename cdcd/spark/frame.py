@@ -26,8 +26,9 @@ PROPERTIES = b"cdcd.properties"
 NOT_NULL = "pg.not_null"
 _SEPARATELY = "decode the tables separately, or leave the column out: columns=[...]"
 _CASES = (
-    "set spark.sql.caseSensitive to true before decode, or leave one of the columns out: columns=[...]; some table "
-    "formats refuse such names, so rename one of the columns before you write"
+    'set spark.sql.caseSensitive to true in the session, and for format("cdcd") the option caseSensitive, too; or '
+    "leave one of the columns out: columns=[...], or the option columns; some table formats refuse such names, so "
+    "rename one of the columns before you write"
 )
 _WIDER: dict[frozenset[pa.DataType], pa.DataType] = {
     frozenset({pa.int32(), pa.int64()}): pa.int64(),

@@ -82,6 +82,11 @@ class ProgressLog:
         """The newest record of each slot whose records are not complete."""
         return self._slots.newest
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The topics that the records name, also those that were deleted."""
+        return frozenset(self.reached) | self._deleted.known
+
     def refresh(self, start: Offsets | None, *, each: bool = False) -> None:
         """Read the progress records committed since the last call. `start`: where the query is, None: a new one.
 

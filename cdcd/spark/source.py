@@ -161,6 +161,8 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             commits.end_now()
             self._ended = True
         commits.refresh(start)
+        if start == self._initial:  # a query that continues has them from its checkpoint
+            commits.check_names()
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
             end = commits.following(start, self._limits(start, limit))

@@ -13,7 +13,7 @@ from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.positions import EARLIEST, POSITION_OPTIONS, Position, position_of
-from cdcd.spark.table_options import TABLE_OPTIONS, TableOptions, table_options, wrong_values
+from cdcd.spark.table_options import TABLE_OPTIONS, TableOptions, table_options, wrong_switches, wrong_values
 
 LIMITS = ("maxRows", "maxCommits", "maxBytes")
 _OWN = ("topics", *TABLE_OPTIONS, *POSITION_OPTIONS, *LIMITS, "readers", "loading", "ids")
@@ -53,8 +53,8 @@ class SourceOptions:
         """Return these options. Raises ConfigError for an end, which a stream does not have."""
         if self.ending is not None:
             raise ConfigError(
-                "a stream has no end: endingOffsets, endingTimestamp and endingLsn are for batch reads; "
-                "trigger(availableNow=True) stops a stream at the newest commit"
+                "a stream has no end: endingOffsets, endingTimestamp and endingLsn are for batch reads",
+                hint="remove the option; trigger(availableNow=True) stops a stream at the newest commit",
             )
         return self
 
@@ -95,9 +95,7 @@ def _wrong_values(given: Mapping[str, str]) -> Iterator[str]:
         value = given.get(name.lower(), "1")
         if not value.isdecimal() or int(value) < 1:
             yield f"option {name} has to be a whole number from 1"
-    for name in ("loading", "ids"):
-        if given.get(name, "true").lower() not in ("true", "false"):
-            yield f"option {name} has to be true or false"
+    yield from wrong_switches(given, ("loading", "ids"))
     for side in ("starting", "ending"):
         try:
             position_of(given, side)

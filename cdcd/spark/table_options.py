@@ -14,13 +14,13 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from cdcd.errors import SparkReadError
+from cdcd.sink.names import unescape
 from cdcd.spark.changes import ErrorPolicy, SpecialPolicy
 
 TABLE_OPTIONS = ("table", "before", "columns", "sourceFields", "special", "onError", "caseSensitive")
 _ONLY_WITH_TABLE = TABLE_OPTIONS[1:]
+_SWITCHES = ("before", "caseSensitive")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "before": ("true", "false"),
-    "caseSensitive": ("true", "false"),
     "special": get_args(SpecialPolicy),
     "onError": get_args(ErrorPolicy),
 }
@@ -53,6 +53,7 @@ def table_options(given: Mapping[str, str]) -> TableOptions | None:
 
 def wrong_values(given: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with the options."""
+    yield from wrong_switches(given, _SWITCHES)
     for name, choices in _CHOICES.items():
         value = given.get(name.lower())
         if value is not None and value not in choices:
@@ -71,23 +72,40 @@ def wrong_values(given: Mapping[str, str]) -> Iterator[str]:
         )
 
 
+def wrong_switches(given: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with options that are true or false, in any case."""
+    for name in names:
+        if given.get(name.lower(), "true").lower() not in ("true", "false"):
+            yield f"option {name} has to be true or false"
+
+
 def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tuple[str, ...]:
     """Return the topics of the tables, each once, sorted for a pattern. `existing`: topics of tables.
 
-    A table's name is its topic's without the prefix. Raises SparkReadError for one that does not exist.
+    A table's name is its topic's without the prefix, or PostgreSQL's with all its characters. Raises SparkReadError
+    for one that does not exist.
     """
     names = {topic.removeprefix(f"{prefix}."): topic for topic in sorted(existing)}
     found: dict[str, None] = {}
     for table in tables:
-        matched = [topic for name, topic in names.items() if fnmatchcase(name, table)]
+        matched = [names[table]] if table in names else _matched(names, table)
         if not matched:
             raise _missing(table, prefix, names)
         found.update(dict.fromkeys(matched))
     return tuple(found)
 
 
+def _matched(names: Mapping[str, str], table: str) -> list[str]:
+    return [
+        topic
+        for name, topic in names.items()
+        if fnmatchcase(name, table) or fnmatchcase(unescape(name), table)
+    ]
+
+
 def _missing(table: str, prefix: str, names: Iterable[str]) -> SparkReadError:
-    near = difflib.get_close_matches(table, list(names), n=3)
+    shown = {unescape(name).lower(): unescape(name) for name in names}
+    near = [shown[one] for one in difflib.get_close_matches(table.lower(), shown, n=3)]
     known = f"did you mean {' or '.join(near)}" if near else "correct the table or the prefix"
     what = "no topic matches the pattern" if _PATTERN & set(table) else "the table has no topic"
     return SparkReadError(

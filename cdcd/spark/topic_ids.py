@@ -60,6 +60,11 @@ class TopicIds:
         """By topic and slot, the id by which the slot has described the topic last; the newest record is the last."""
         self._former: dict[str, set[int]] = {}
 
+    @property
+    def described_topics(self) -> frozenset[str]:
+        """The topics that slots have described."""
+        return frozenset(self._described)
+
     def described(self, slot: str, recorded: Mapping[str, int]) -> set[str]:
         """Note a slot's record of its topics; return those that were created again since offsets of them were read.
 

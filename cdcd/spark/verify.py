@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,9 @@ class TableResult:
     keys: Mapping[str, tuple[str, ...]] | None = None
 
 
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
+
+
 class _Unknown(Exception):
     """Why it cannot be known whether a table is equal."""
 
@@ -87,11 +91,24 @@ def verify(
     for topic in topics_of(tables, manifest.prefix, existing):
         table = _Table(spark, connection, cluster, opened, topic)
         try:
-            yield table.compared(shows_keys=shows_keys)
+            with _distinguished_cases(spark):
+                result = table.compared(shows_keys=shows_keys)
         except _Unknown as error:
-            yield TableResult(topic, "unknown", str(error))
+            result = TableResult(topic, "unknown", str(error))
         except (CdcdError, PySparkException) as error:
-            yield TableResult(topic, "unknown", why(error))
+            result = TableResult(topic, "unknown", why(error))
+        yield result
+
+
+@contextmanager
+def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
+    """PostgreSQL distinguishes columns that differ only in case, so a comparison has to."""
+    was = spark.conf.get(_CASE_SENSITIVE)
+    spark.conf.set(_CASE_SENSITIVE, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CASE_SENSITIVE, was or "false")
 
 
 def why(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The program for spark-submit: `spark-submit ... deploy/spark/cdcd_spark.py mirror --config cdcd.yaml --target URI`.
 
-cdcd has to be installed where the driver and the executors run: `pip install 'cdcd[spark]'`.
+cdcd has to be installed where the driver and the executors run, from the folder of the sources:
+`pip install '.[spark]'`.
 """
 
 import sys

@@ -120,6 +120,8 @@ def test_broken_records_go_into_a_table_of_their_own(
         decoding(_raw(spark, topics, stream=False)).collect()
     with pytest.raises(ConfigError, match="special has an unknown value"):
         decode(raw, topic=table.topic, registry_url=topics.registry_url, special="text")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="columns has to be a list of names"):
+        decode(raw, topic=table.topic, registry_url=topics.registry_url, columns="id")
 
 
 def test_an_engine_that_is_not_there_is_refused(

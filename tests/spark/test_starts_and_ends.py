@@ -216,5 +216,6 @@ def test_an_end_before_the_start_is_an_error_in_each_partition(topics: TopicsWri
 
 def test_a_stream_has_no_end(topics: TopicsWriter) -> None:
     source = CdcdDataSource(_asked(topics, {"endingOffsets": "latest"}))
-    with pytest.raises(ConfigError, match="a stream has no end"):
+    with pytest.raises(ConfigError, match="a stream has no end") as raised:
         source.streamReader(RAW_DDL)
+    assert "trigger(availableNow=True)" in raised.value.advice

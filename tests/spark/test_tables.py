@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.spark import decode
 from cdcd.spark.source import register
@@ -137,6 +139,47 @@ def test_a_running_stream_goes_on_over_an_alter(spark: SparkSession, topics: Top
         query.stop()
     assert [row[:-1] for row in found] == [(1, "one"), (2, "two")]
     assert found[0][-1] != found[1][-1]
+
+
+@pytest.mark.parametrize("other", [[], [column("title", "string")]], ids=["dropped", "renamed"])
+def test_a_running_stream_stops_at_a_row_without_one_of_its_columns(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path, other: list[dict[str, Any]]
+) -> None:
+    """It would be null from there on; started again, the stream has the newest columns and all rows."""
+    register(spark)
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "c", 10, 0, after={"id": 1, "name": "one"}))
+    found: list[int] = []
+
+    def started(**options: str) -> StreamingQuery:
+        frame = spark.readStream.format("cdcd").options(**topics.connection.options(), **options)
+        return (
+            frame.load()
+            .select("after.id")
+            .writeStream.foreachBatch(lambda batch, _number: found.extend(row.id for row in batch.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    query = started(table="public.items")
+    try:
+        eventually(lambda: found == [1] or query.exception() is not None, "the first row arrives", 60)
+        items.alter([ITEMS[0], *other])
+        row = {"id": 2} | {one["name"]: "two" for one in other}
+        topics.commit(20, topics.change(items, "c", 20, 0, after=row))
+        eventually(lambda: query.exception() is not None, "the stream stops", 60)
+        assert "columns of the query were dropped or renamed while it ran" in str(query.exception())
+        assert "columns name" in str(query.exception())
+        assert found == [1]
+    finally:
+        query.stop()
+    query = started(table="public.items", columns="id")
+    try:
+        eventually(lambda: len(found) == 2 or query.exception() is not None, "the second row arrives", 60)
+        assert found == [1, 2]
+    finally:
+        query.stop()
 
 
 @pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("America/New_York", "false")])

@@ -213,6 +213,22 @@ def test_types_and_columns_that_change_are_equal(
     assert (status, found["tables"][0]["rows_in_mirror"]) == (EXIT_OK, 4), found
 
 
+def test_columns_whose_names_differ_only_in_case_are_compared(
+    spark: SparkSession, topics: TopicsWriter, target: Path, verified: Verified
+) -> None:
+    """PostgreSQL's ID and id are two columns; the session's own setting remains what it was."""
+    columns = [column("id", "long", required=True), column("ID", "string"), column("Id", "long")]
+    items = topics.table("items", columns)
+    rows = [{"id": n, "ID": f"text {n}", "Id": 10 * n} for n in (1, 2)]
+    topics.commit(10, [r for n, row in enumerate(rows) for r in topics.change(items, "c", 10, n, after=row)])
+    opened = run_mirror(spark, topics, target, buckets=1)
+    assert verified()[0] == EXIT_OK
+    assert spark.conf.get("spark.sql.caseSensitive") == "false"
+    _rewritten(opened, items.topic, lambda found: found[0].update({"ID": "another"}))
+    status, found = verified()
+    assert (status, found["tables"][0]["different"]) == (EXIT_FAILURE, 1), found
+
+
 def _removed(topics: TopicsWriter, items: Table) -> None:
     """Remove the records of all partitions, as retention does; the marker of the last transaction stays."""
     partitions = [(items.topic, partition) for partition in range(PARTITIONS)]

@@ -270,6 +270,12 @@ def test_credentials_in_a_url_are_refused() -> None:
         {**PLAIN, "registry": "https://a", "schema.registry.proxy": f"http://u:{CANARY}@p"}
     )
     assert problem.startswith("schema.registry.proxy is a secret in clear")
+    for query in (f"?apikey={CANARY}", f"#{CANARY}"):
+        (problem,) = _problems({**PLAIN, "registry": f"https://a, https://b{query}"})
+        assert problem.startswith("schema.registry.url has a query or a fragment")
+    for name in ("brokers", "kafka.bootstrap.servers"):
+        (problem,) = _problems({"prefix": "shop", name: f"u:{CANARY}@kafka:9092"})
+        assert problem.startswith(f"{name} has credentials in it - set kafka.sasl.username")
 
 
 # --- what a connection shows -------------------------------------------------------------------------------------

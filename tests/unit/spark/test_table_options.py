@@ -7,7 +7,7 @@ import pytest
 from cdcd.errors import SparkReadError
 from cdcd.spark.table_options import table_options, topics_of, wrong_values
 
-TOPICS = ["shop.public.orders", "shop.public.order_lines", "shop.audit.log"]
+TOPICS = ["shop.public.orders", "shop.public.order_lines", "shop.audit.log", "shop.crm.my_u0020table"]
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,9 @@ TOPICS = ["shop.public.orders", "shop.public.order_lines", "shop.audit.log"]
         (["public.order*"], ["shop.public.order_lines", "shop.public.orders"]),
         (["audit.log", "public.*"], ["shop.audit.log", "shop.public.order_lines", "shop.public.orders"]),
         (["public.orders", "*.orders"], ["shop.public.orders"]),
+        (["crm.my table"], ["shop.crm.my_u0020table"]),
+        (["crm.my_u0020table"], ["shop.crm.my_u0020table"]),
+        (["crm.my t*"], ["shop.crm.my_u0020table"]),
     ],
 )
 def test_the_topics_of_names_and_patterns(tables: list[str], expected: list[str]) -> None:
@@ -27,7 +30,9 @@ def test_the_topics_of_names_and_patterns(tables: list[str], expected: list[str]
     ("table", "what", "advice"),
     [
         ("public.ordrs", "the table has no topic", "did you mean public.orders"),
-        ("Public.Orders", "the table has no topic", "with its first row"),
+        ("Public.Orders", "the table has no topic", "did you mean public.orders"),
+        ("crm.my tables", "the table has no topic", "did you mean crm.my table"),
+        ("public.Nothing", "the table has no topic", "with its first row"),
         ("sales.*", "no topic matches the pattern", "correct the table or the prefix"),
     ],
 )
@@ -37,6 +42,23 @@ def test_a_table_without_a_topic_is_an_error_also_beside_others(table: str, what
     assert caught.value.message == what
     assert advice in caught.value.advice
     assert caught.value.context["table"] == table
+
+
+def test_the_name_of_a_topic_comes_before_a_name_of_postgresql() -> None:
+    """A table may be called like the topic of another one."""
+    names = {"my table": "shop.crm.my_u0020table", "my_u0020table": "shop.crm.my_u005Fu0020table"}
+    for topic in names.values():
+        (found,) = topics_of([topic.removeprefix("shop.")], "shop", names.values())
+        assert found == topic
+    assert topics_of(["crm.my table"], "shop", names.values()) == (names["my table"],)
+
+
+def test_switches_have_any_case() -> None:
+    options = table_options({"table": "public.a", "before": "True", "casesensitive": "TRUE"})
+    assert options is not None
+    assert dict(options.parameters)["before"]
+    assert options.is_case_sensitive
+    assert not list(wrong_values({"table": "public.a", "before": "True", "casesensitive": "TRUE"}))
 
 
 def test_options_without_a_table_are_for_raw_records() -> None:
