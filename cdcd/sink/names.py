@@ -14,6 +14,7 @@ import string
 from collections.abc import Callable, MutableMapping
 
 from cdcd.errors import ConfigError, SinkError, TopicMismatch
+from cdcd.escaped_names import escape, unescape
 
 __all__ = [
     "MAX_TOPIC_CHARACTERS",
@@ -32,20 +33,7 @@ __all__ = [
 MAX_TOPIC_CHARACTERS = 249
 PLACEHOLDERS = frozenset({"name", "schema", "table"})
 
-_ILLEGAL = re.compile(r"_(?=u[0-9A-F]{4})|[^A-Za-z0-9_-]")
-_ESCAPED = re.compile(r"_u([0-9A-F]{4})")
 _LEGAL_TEXT = re.compile(r"[A-Za-z0-9._-]*")
-
-
-def escape(name: str) -> str:
-    """Return the name with every character but letters, digits, `_` and `-` escaped. `unescape` is the inverse."""
-    return _ILLEGAL.sub(lambda match: _code_units(match.group()), name)
-
-
-def unescape(name: str) -> str:
-    """Return the name that `escape` was given."""
-    units = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), name)
-    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
 
 
 def topic_of_table(template: str, name: str) -> Callable[[str, str], str]:
@@ -136,8 +124,3 @@ def check_template(template: str) -> None:
 
 def _prefix(name: str) -> str:
     return ".".join(escape(part) for part in name.split("."))
-
-
-def _code_units(character: str) -> str:
-    units = character.encode("utf-16-be")
-    return "".join(f"_u{units[at] << 8 | units[at + 1]:04X}" for at in range(0, len(units), 2))

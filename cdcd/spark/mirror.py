@@ -1,34 +1,33 @@
 """The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
 
-In: a connection, a target (a folder, or a bucket's URI).  Out: a streaming query; after each batch the target is
+In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
 equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
 Invariant: a batch takes effect by one write of the manifest, which has the last applied change of each table, and
-only while no other mirror has taken over the target. A batch that Spark repeats therefore changes nothing, and a
-query starts at the manifest's offsets, whatever its checkpoint is.
-Must not: depend on Spark's batch ids.
+only while no other mirror has taken over the target. A batch that is repeated therefore changes nothing, and a mirror
+starts at the manifest's offsets; it has no checkpoint.
+Must not: write the manifest elsewhere.
 
-Per batch: look (one job over the cached records) -> plan (driver) -> fold (a task per changed bucket, reading only
-its files) -> manifest. A table is folded as a whole if a key change needs values of another bucket. Incomplete rows
-of a loading table are in files of their own; a batch at whose end the table is not loading must leave none.
+Per batch: records -> look -> plan -> fold (for each changed bucket, reading only its files) -> manifest. The driver
+does this in Arrow, without a job of Spark; Spark's tasks fold a batch that is too large for it. A table is folded as
+a whole if a key change needs values of another bucket. Incomplete rows of a loading table are in files of their own;
+a batch at whose end the table is not loading must leave none.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, StorageConflict
 from cdcd.lsn import format_lsn
-from cdcd.spark.connection import Connection, SchemaAccess
-from cdcd.spark.cuts import Offsets, is_pseudo, merge, with_loading
+from cdcd.spark.connection import Connection
+from cdcd.spark.cuts import Offsets, is_pseudo
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import (
     Manifest,
@@ -39,21 +38,26 @@ from cdcd.spark.manifest import (
     take_over,
     write_manifest,
 )
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_MAX_ROWS
+from cdcd.spark.mirror_query import MirrorQuery
+from cdcd.spark.mirror_records import Records, looks_of
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS
+from cdcd.spark.mirror_source import MirrorSource, seconds_of
 from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
-from cdcd.spark.plan import Look, TablePlan, plan_table
-from cdcd.spark.read_limits import start_available_now
-from cdcd.spark.schemas import HEADER_BYTES, access_of, schema_by_id
-from cdcd.spark.session import is_remote, parallelism
+from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table
+from cdcd.spark.schemas import access_of, schema_by_id
+from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target import new_checkpoint, refuse_anothers, starting_manifest, take
-from cdcd.spark.tasks import WHOLE, Folded, fold_frame
+from cdcd.spark.target import refuse_anothers, starting_manifest, take
+from cdcd.spark.tasks import Folded
 
+AVAILABLE_NOW = "available_now"
+LOOK_AGAIN_S = 0.1
+"""How long a mirror waits that has read everything."""
 log = logging.getLogger("cdcd.spark.mirror")
 _NOT_REMOTE_HINT = (
-    "run it by spark-submit, or as a job of its own: it holds the lock of its target and its checkpoint where it "
-    "starts, but its batches would run on the server"
+    "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
+    "starts, but its tasks would run on the server"
 )
 
 
@@ -70,19 +74,20 @@ def mirror(
     *,
     target_options: Mapping[str, str] | None = None,
     format: str = "parquet",
-    trigger: str | None = "available_now",
+    trigger: str | None = AVAILABLE_NOW,
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
+    driver_bytes: int = DEFAULT_DRIVER_MB << 20,
     topics: Sequence[str] = (),
     accept_gaps: bool = False,
     on_batch: Callable[[BatchReport], None] | None = None,
-) -> StreamingQuery:
-    """Start the query that updates `target` from the topics.
+) -> MirrorQuery:
+    """Start what updates `target` from the topics, in a thread.
 
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
-    `buckets` applies only to a new target.
+    `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
     Raises ConfigError for a session of Spark Connect.
     """
     if is_remote(spark):
@@ -90,38 +95,46 @@ def mirror(
     schemas = access_of(connection)
     if format != "parquet":
         raise ConfigError(f"unknown mirror format {format!r}; use parquet")
+    interval_s = None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds")
     storage = open_storage(target, target_options)
     refuse_anothers(storage)
     held = take(storage)
     cluster = Cluster(connection.brokers, connection.read_properties())
     start = take_over(storage, starting_manifest(storage, connection.prefix, buckets, cluster.id()))
-    checkpoint = new_checkpoint(storage)
     sweep(storage)
     register(spark)
-    options = connection.options() | {
-        "startingOffsets": json.dumps(with_loading(start.offsets, frozenset(start.loading))),
-        "loading": "true",
-        "ids": "true",
-        "maxRows": str(max_rows),
-        "readers": str(parallelism(spark)),
-    }
-    if topics:
-        options["topics"] = ",".join(topics)
-    batch = MirrorBatch(storage, start, schemas, on_batch, accept_gaps)
-    writer = (
-        spark.readStream.format("cdcd")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(batch)
-        .queryName(f"mirror of {connection.prefix}")
-        .option("checkpointLocation", checkpoint)
-    )
-    if trigger == "available_now":
-        query = start_available_now(writer, options)
-    else:
-        query = writer.trigger(processingTime=trigger or "0 seconds").start()
-    held.query = query
-    return query
+    given = {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {})
+    source = MirrorSource(spark, connection, start, given, driver_bytes)
+    batches = MirrorBatches(storage, start, partial(schema_by_id, schemas), on_batch, accept_gaps)
+
+    def run(stopping: threading.Event) -> None:
+        try:
+            run_batches(source, batches, stopping, interval_s)
+        finally:
+            source.close()
+
+    held.query = MirrorQuery(run, f"mirror of {connection.prefix}")
+    return held.query
+
+
+def run_batches(
+    source: MirrorSource, batches: MirrorBatches, stopping: threading.Event, interval_s: float | None
+) -> None:
+    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit of now."""
+    source.begin(ends_now=interval_s is None)
+    while not stopping.is_set():
+        started_s = time.monotonic()
+        if not source.advance():
+            if interval_s is None:
+                return
+            stopping.wait(LOOK_AGAIN_S)
+            continue
+        records = source.records(batches.buckets)
+        try:
+            batches.apply(records, source.end)
+        finally:
+            records.close()
+        stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,38 +154,36 @@ class BatchReport:
     loading: tuple[str, ...] = ()
 
 
-class MirrorBatch:
-    """The function of foreachBatch, on the driver."""
+class MirrorBatches:
+    """Applies batches to a target, on the driver."""
 
     def __init__(
         self,
         target: Storage,
         start: Manifest,
-        schemas: SchemaAccess,
-        on_batch: Callable[[BatchReport], None] | None,
+        schema_of: SchemaSource,
+        on_batch: Callable[[BatchReport], None] | None = None,
         accept_gaps: bool = False,
     ) -> None:
         self._accept_gaps = accept_gaps
         self._target = target
-        self._prefix, self._buckets, self._writer = start.prefix, start.buckets, start.writer
-        self._schemas = schemas
+        self._prefix, self.buckets, self._writer = start.prefix, start.buckets, start.writer
+        self._schema_of = schema_of
         self._on_batch = on_batch
+        self._applied = 0
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Apply one batch. Applying a batch again changes nothing."""
-        started = time.monotonic()
-        frame = frame.withColumn("bucket", _bucket_column(self._buckets)).persist()
-        try:
-            manifest = self._own_manifest()
-            offsets, looks = look_at(frame, self._prefix, manifest)
-            plans, entries = self._plan(looks, manifest)
-            folded = self._fold(frame, plans, sum(one.rows for one in looks)) if plans else []
-        finally:
-            frame.unpersist()
-        manifest = next_manifest(manifest, offsets, entries, plans, folded)
+    def apply(self, records: Records, end: Offsets) -> None:
+        """Apply the batch that ends here. Applying a batch again changes nothing."""
+        started_s = time.monotonic()
+        manifest = self._own_manifest()
+        keyed = {topic for topic, entry in manifest.tables.items() if entry.keyed}
+        looks = looks_of(records, partial(is_table, prefix=self._prefix), keyed)
+        plans, entries = self._plan(looks, manifest)
+        folded = self._fold(records, plans) if plans else []
+        manifest = next_manifest(manifest, end, entries, plans, folded)
         refuse_incomplete(self._target, manifest)
         write_manifest(self._target, manifest)
-        self._report(batch_id, manifest, looks, folded, time.monotonic() - started)
+        self._report(manifest, looks, folded, time.monotonic() - started_s)
 
     def _own_manifest(self) -> Manifest:
         """Return the manifest. Raises StorageConflict if it is no longer that of this query."""
@@ -193,29 +204,26 @@ class MirrorBatch:
             plans[look.topic], entries[look.topic] = plan_table(
                 look,
                 entry,
-                lambda number: schema_by_id(self._schemas, number),
+                self._schema_of,
                 accepts_gaps=self._accept_gaps,
             )
         return plans, entries
 
-    def _fold(self, frame: DataFrame, plans: dict[str, TablePlan], rows: int) -> list[Folded]:
-        changes = frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
-        folded = fold_frame(changes, plans, self._target, self._buckets, rows)
+    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[Folded]:
+        folded = records.fold(plans, self._target, self.buckets)
         moved = {one.topic for one in folded if one.moved}
         if moved:
             undone = [one for one in folded if one.topic in moved]
             written = [path for one in undone for path in (one.path, one.incomplete_path) if path]
             remove_files(self._target, written)
-            whole = changes.where(F.col("topic").isin(list(moved))).withColumn("bucket", F.lit(WHOLE))
+            whole = {topic: plan for topic, plan in plans.items() if topic in moved}
             folded = [one for one in folded if one.topic not in moved]
-            folded += fold_frame(whole, plans, self._target, self._buckets, rows)
+            folded += records.fold(whole, self._target, self.buckets, whole=True)
         return folded
 
-    def _report(
-        self, batch_id: int, manifest: Manifest, looks: list[Look], folded: list[Folded], seconds: float
-    ) -> None:
+    def _report(self, manifest: Manifest, looks: list[Look], folded: list[Folded], seconds: float) -> None:
         report = BatchReport(
-            batch_id,
+            self._applied,
             sum(one.rows for one in looks),
             len({one.topic for one in folded if one.path}),
             sum(1 for one in folded if one.path),
@@ -236,55 +244,6 @@ class MirrorBatch:
         )
         if report.loading:
             log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
+        self._applied += 1
         if self._on_batch is not None:
             self._on_batch(report)
-
-
-def _bucket_column(buckets: int) -> Any:
-    """Return the bucket: the key's hash without its header, so that a new schema id moves no row; 0 without a key."""
-    return F.expr(f"cast(coalesce(pmod(crc32(substring(key, {HEADER_BYTES + 1})), {buckets}), 0) as int)")
-
-
-def look_at(frame: DataFrame, prefix: str, manifest: Manifest) -> tuple[Offsets, list[Look]]:
-    """Return the next offsets of every partition, and a summary of each table's records.
-
-    With the offsets come the loading tables, and the ids of new topics.
-    """
-    found = (
-        frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
-        .agg(
-            F.count("*").alias("rows"),
-            F.sum(F.expr("cast(key is not null and value is not null as long)")).alias("keyed"),
-            F.sum(F.expr("cast(key is null and value is not null as long)")).alias("keyless"),
-            (F.max("offset") + 1).alias("next"),
-            F.max_by("value", "offset").alias("last"),
-        )
-        .collect()
-    )
-    offsets: Offsets = {}
-    for one in found:
-        offsets = merge(offsets, {one["topic"]: {str(one["partition"]): one["next"]}})
-    looks: dict[str, Look] = {}
-    for one in found:
-        topic = one["topic"]
-        if not is_table(topic, prefix):
-            continue
-        look = looks.get(topic, Look(topic))
-        last = () if one["last"] is None else (bytes(one["last"]),)
-        looks[topic] = replace(
-            look,
-            rows=look.rows + one["rows"],
-            keyed_rows=look.keyed_rows + one["keyed"],
-            last_values=look.last_values + last,
-        )
-    keyless = {one["topic"] for one in found if one["keyless"]}
-    known = {topic for topic, entry in manifest.tables.items() if entry.keyed}
-    barriers = [
-        topic for topic, look in looks.items() if topic in keyless and (look.keyed_rows or topic in known)
-    ]
-    if barriers:
-        wanted = F.col("topic").isin(barriers) & F.col("key").isNull() & F.col("value").isNotNull()
-        for one in frame.where(wanted).select("topic", "value").collect():
-            look = looks[one["topic"]]
-            looks[one["topic"]] = replace(look, keyless_values=(*look.keyless_values, bytes(one["value"])))
-    return offsets, list(looks.values())

@@ -15,7 +15,7 @@ runs where the extension was not built, or where librdkafka's functions are not 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
@@ -67,7 +67,7 @@ class RangesReader(Protocol):
 
 def read_ranges(
     brokers: str, properties: Mapping[str, str], ranges: Sequence[Range]
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Yield the committed records of the ranges with one consumer, in offset order within a partition.
 
     The marker that ends a transaction may reach a partition after the progress record is visible, so the reader waits

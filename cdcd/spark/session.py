@@ -15,11 +15,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.streaming import StreamingQuery
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets for the programs that it runs."""
@@ -35,6 +34,17 @@ LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
 _OF_CDCD = re.compile(r"\bCDCD-[A-Z-]+: .*")
 log = logging.getLogger("cdcd.spark.session")
+
+
+class Query(Protocol):
+    """The part of Spark's streaming query, and of `MirrorQuery`, that ends a query and returns its error."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: D102, N802 - the name that Spark gives it
+
+    def exception(self) -> Exception | None: ...  # noqa: D102
+
+    def stop(self) -> None: ...  # noqa: D102
 
 
 def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partitions: int = 4) -> SparkSession:
@@ -82,8 +92,8 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def run_to_end(
-    start: Callable[[], StreamingQuery], stopping: threading.Event | None = None, *, starts: int = STARTS
-) -> StreamingQueryException | None:
+    start: Callable[[], Query], stopping: threading.Event | None = None, *, starts: int = STARTS
+) -> Exception | None:
     """Run a query until it ends by itself or `stopping` is set; return its error, or None.
 
     Spark gives the driver's Python worker of a source 10 seconds to start, and has no setting for that; a busy

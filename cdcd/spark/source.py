@@ -197,12 +197,16 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
+        tasks = _tasks(self.ranges(start, end), self._options, self._sizes)
+        marks = _marks(start, end, self._options)
+        return [*tasks, RangesPartition(marks)] if marks else tasks
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Return the ranges of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
         if self._refused is not None and start == self._initial and start_of(end) is None:
             raise self._refused
         self._end = normal(end)
-        tasks = _tasks(self._driver().ranges(start, end), self._options, self._sizes)
-        marks = _marks(start, end, self._options)
-        return [*tasks, RangesPartition(marks)] if marks else tasks
+        return self._driver().ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from cdcd.errors import SparkReadError
-from cdcd.sink.names import unescape
+from cdcd.escaped_names import unescape
 from cdcd.spark.changes import ErrorPolicy, SpecialPolicy
 
 TABLE_OPTIONS = ("table", "before", "columns", "sourceFields", "special", "onError", "caseSensitive")

@@ -12,12 +12,9 @@ Must not: write the manifest.
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import logging
 import os
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -116,21 +113,6 @@ def _locked(folder: Path) -> int:
                 error,
             )
             return file
-
-
-def new_checkpoint(target: Target) -> str:
-    """Return an empty folder for Spark's checkpoint, local for a bucket: only the manifest has the start offsets.
-
-    So it does not matter if a target was restored from a copy, or a crash happened between the manifest and Spark's
-    commit.
-    """
-    folder = open_storage(target).folder
-    if folder is not None:
-        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-        return str(folder / CHECKPOINT)
-    made = tempfile.mkdtemp(prefix="cdcd-checkpoint-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return Path(made).as_uri()
 
 
 def starting_manifest(target: Target, prefix: str, buckets: int, cluster: str) -> Manifest:

@@ -9,7 +9,8 @@ the manifest names them.  Must not: query the registry, read or write the manife
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,8 +27,8 @@ from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divided
 from cdcd.spark.storage import Target
 
-SMALL_BATCH_ROWS = 20_000
-"""Up to this size the driver folds by itself, because a Spark job would take longer to start."""
+MOST_THREADS = 8
+"""Of the driver."""
 MOST_COLUMN_BYTES = 1 << 30
 """A column of Arrow has at most 2 GiB of bytes."""
 WHOLE = -1
@@ -55,33 +56,49 @@ class Folded:
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
-    """Return the bucket of a key without header, as `mirror._bucket_column` computes it."""
+    """Return the bucket of a key without header."""
     return zlib.crc32(key) % buckets
 
 
-def fold_frame(
-    changes: DataFrame, plans: dict[str, TablePlan], target: Target, buckets: int, rows: int
+def fold_in_tasks(
+    changes: DataFrame, plans: dict[str, TablePlan], target: Target, buckets: int
 ) -> list[Folded]:
-    """Fold each (topic, bucket): on the driver for a small batch, otherwise in Spark's tasks."""
-    chosen = changes.select("topic", "bucket", "key", "value")
-    if rows <= SMALL_BATCH_ROWS:
-        table = chosen.toArrow()
-        groups = [fold_group(group, plans, target, buckets) for group in _split(table)]
-        return _unpacked(pa.concat_tables(groups).to_pylist() if groups else [])
+    """Fold each (topic, bucket) of a frame in Spark's tasks."""
 
     def run(group: pa.Table) -> pa.Table:
         return fold_group(group, plans, target, buckets)
 
+    chosen = changes.select("topic", "bucket", "key", "value")
     return _unpacked(
         one.asDict() for one in chosen.groupBy("topic", "bucket").applyInArrow(run, _RESULT).collect()
     )
 
 
-def _split(table: pa.Table) -> Iterable[pa.Table]:
-    for place in table.select(["topic", "bucket"]).group_by(["topic", "bucket"]).aggregate([]).to_pylist():
-        yield table.filter(
-            pc.and_(pc.equal(table["topic"], place["topic"]), pc.equal(table["bucket"], place["bucket"]))
-        )
+def fold_on_driver(
+    changes: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int
+) -> list[Folded]:
+    """Fold each (topic, bucket) of a table, some at the same time: they wait for the storage."""
+    groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
+    if not groups:
+        return []
+    with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
+        folded = list(pool.map(lambda group: fold_group(group, plans, target, buckets), groups))
+    return _unpacked(pa.concat_tables(folded).to_pylist())
+
+
+def _split(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the records of each (topic, bucket), in their order."""
+    places = ["topic", "bucket"]
+    order = pc.sort_indices(table, [(name, "ascending") for name in places])  # a stable sort
+    sizes = (
+        table.group_by(places)
+        .aggregate([([], "count_all")])
+        .sort_by([(name, "ascending") for name in places])
+    )
+    sorted_rows, start = table.take(order), 0
+    for size in sizes["count_all"].to_pylist():
+        yield sorted_rows.slice(start, size)
+        start += size
 
 
 def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:

@@ -12,32 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.spark.cuts import with_loading
-from cdcd.spark.manifest import Manifest, TableEntry, read_manifest, sweep, write_manifest
-from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
-from cdcd.spark.plan import Look, TablePlan, plan_table
+from cdcd.spark.manifest import Manifest, read_manifest, sweep, take_over
+from cdcd.spark.mirror import MirrorBatches
+from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
-from cdcd.spark.schemas import HEADER_BYTES
-from cdcd.spark.tasks import WHOLE, Folded, bucket_of, fold_frame
+from cdcd.spark.storage import open_storage
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"
 BUCKETS = 4
 Record = tuple[bytes | None, bytes]
-
-
-class _Frame:
-    """The part of a DataFrame that `fold_frame` uses for a small batch."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
-
-    def select(self, *_: str) -> _Frame:
-        return self
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        types = [("topic", pa.string()), ("bucket", pa.int32()), ("key", pa.binary()), ("value", pa.binary())]
-        return pa.Table.from_pylist(self._rows, schema=pa.schema(types))
 
 
 class Batches:
@@ -70,18 +56,11 @@ class Batches:
         self, records: Sequence[Record], *, loading: bool, accept_gaps: bool = False
     ) -> list[dict[str, Any]]:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
-        manifest = read_manifest(self.target) or Manifest("shop", BUCKETS)
-        plans: dict[str, TablePlan] = {}
-        entries: dict[str, TableEntry] = {}
-        if records:
-            entry = manifest.tables.get(TOPIC, TableEntry(TOPIC))
-            plans[TOPIC], entries[TOPIC] = plan_table(
-                self._look(records), entry, self._schemas.__getitem__, accepts_gaps=accept_gaps
-            )
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
-        manifest = next_manifest(manifest, offsets, entries, plans, self._fold(records, plans))
-        refuse_incomplete(str(self.target), manifest)
-        write_manifest(self.target, manifest)
+        target = open_storage(str(self.target))
+        start = take_over(target, read_manifest(target) or Manifest("shop", BUCKETS))
+        batches = MirrorBatches(target, start, self._schemas.__getitem__, accept_gaps=accept_gaps)
+        batches.apply(RecordsOnDriver(_table(records)), offsets)
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -103,26 +82,10 @@ class Batches:
         assert manifest is not None
         return sum(file.rows for entry in manifest.tables.values() for file in entry.incomplete)
 
-    def _look(self, records: Sequence[Record]) -> Look:
-        last = {value[:HEADER_BYTES]: value for _, value in records}
-        keyless = tuple(value for key, value in records if key is None)
-        keyed = len(records) - len(keyless)
-        return Look(TOPIC, len(records), keyed, tuple(last.values()), keyless)
 
-    def _fold(self, records: Sequence[Record], plans: dict[str, TablePlan]) -> list[Folded]:
-        rows = [
-            {
-                "topic": TOPIC,
-                "bucket": bucket_of(key[HEADER_BYTES:], BUCKETS) if key else 0,
-                "key": key,
-                "value": value,
-            }
-            for key, value in records
-        ]
-        if not rows:
-            return []
-        folded = fold_frame(_Frame(rows), plans, str(self.target), BUCKETS, len(rows))
-        if not any(one.moved for one in folded):
-            return folded
-        rows = [{**row, "bucket": WHOLE} for row in rows]
-        return fold_frame(_Frame(rows), plans, str(self.target), BUCKETS, len(rows))
+def _table(records: Sequence[Record]) -> pa.Table:
+    rows = [
+        {"topic": TOPIC, "partition": 0, "offset": place, "key": key, "value": value}
+        for place, (key, value) in enumerate(records)
+    ]
+    return pa.Table.from_pylist(rows, schema=RAW_SCHEMA)

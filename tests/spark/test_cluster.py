@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 PROGRAM = ROOT / "deploy" / "spark" / "cdcd_spark.py"
 ITEMS = [column("id", "int", required=True), column("body", "string")]
 COMMITS, ROWS_OF_A_COMMIT = 12, 4000
+IN_TASKS = ["--driver-mb", "0", "--max-rows", str(3 * ROWS_OF_A_COMMIT)]
 DEADLINE_S = 280
 
 
@@ -26,7 +27,7 @@ DEADLINE_S = 280
 def test_a_worker_is_killed_and_the_mirror_is_equal(
     topics: TopicsWriter, target: Path, tmp_path: Path
 ) -> None:
-    """Each batch is large enough for tasks. The program ends by itself, with each row once."""
+    """Each batch is folded by tasks. The program ends by itself, with each row once."""
     items = topics.table("items", ITEMS)
     for number in range(COMMITS):
         commit_lsn = 10 * (number + 1)
@@ -43,7 +44,7 @@ def test_a_worker_is_killed_and_the_mirror_is_equal(
     with SparkCluster(tmp_path / "cluster") as cluster:
         arguments = ["mirror", "--brokers", topics.bootstrap, "--prefix", topics.prefix]
         arguments += ["--registry", topics.registry_url, "--target", str(target), "--available-now"]
-        program = cluster.submit(PROGRAM, [*arguments, "--max-rows", str(3 * ROWS_OF_A_COMMIT)])
+        program = cluster.submit(PROGRAM, [*arguments, *IN_TASKS])
         storage = open_storage(str(target))
         eventually(lambda: read_manifest(storage) is not None, "the first batch is visible", DEADLINE_S)
         assert program.poll() is None

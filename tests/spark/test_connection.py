@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,12 @@ from cdcd.spark.__main__ import main
 from cdcd.spark.commands import running
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.decoding import decoding_of
-from cdcd.spark.manifest import Manifest
-from cdcd.spark.mirror import MirrorBatch
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.schemas import access_of
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import CdcdReader, parse_options, register
 from cdcd.spark.storage import open_storage
+from cdcd.spark.tasks import fold_group
 from tests.faults.access import sink_by_certificate, sink_by_password, sink_by_token
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
@@ -240,11 +240,11 @@ def test_driver_and_executors_read_the_secrets_themselves(secured: Secured, tmp_
 def test_the_functions_that_spark_connect_sends_have_references_only(
     secured: Secured, tmp_path: Path
 ) -> None:
-    """A client pickles them for the server: the function of foreachBatch, and that of decode."""
+    """A client pickles them for the server: the function that folds in tasks, and that of decode."""
     access = access_of(connection_from({"config": secured.configure()}))
     options = {"access_key_id": "cdcd", "secret_access_key": f"file:{tmp_path}/kafka"}
-    batch = MirrorBatch(open_storage("s3://lake/shop", options), Manifest("shop", 4), access, None)
-    sent = cloudpickle.dumps((batch, decoding_of(access, [secured.items.topic]).decoded))
+    fold = partial(fold_group, plans={}, target=open_storage("s3://lake/shop", options), buckets=4)
+    sent = cloudpickle.dumps((fold, decoding_of(access, [secured.items.topic]).decoded))
     assert all(f"{tmp_path}/{name}".encode() in sent for name in ("kafka", "registry", "key"))
     assert [secret for secret in (KAFKA, REGISTRY, "of the key") if secret.encode() in sent] == []
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from cdcd.errors import GapInTopic
+from cdcd.errors import CdcdError, GapInTopic
 from cdcd.spark.manifest import TableEntry
 from cdcd.spark.plan import Look, plan_table
 from cdcd.spark.tasks import fold_group
@@ -71,7 +70,7 @@ def test_the_mirror_stops_at_a_gap_until_it_is_accepted(
     topics.commit(lsns[0], _marker(items, lsns[0], gap, timeline))
     new = topics.change(items, "c", lsns[1], 1, after=_row(2, "new"), timeline=timeline)
     topics.commit(lsns[1], new)
-    with pytest.raises(StreamingQueryException, match="CDCD-GAP") as raised:
+    with pytest.raises(CdcdError, match="CDCD-GAP") as raised:
         run_mirror(spark, topics, target)
     assert "start the mirror with --accept-gaps" in hint_of(str(raised.value))
     both = [_row(1, "old"), _row(2, "new")]

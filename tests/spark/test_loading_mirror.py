@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from cdcd.errors import CdcdError
 from cdcd.spark.manifest import read_manifest
 from cdcd.spark.mirror import BatchReport
 from tests.spark.events import column
@@ -72,7 +72,7 @@ def test_a_row_that_stays_incomplete_stops_the_mirror(
     assert rows_of(run_mirror(spark, topics, target), items) == []
     topics.loading = ()
     topics.commit(20, topics.change(others, "c", 20, 1, after=_row(1)))
-    with pytest.raises(StreamingQueryException, match="CDCD-MIRROR-INCONSISTENT") as raised:
+    with pytest.raises(CdcdError, match="CDCD-MIRROR-INCONSISTENT") as raised:
         run_mirror(spark, topics, target)
     assert f"topic={items.topic}" in str(raised.value)
     assert "first_commit_lsn=0/A" in str(raised.value)

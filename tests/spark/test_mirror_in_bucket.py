@@ -17,7 +17,6 @@ from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import run_to_end
 from cdcd.spark.storage import open_storage
-from cdcd.spark.tasks import SMALL_BATCH_ROWS
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.s3 import PASSWORD, S3Server
@@ -34,15 +33,15 @@ def rows(table: Table, target: str, options: dict[str, str]) -> list[dict[str, A
     return rows_of(read_mirror(target, options), table)
 
 
-@pytest.mark.parametrize("count", [3, SMALL_BATCH_ROWS + 5000])
+@pytest.mark.parametrize("driver_bytes", [1 << 20, 0], ids=["driver", "tasks"])
 def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
-    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, count: int
+    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, driver_bytes: int
 ) -> None:
-    """The large batch is written by Spark's tasks, which read the secret themselves."""
+    """Spark's tasks read the secret themselves."""
     target, options = f"{bucket}/lake", s3.options()
     items = topics.table("items", ITEMS)
-    run = partial(mirror, spark, topics.connection, target, target_options=options)
-    expected = [{"id": n, "body": f"text {n}"} for n in range(count)]
+    run = partial(mirror, spark, topics.connection, target, target_options=options, driver_bytes=driver_bytes)
+    expected = [{"id": n, "body": f"text {n}"} for n in range(500)]
     topics.commit(
         10, [one for row in expected for one in topics.change(items, "r", 10, row["id"], after=row)]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.spark import decode
+from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
@@ -211,3 +213,30 @@ def test_the_sessions_settings_change_no_value(
     finally:
         for name, was in before.items():
             spark.conf.set(name, was or "")
+
+
+@pytest.mark.nightly
+def test_a_worker_that_starts_later_than_spark_waits_is_started_again(
+    spark: SparkSession, topics: TopicsWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's limit of 10 seconds is fixed; a busy machine may need longer (here the first start takes 20 s)."""
+    started = tmp_path / "started"
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *source_runner*) echo >> {started}; [ "$(wc -l < {started})" -gt 1 ] || sleep 20;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    register(spark)
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1, "name": "one"}))
+    frame = (
+        spark.readStream.format("cdcd").options(**topics.connection.options(), table="public.items").load()
+    )
+    writer = frame.select("after.*").writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert run_to_end(writer.start) is None
+    assert rows(spark.read.parquet(str(tmp_path / "out"))) == [(1, "one")]
+    assert len(started.read_text().splitlines()) > 1

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_MAX_ROWS
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS
 from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
@@ -129,6 +129,13 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.add_argument(
         "--max-rows", type=_number, default=DEFAULT_MAX_ROWS, metavar="N", help="maximum rows of a batch"
     )
+    command.add_argument(
+        "--driver-mb",
+        type=_number_or_none,
+        default=DEFAULT_DRIVER_MB,
+        metavar="MB",
+        help="a batch with more MB of records is folded by Spark's tasks, a smaller one by the driver",
+    )
     command.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
     _add_spark(command)
 
@@ -235,6 +242,10 @@ def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("has to be a whole number from 1")
     return int(text)
+
+
+def _number_or_none(text: str) -> int:
+    return 0 if text == "0" else _number(text)
 
 
 def _position(side: str, text: str) -> tuple[str, str]:

@@ -9,11 +9,11 @@ import argparse
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.spark.commands.arguments import trigger_of
 from cdcd.spark.commands.running import connection_of, run_query
 from cdcd.spark.mirror import mirror
+from cdcd.spark.mirror_query import MirrorQuery
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     return run_query("mirror", options, lambda: _prepared(options))
 
 
-def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], StreamingQuery]:
+def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQuery]:
     connection = connection_of(options)
     return lambda spark: mirror(
         spark,
@@ -31,5 +31,6 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], Streaming
         trigger=trigger_of(options),
         buckets=options.buckets,
         max_rows=options.max_rows,
+        driver_bytes=options.driver_mb << 20,
         accept_gaps=options.accept_gaps,
     )

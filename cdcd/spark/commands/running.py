@@ -17,14 +17,13 @@ from typing import TextIO
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.commands.arguments import connection_options
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.schemas import access_of
-from cdcd.spark.session import reason_of, run_to_end, submitted_or_local
+from cdcd.spark.session import Query, reason_of, run_to_end, submitted_or_local
 
 log = logging.getLogger("cdcd.spark")
 
@@ -43,7 +42,7 @@ def connection_of(options: argparse.Namespace) -> Connection:
 
 
 def run_query(
-    what: str, options: argparse.Namespace, prepared: Callable[[], Callable[[SparkSession], StreamingQuery]]
+    what: str, options: argparse.Namespace, prepared: Callable[[], Callable[[SparkSession], Query]]
 ) -> int:
     """Run a streaming query until it ends, or SIGTERM or SIGINT.
 
@@ -68,7 +67,7 @@ def run_query(
 def _run(
     what: str,
     options: argparse.Namespace,
-    start: Callable[[SparkSession], StreamingQuery],
+    start: Callable[[SparkSession], Query],
     stopping: threading.Event,
 ) -> Exception | None:
     spark = submitted_or_local(f"cdcd {what}", options.cores, options.memory)

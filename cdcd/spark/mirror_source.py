@@ -1,0 +1,95 @@
+"""The batches of a mirror: from one PostgreSQL commit to a later one.
+
+In: a connection, the manifest to continue from, the options of `format("cdcd")`.
+Out: the end of each batch, and its records.
+Invariant: the ends are those that `format("cdcd")` plans for a stream, with the loading tables and the ids of the
+topics; the first batch begins at the manifest's offsets.
+Must not: store a position.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ConfigError
+from cdcd.spark.connection import Connection
+from cdcd.spark.cuts import Offsets, with_loading, without_start
+from cdcd.spark.manifest import Manifest
+from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
+from cdcd.spark.session import parallelism
+from cdcd.spark.source import CdcdStreamReader
+from cdcd.spark.source_options import parse_options
+
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h)s?", re.IGNORECASE)
+_SECONDS = {
+    "millisecond": 0.001,
+    "ms": 0.001,
+    "second": 1,
+    "s": 1,
+    "minute": 60,
+    "min": 60,
+    "hour": 3600,
+    "h": 3600,
+}
+
+
+class MirrorSource:
+    """What to read next. `end`: that of the current batch. `driver_bytes`: of a batch that the driver folds."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        start: Manifest,
+        options: Mapping[str, str],
+        driver_bytes: int,
+    ) -> None:
+        self._spark, self._connection, self._driver_bytes = spark, connection, driver_bytes
+        self._of_tasks = connection.options() | {
+            name: value for name, value in options.items() if name == "topics"
+        }
+        offsets = with_loading(start.offsets, frozenset(start.loading))
+        own = {"startingOffsets": json.dumps(offsets), "loading": "true", "ids": "true"}
+        self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
+        self._start: Offsets = {}
+        self.end: Offsets = {}
+
+    def begin(self, *, ends_now: bool) -> None:
+        """Go to the start. `ends_now`: the newest commit of now is the last one."""
+        self.end = self._reader.initialOffset()
+        if ends_now:
+            self._reader.prepareForTriggerAvailableNow()
+
+    def advance(self) -> bool:
+        """Set the end of the next batch; return whether there is one. Raises what ends a query of the source."""
+        self._start = self.end
+        self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
+        return self.end != self._start
+
+    def records(self, buckets: int) -> Records:
+        """Return the records of the current batch."""
+        ranges = self._reader.ranges(self._start, self.end)
+        found = read_on_driver(self._connection, ranges, self._driver_bytes)
+        if found is not None:
+            return found
+        tasks = self._of_tasks | {"readers": str(parallelism(self._spark))}
+        return read_in_spark(self._spark, tasks, self._start, self.end, buckets)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.stop()
+
+
+def seconds_of(interval: str) -> float:
+    """Return the seconds of an interval as Spark writes it: "2 seconds", "100 milliseconds". Raises ConfigError."""
+    found = _INTERVAL.fullmatch(interval.strip())
+    if found is None:
+        raise ConfigError(
+            f"the trigger {interval!r} is no interval",
+            hint='write "2 seconds" or "100 milliseconds", or "available_now"',
+        )
+    return float(found[1]) * _SECONDS[found[2].lower()]

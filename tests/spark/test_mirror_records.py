@@ -1,0 +1,159 @@
+"""The records of a mirror's batch: what the driver finds in Arrow is what Spark's SQL finds."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.errors import ConfigError
+from cdcd.spark.mirror_query import MirrorQuery
+from cdcd.spark.mirror_records import Records, RecordsInSpark, RecordsOnDriver, looks_of
+from cdcd.spark.mirror_source import seconds_of
+from cdcd.spark.plan import Look
+from cdcd.spark.schemas import HEADER_BYTES
+from cdcd.spark.tasks import bucket_of
+from tests.spark.events import column
+from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+
+BUCKETS = 4
+
+
+def _header(number: int) -> bytes:
+    return b"\0" + number.to_bytes(4, "big")
+
+
+def _table() -> pa.Table:
+    """Return records of two topics, partitions and schemas, with tombstones and records without a key."""
+    rows = []
+    for place in range(400):
+        topic = f"shop.public.{'ab'[place % 2]}"
+        key = None if place % 7 == 0 else _header(1) + b"key %d" % (place % 50)
+        value = None if place % 11 == 0 else _header(2 + place // 7 % 3) + b"value %d" % place
+        rows.append({"topic": topic, "partition": place % 3, "offset": place, "key": key, "value": value})
+    return pa.Table.from_pylist(rows, schema=RAW_SCHEMA)
+
+
+@pytest.fixture
+def both(spark: SparkSession) -> list[Records]:
+    """Return the same records on the driver, in chunks that begin inside their buffers, and in Spark."""
+    table = _table()
+    frame = spark.createDataFrame(table)
+    return [
+        RecordsOnDriver(pa.concat_tables([table.slice(0, 100), table.slice(100)])),
+        RecordsInSpark(frame, BUCKETS),
+    ]
+
+
+def test_both_have_the_same_summaries_and_keyless_records(both: list[Records]) -> None:
+    driver, spark = (sorted(one.summaries(), key=repr) for one in both)
+    assert driver == spark
+    assert len(driver) == 2 * 3 * 4, "topics, partitions, and three schemas and the tombstones"
+    for topics in (["shop.public.a"], ["shop.public.a", "shop.public.b"], []):
+        keyless = [sorted(one.keyless(topics)) for one in both]
+        assert keyless[0] == keyless[1]
+    looks = [looks_of(one, lambda topic: topic.endswith("a"), ()) for one in both]
+    assert [_shown(one) for one in looks[0]] == [_shown(one) for one in looks[1]]
+    assert len(looks[0]) == 1
+
+
+def _shown(look: Look) -> Look:
+    return replace(
+        look, last_values=tuple(sorted(look.last_values)), keyless_values=tuple(sorted(look.keyless_values))
+    )
+
+
+def test_both_put_a_key_into_the_same_bucket(both: list[Records]) -> None:
+    frame = both[1]._frame.where("key is not null").select("key", "bucket").distinct()  # type: ignore[attr-defined]
+    found = {(bytes(row.key), row.bucket) for row in frame.collect()}
+    assert {key for key, _ in found} == {one for one in _table()["key"].to_pylist() if one}
+    assert all(bucket == bucket_of(key[HEADER_BYTES:], BUCKETS) for key, bucket in found)
+    assert len({bucket for _, bucket in found}) == BUCKETS
+
+
+@pytest.mark.parametrize("in_tasks", [{0}, {1}, {0, 2}], ids=str)
+def test_a_mirror_may_change_from_one_to_the_other(
+    spark: SparkSession, topics: TopicsWriter, target: Path, in_tasks: set[int]
+) -> None:
+    """Also where a key moves to another bucket with a value that its change did not send."""
+    items = topics.table("items", [column("id", "int", required=True), column("body", "string")])
+    expected = {number: f"text {number}" for number in range(50)}
+    for batch in range(3):
+        lsn = 10 * (batch + 1)
+        if batch == 0:
+            rows = [{"id": number, "body": text} for number, text in expected.items()]
+            topics.commit(
+                lsn, [r for n, row in enumerate(rows) for r in topics.change(items, "r", lsn, n, after=row)]
+            )
+        else:
+            moved = range(batch, 50, 7)
+            topics.commit(
+                lsn,
+                [
+                    sent
+                    for number in moved
+                    for sent in [
+                        *topics.change(items, "d", lsn, 2 * number, before={"id": number, "body": None}),
+                        *topics.change(
+                            items,
+                            "c",
+                            lsn,
+                            2 * number + 1,
+                            after={"id": lsn * 100 + number, "body": None},
+                            unchanged=["body"],
+                        ),
+                    ]
+                ],
+            )
+            expected |= {lsn * 100 + number: expected.pop(number) for number in moved}
+        opened = run_mirror(spark, topics, target, driver_bytes=0 if batch in in_tasks else 1 << 20)
+        assert rows_of(opened, items) == sorted(
+            ({"id": number, "body": text} for number, text in expected.items()), key=repr
+        )
+
+
+def test_a_mirror_ends_after_its_batch_and_returns_its_error() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def run(stopping: threading.Event) -> None:
+        begun.set()
+        may_end.wait(60)
+        assert stopping.wait(60)
+
+    query = MirrorQuery(run, "a mirror")
+    assert begun.wait(60)
+    assert not query.awaitTermination(0.01)
+    stopper = threading.Thread(target=query.stop)
+    stopper.start()
+    assert query.isActive, "the batch has not ended"
+    may_end.set()
+    stopper.join(60)
+    assert (query.isActive, query.exception(), query.awaitTermination(60)) == (False, None, True)
+
+    def fail(_: threading.Event) -> None:
+        raise ConfigError("a reason")
+
+    query = MirrorQuery(fail, "a mirror")
+    with pytest.raises(ConfigError, match="a reason"):
+        query.awaitTermination(60)
+    assert isinstance(query.exception(), ConfigError)
+
+
+def test_an_interval_is_as_spark_writes_it() -> None:
+    given = {
+        "2 seconds": 2,
+        "100 milliseconds": 0.1,
+        "1 minute": 60,
+        "0.5 s": 0.5,
+        "1 hour": 3600,
+        "0 seconds": 0,
+    }
+    assert {text: seconds_of(text) for text in given} == given
+    for wrong in ("", "soon", "-1 seconds", "2"):
+        with pytest.raises(ConfigError, match="is no interval"):
+            seconds_of(wrong)
