@@ -289,7 +289,7 @@ def _no_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.query or parts.fragment:
-            return "has a query or a fragment, which may be a secret and which no registry needs - write the URL without it"
+            return "has a query or a fragment, which no registry needs and which may be a secret - write only https://HOST:PORT"
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_url = False

@@ -35,8 +35,8 @@ TIERS = (
 STANDS_ALONE = "spark"  # demo and command line may use it
 # It connects with the daemon's own configuration and registry client, and reads the schema topic.
 SHARED_WITH_SPARK = {
-    "bounded", "columnar", "errors", "escaped_names", "extensions", "lsn", "property_names", "redaction", "secret_files",
-    "schema", "registry", "config",
+    "bounded", "columnar", "errors", "escaped_names", "extensions", "lsn", "property_names", "redaction",
+    "secret_files", "schema", "registry", "config",
 }  # fmt: skip
 
 LIBRARY_ROOMS = {

@@ -8,6 +8,7 @@ With --live: the milliseconds of the data source's own steps for so many small b
 With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data source and by Spark's.
 With --cluster: a backlog on one and on two workers of a Spark cluster, and a worker that is killed (`cluster`).
 With --memory: the peak memory of Spark's Python workers (`memory`).
+With --mirror: the cost of the mirror's batches (`mirror`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
 from tests.bench.spark.memory import by_memory
+from tests.bench.spark.mirror import by_mirrors
 from tests.bench.spark.wanted import said
 from tests.support.spark_versions import python_with_spark
 
@@ -67,7 +69,13 @@ def main() -> int:
     parser.add_argument(
         "--memory", action="store_true", help="the peak memory of the Python workers; nothing else"
     )
+    parser.add_argument(
+        "--mirror", action="store_true", help="the cost of the mirror's batches; nothing else"
+    )
     options = parser.parse_args()
+    if options.mirror:
+        by_mirrors(options.rows)
+        return 0
     if options.live:
         by_steps(options.live)
         return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from confluent_kafka import Producer
@@ -83,6 +83,15 @@ class Writer:
         self._compare_offsets()
         return Backlog(self._bootstrap, self._registry_url, self._rows, self._commits)
 
+    def update(self, rows: int, step: int) -> int:
+        """Change every `step`-th row, so many, in one commit; return its LSN."""
+        first = self._rows
+        commit_lsn = self._commit_lsn
+        changed = range(0, rows * step, step)
+        self._commit(self._values_of(changed), rows)
+        self._rows = first
+        return commit_lsn
+
     def _registered(self) -> tuple[bytes, list[Parts]]:
         """Register the schemas; return the header of a key, and the parts of each kind of row."""
         for topic in self._topics:  # both tables have the same schemas, so also the same ids
@@ -94,9 +103,12 @@ class Writer:
 
     def _values(self, first: int, count: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield id and value of the rows of one commit."""
+        return self._values_of(range(first, first + count))
+
+    def _values_of(self, ids: Iterable[int]) -> Iterator[tuple[bytes, bytes]]:
         commit, kinds = zigzag(self._commit_lsn), itertools.cycle(self._kinds)
-        for number in range(count):
-            row_id = zigzag(first + number)
+        for number, one in enumerate(ids):
+            row_id = zigzag(one)
             yield row_id, joined(next(kinds), row_id, commit, zigzag(number))
 
     def _large(self, size: int) -> tuple[bytes, bytes]:
