@@ -16,6 +16,7 @@ import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 WITH_SPARK = ("tests/integration/test_demo_run.py", "tests/spark/")
+WITHOUT_JVM = "tests/spark/unit/"
 COSTLY = {
     "all servers struck": ("own_registry",),
     "own brokers": ("own_broker", "kafka_cluster"),
@@ -28,7 +29,7 @@ ORDER = ["spark", *COSTLY, None]
 @cache
 def costly_scope(file: str, root: Path) -> str | None:
     """Return the scope that this file shares with others, None if the file is a scope of its own."""
-    if file.startswith(WITH_SPARK):
+    if file.startswith(WITH_SPARK) and not file.startswith(WITHOUT_JVM):
         return "spark"
     text = (root / file).read_text()
     return next((scope for scope, words in COSTLY.items() if any(word in text for word in words)), None)

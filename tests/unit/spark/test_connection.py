@@ -314,7 +314,7 @@ def test_what_was_read_is_neither_shown_nor_pickled(tmp_path: Path) -> None:
         pickle.dumps(read)
 
 
-def test_a_missing_secret_is_told_with_its_place_and_host(
+def test_a_missing_secret_is_reported_with_its_option_and_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "worker-7")

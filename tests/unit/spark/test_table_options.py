@@ -36,7 +36,7 @@ def test_the_topics_of_names_and_patterns(tables: list[str], expected: list[str]
         ("sales.*", "no topic matches the pattern", "correct the table or the prefix"),
     ],
 )
-def test_a_table_without_a_topic_is_an_error_also_beside_others(table: str, what: str, advice: str) -> None:
+def test_a_table_without_a_topic_is_an_error_also_among_others(table: str, what: str, advice: str) -> None:
     with pytest.raises(SparkReadError) as caught:
         topics_of(["audit.log", table], "shop", TOPICS)
     assert caught.value.message == what
