@@ -15,7 +15,7 @@ import contextlib
 import structlog
 
 from cdcd.cli.exclusive import exclusive, look, who
-from cdcd.cli.published_topics import asking_settings
+from cdcd.cli.published_topics import command_settings
 from cdcd.config import Config
 from cdcd.errors import ResumeRefused
 from cdcd.lsn import format_lsn
@@ -33,7 +33,7 @@ def _refuse_anothers(config: Config, server: ServerIdentity) -> None:
 
     Raises Sink errors.
     """
-    settings = asking_settings(config)
+    settings = command_settings(config)
     _, owners = read_owners(settings)
     readers = [one for one in owners if one.reads(settings.slot, server.system_identifier, server.database)]
     own = ProgressKey(settings.progress_topic, settings.slot)

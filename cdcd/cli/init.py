@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdcd.cli.published_topics import LOCK_PATIENCE_MS, asking_settings, published_topics
+from cdcd.cli.published_topics import LOCK_TIMEOUT_MS, command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
 from cdcd.cli.start_inspection import ask, known_of, looked
 from cdcd.config import Config
@@ -135,7 +135,7 @@ def _publication(config: Config) -> list[Step]:
                 steps.append(Step(f"exists   publication {name}"))
                 continue
             with (  # CREATE PUBLICATION locks the tables that it names
-                holders_named(connection, LOCK_PATIENCE_MS, AGAINST_ALTERING),
+                holders_named(connection, LOCK_TIMEOUT_MS, AGAINST_ALTERING),
                 translated(),
                 connection.cursor() as cursor,
             ):
@@ -198,4 +198,4 @@ def _slot_sql(config: Config, server_version: int) -> str:
 
 
 def _asked_topics(config: Config) -> Topics:
-    return Topics(asking_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())
+    return Topics(command_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())

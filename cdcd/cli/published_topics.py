@@ -17,11 +17,11 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.locks import holders_named
 from cdcd.source.publication_catalog import published_tables
 
-LOCK_PATIENCE_MS = 4000
+LOCK_TIMEOUT_MS = 4000
 """How long each query waits for the lock of a published table; its error names the sessions that hold the lock."""
 
 
-def asking_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
+def command_settings(config: Config, *, timeout_s: float = 10.0) -> SinkSettings:
     """Return the sink's settings for a command: each call waits `timeout_s`, and librdkafka logs nothing.
 
     librdkafka also returns its errors to the call that failed, so nothing is lost. Raises SecretUnreadable.
@@ -37,7 +37,7 @@ def published_topics(config: Config) -> list[str]:
     Raises Source and Sink errors.
     """
     with contextlib.closing(connect_sql(config.source_settings())) as connection:
-        with holders_named(connection, LOCK_PATIENCE_MS):
+        with holders_named(connection, LOCK_TIMEOUT_MS):
             tables = published_tables(connection, config.source.publication.names)
         version = connection.server_version
     return list(topic_names(config, tables, version))

@@ -19,7 +19,7 @@ import structlog
 
 from cdcd.cli.daemon_port import NoAnswer, ask_daemon
 from cdcd.cli.exclusive import exclusive, look, who
-from cdcd.cli.published_topics import asking_settings, published_topics
+from cdcd.cli.published_topics import command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
 from cdcd.cli.start_inspection import ask, peeked, refuse_unready
 from cdcd.config import Config
@@ -167,7 +167,7 @@ def _identities_without(config: Config, stored: Progress, names: list[str]) -> T
     halt = _halted(config, stored, slot, server, timelines_of(config.source_settings(), server))
     if isinstance(halt, SourceMismatch):
         raise halt
-    identities = read_topic_identities(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+    identities = read_topic_identities(command_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
     unknown = sorted(set(names) - set(identities.with_records()))
     if unknown:
         raise ResumeRefused(
@@ -181,7 +181,7 @@ def _identities_without(config: Config, stored: Progress, names: list[str]) -> T
 def _left(config: Config, stored: Progress) -> TopicIdentities:
     """Return the stored topic identities without the fact that the topics hold records (F42)."""
     try:
-        identities = read_topic_identities(asking_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
+        identities = read_topic_identities(command_settings(config, timeout_s=_TIMEOUT_S), stored.topics_at)
     except ProgressUnreadable:
         return TopicIdentities()
     identities.reset()
@@ -224,7 +224,7 @@ def _opened(
 
     `ask_besides`: the check that does not depend on the stored position. Raises ResumeRefused.
     """
-    settings = asking_settings(config, timeout_s=_TIMEOUT_S)
+    settings = command_settings(config, timeout_s=_TIMEOUT_S)
     with exclusive(config), contextlib.closing(KafkaSink(settings)) as sink:
         _refuse_first(config, ask)
         ask_besides(config)
@@ -260,9 +260,9 @@ def _halt_of(config: Config) -> CdcdError | None:
         raise _nothing_written(config)
     # A command resolves the halt also where the daemon would take a new snapshot by itself.
     initial = config.snapshot.model_copy(update={"mode": "initial"})
-    asking = config.model_copy(update={"snapshot": initial}) if config.snapshot.copies_tables else config
+    to_check = config.model_copy(update={"snapshot": initial}) if config.snapshot.copies_tables else config
     try:
-        ask(asking, create_slot=config.source.slot.create)
+        ask(to_check, create_slot=config.source.slot.create)
     except CdcdError as error:
         if error.retry is Retry.AUTO:
             raise
@@ -299,7 +299,7 @@ def _prepared_before(config: Config) -> PreparedBefore:
 
 def _topics(config: Config) -> list[str]:
     """Return the topics that hold rows of the published tables: a truncate event empties each for its readers."""
-    topics = Topics(asking_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())
+    topics = Topics(command_settings(config, timeout_s=_TIMEOUT_S), config.topic_settings())
     return topics_with_rows(topics, published_topics(config))
 
 

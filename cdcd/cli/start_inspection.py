@@ -2,7 +2,7 @@
 
 Comes in: a configuration.  Goes out: the findings of `cdcd.session.start_checks`.
 Invariant: no producer is fenced and no lock is held, so a running daemon is not disturbed, and its state is no
-problem. No query waits longer than `LOCK_PATIENCE_MS` for the lock of a user's table.
+problem. No query waits longer than `LOCK_TIMEOUT_MS` for the lock of a user's table.
 Must not: create, drop or advance anything.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from cdcd.cli.output import say
 from cdcd.cli.publication_changes import compared
-from cdcd.cli.published_topics import LOCK_PATIENCE_MS, asking_settings
+from cdcd.cli.published_topics import LOCK_TIMEOUT_MS, command_settings
 from cdcd.config import Config
 from cdcd.errors import (
     CdcdError,
@@ -32,7 +32,7 @@ from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.checks import START_CHECKS, each, run_check
-from cdcd.session.start_checks.context import PATIENCE_S, StartContext
+from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
 from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
 from cdcd.session.start_checks.topics import ownership_of
 from cdcd.sink.reader import peek
@@ -51,7 +51,7 @@ def known_of(
     """Open the context of a command's start checks. `create_slot`: default `source.slot.create`."""
 
     def open_sink() -> tuple[SinkSettings, Topics, TopicOwnership]:
-        sink = asking_settings(config, timeout_s=timeout_s)
+        sink = command_settings(config, timeout_s=timeout_s)
         return sink, Topics(sink, config.topic_settings()), ownership_of(config, sink)
 
     registry = Registry(config.registry_settings()) if config.schema_topic is None else None
@@ -66,7 +66,7 @@ def known_of(
         registry,
         compare,
         may_run=True,
-        lock_patience_ms=LOCK_PATIENCE_MS,
+        lock_timeout_ms=LOCK_TIMEOUT_MS,
         create_slot=config.source.slot.create if create_slot is None else create_slot,
         report=_say_how_far,
     )
@@ -149,6 +149,6 @@ def _anew(known: StartContext) -> list[Finding]:
 def peeked(config: Config) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether no later commit is possible. Raises Sink errors."""
     try:
-        return peek(asking_settings(config), PATIENCE_S)
+        return peek(command_settings(config), PEEK_TIMEOUT_S)
     except TopicMissing:
         return None, True

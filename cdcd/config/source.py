@@ -64,7 +64,7 @@ def _tables(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _patience(value: int) -> int:
+def _zero_or_interval(value: int) -> int:
     if 0 < value < SHORTEST_INTERVAL_MS:
         refuse(f"must be 0, or at least {SHORTEST_INTERVAL_MS}")
     return value
@@ -248,13 +248,13 @@ class Source(Room):
     wal_guard: WalGuard = Field(
         default_factory=WalGuard, description="limits of the WAL that the slot retains on the server"
     )
-    silence_timeout_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
+    silence_timeout_ms: Annotated[Whole, AfterValidator(_zero_or_interval)] = Field(
         default=0,
         ge=0,
         description="reconnect after this time without a message, even a keepalive reply, from the server; "
         "0: twice the server's wal_sender_timeout, at least 60000",
     )
-    heartbeat_interval_ms: Annotated[Whole, AfterValidator(_patience)] = Field(
+    heartbeat_interval_ms: Annotated[Whole, AfterValidator(_zero_or_interval)] = Field(
         default=0,
         ge=0,
         description="interval of heartbeats written to the source while streaming; 0: never",

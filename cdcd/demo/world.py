@@ -42,10 +42,10 @@ class DemoFailed(Exception):
 
 
 class World:
-    """The servers and processes of one run. With `is_kept` they continue after the end of this process."""
+    """The servers and processes of one run. With `stays_up` they continue after the end of this process."""
 
-    def __init__(self, folder: Path, undo: ExitStack, *, is_kept: bool) -> None:
-        self.folder, self._undo, self._is_kept = folder, undo, is_kept
+    def __init__(self, folder: Path, undo: ExitStack, *, stays_up: bool) -> None:
+        self.folder, self._undo, self._stays_up = folder, undo, stays_up
         self.logs = folder / "logs"
         self.logs.mkdir(mode=0o755)
         self.mirror_folder = folder / "mirror"
@@ -66,7 +66,7 @@ class World:
             self.folder / "postgres",
             settings={"shared_buffers": "128MB", "max_wal_size": "4GB"},
             authentication="scram-sha-256",
-            outlives_parent=self._is_kept,
+            outlives_parent=self._stays_up,
         )
         self._undo.callback(self.postgres.stop)
         self.postgres.start()
@@ -75,13 +75,13 @@ class World:
     def start_kafka(self) -> None:
         """Start one broker; its programs are fetched the first time."""
         java()  # raises an error without Java before anything is fetched
-        self.kafka = KafkaBroker(self.folder / "kafka", outlives_parent=self._is_kept)
+        self.kafka = KafkaBroker(self.folder / "kafka", outlives_parent=self._stays_up)
         self._undo.callback(self.kafka.stop)
         self.kafka.start()
 
     def start_registry(self) -> None:
         """Start the schema registry; its programs are fetched the first time."""
-        self.registry = SchemaRegistry(self.folder / "registry", outlives_parent=self._is_kept)
+        self.registry = SchemaRegistry(self.folder / "registry", outlives_parent=self._stays_up)
         self._undo.callback(self.registry.stop)
         self.registry.start()
 
@@ -170,7 +170,7 @@ class World:
         place.mkdir(exist_ok=True)
         log = self.logs / f"{name}.log"
         return ServerProcess(
-            name, command, log=log, cwd=place, environment=environment, outlives_parent=self._is_kept
+            name, command, log=log, cwd=place, environment=environment, outlives_parent=self._stays_up
         )
 
     def check(self) -> None:

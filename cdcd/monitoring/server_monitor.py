@@ -34,7 +34,7 @@ from cdcd.recovery.start_decision import check_primary
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.partitions import Shortfall
-from cdcd.source.publication_catalog import LOCK_PATIENCE_MS
+from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 from cdcd.threads import in_thread
@@ -43,7 +43,7 @@ from cdcd.waits import Seen
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0
 """Until the first result, because a change is found only by comparison; and while the WAL guard drops the slot."""
-SCRAPE_PATIENCE_S = 0.5
+SCRAPE_TIMEOUT_S = 0.5
 """How long a scrape waits for the server's answer, and for the stream to reach the sampled WAL end."""
 SCRAPE_INTERVAL_S = 0.2
 """More frequent scrapes get the same sample: not each request queries the server."""
@@ -96,12 +96,12 @@ class ServerMonitor:
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
     async def sample(self) -> None:
-        """Sample the slot for a scrape, and wait until the stream has reached it, within `SCRAPE_PATIENCE_S`.
+        """Sample the slot for a scrape, and wait until the stream has reached it, within `SCRAPE_TIMEOUT_S`.
 
         Values without an answer by then are unknown.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SCRAPE_PATIENCE_S):
+            async with asyncio.timeout(SCRAPE_TIMEOUT_S):
                 await self._sample()
                 await self._caught_up()
 
@@ -113,7 +113,7 @@ class ServerMonitor:
         try:
             await asyncio.shield(self._sampling)
         except asyncio.CancelledError:
-            if time.monotonic() - self._answered_s > SCRAPE_PATIENCE_S:
+            if time.monotonic() - self._answered_s > SCRAPE_TIMEOUT_S:
                 self._set_unknown()
             raise
 
@@ -129,7 +129,7 @@ class ServerMonitor:
         return reading, end
 
     async def _caught_up(self) -> None:
-        for _ in range(round(SCRAPE_PATIENCE_S / CATCH_UP_STEP_S)):
+        for _ in range(round(SCRAPE_TIMEOUT_S / CATCH_UP_STEP_S)):
             if self._status.lag.has_reached_last_sample or not self._status.health.is_source_streaming:
                 return
             await asyncio.sleep(CATCH_UP_STEP_S)
@@ -177,7 +177,7 @@ class ServerMonitor:
     def _read(self, received_lsn: Lsn) -> tuple[SlotReading | None, WalEnd]:
         if self._connection is None:
             self._connection = connect_sql(self._settings)
-            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_PATIENCE_MS),))
+            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_TIMEOUT_MS),))
         asked_us = monotonic_us()
         server = identify(self._connection)
         check_primary(server)  # the WAL and the slot of a standby do not show what was committed

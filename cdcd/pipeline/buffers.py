@@ -4,7 +4,7 @@ In: the memory that both use.  Out: open transactions moved to disk, or a wait, 
 Invariant: each has a share of its own, because a replay empties the first while it fills the second. Beyond half of
 the budget the largest open transaction goes to disk, in a thread, so that status updates continue (F14); the budget
 is exceeded by one item at most. When the disk is full, reading stops (F15). First, all complete transactions are
-written to Kafka and confirmed; then cdcd waits for space on the disk for `PATIENCE_S`. After that the session ends
+written to Kafka and confirmed; then cdcd waits `DISK_TIMEOUT_S` for space on the disk. After that the session ends
 with SpillFull. At cdcd's own limit there is no wait: only changes that are still to be read could end an open
 transaction.
 Must not: read the stored changes.
@@ -23,7 +23,7 @@ from cdcd.errors import SpillFull
 from cdcd.spill.pool import OWN_LIMIT, Usage
 from cdcd.threads import settled, start_in_thread
 
-PATIENCE_S = 30.0
+DISK_TIMEOUT_S = 30.0
 """How long cdcd waits for other programs to free space on a full disk."""
 RETRY_S = 0.5
 _LOG = structlog.stdlib.get_logger("cdcd.buffers")
@@ -60,13 +60,13 @@ class Buffers:
         budget_bytes: int,
         blocked: Callable[[bool], None],
         *,
-        patience_s: float = PATIENCE_S,
+        disk_timeout_s: float = DISK_TIMEOUT_S,
     ) -> None:
         self._pool = pool
         self._flush = flush
         self._limit_bytes = open_share(budget_bytes)
         self._blocked = blocked
-        self._patience_s = patience_s
+        self._disk_timeout_s = disk_timeout_s
         self._moving: asyncio.Future[None] | None = None
 
     @property
@@ -104,7 +104,7 @@ class Buffers:
             self._blocked(False)
 
     async def _retry(self) -> None:
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + self._disk_timeout_s
         while True:
             try:
                 return await self._move()

@@ -88,13 +88,13 @@ class Registry:
         Raises SchemaIncompatible where readers could not read on; `is_forced` skips that check.
         """
         text = text_of(schema)
-        known = self._cache.id_of(subject, text)
-        if known is None:
-            known = self._find_or_register(subject, text, is_forced)
-            if not self._cache.take(subject, text, known):
-                raise self._lost(f"the schema of id {known}", subject)
+        schema_id = self._cache.id_of(subject, text)
+        if schema_id is None:
+            schema_id = self._find_or_register(subject, text, is_forced)
+            if not self._cache.take(subject, text, schema_id):
+                raise self._lost(f"the schema of id {schema_id}", subject)
             self._latest[subject] = dict(schema)
-        return known
+        return schema_id
 
     def latest(self, subject: str) -> dict[str, Any] | None:
         """Return the newest schema under `subject`, None when it has none.
@@ -102,17 +102,17 @@ class Registry:
         While the registry does not answer, return the newest known schema.
         """
         # Each is read once: the thread of `verify_next` may clear them in between.
-        is_known, known = subject in self._latest, self._latest.get(subject)
-        if is_known and time.monotonic() < self._silent_until_s:
-            return known
+        is_cached, cached = subject in self._latest, self._latest.get(subject)
+        if is_cached and time.monotonic() < self._silent_until_s:
+            return cached
         try:
             found = self._latest[subject] = self._ask_latest(subject)
         except RegistryUnavailable:
-            if not is_known:
+            if not is_cached:
                 raise
             # A registry that does not answer may use up each request's timeout, and there may be many tables.
             self._silent_until_s = time.monotonic() + _SILENT_S
-            return known
+            return cached
         if found is None:
             # Deleted, or never created: its cached ids must not count as lost data of the registry.
             self._cache.forget(subject)

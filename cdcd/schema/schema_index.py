@@ -194,9 +194,9 @@ class SchemaIndex:
 
         `unwritten` are claims of the same writer that are not in the log yet.
         """
-        known = self.find(subject, text)
-        if known is not None:
-            return known
+        registered = self.find(subject, text)
+        if registered is not None:
+            return registered
         mine = {one.schema_id: one.text for one in unwritten}
         number = next(
             number

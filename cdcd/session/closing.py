@@ -3,7 +3,7 @@
 In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction is aborted, so that readers do not
 wait for its timeout; memory and files are released.
 Invariant: if a part cannot be closed, the failure is logged and the other parts are closed. Once the stop event is
-set, before or during the closing, a server that does not answer is waited for at most `patience_s`.
+set, before or during the closing, a server that does not answer is waited for at most `stop_timeout_s`.
 Must not: confirm or commit anything, except in `flush_in_time` and `commit_progress_in_time`, which come before.
 """
 
@@ -55,9 +55,9 @@ async def commit_progress_in_time(flushing: Awaitable[None], time_s: float) -> N
 class Closing:
     """Closes the parts of one session."""
 
-    def __init__(self, stop: asyncio.Event, patience_s: float) -> None:
+    def __init__(self, stop: asyncio.Event, stop_timeout_s: float) -> None:
         self._stop = stop
-        self._patience_s = patience_s
+        self._stop_timeout_s = stop_timeout_s
 
     async def abort_transaction(self, writer: Writer | None) -> None:
         """Wait for a commit under way, then abort the open Kafka transaction."""
@@ -91,12 +91,12 @@ class Closing:
                 _LOG.warning("close_failed", what=what, error=_error_text(error))
 
     async def _await_bounded_after_stop(self, closing: Awaitable[None]) -> None:
-        """Await `closing`; once the stop event is set, for at most `patience_s` more."""
+        """Await `closing`; once the stop event is set, for at most `stop_timeout_s` more."""
         doing = asyncio.ensure_future(closing)
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._stop_timeout_s):
                 await doing
         finally:
             stopping.cancel()

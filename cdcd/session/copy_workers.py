@@ -25,7 +25,7 @@ from cdcd.snapshot.units import CopyUnit
 from cdcd.threads import settled, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
-LOCK_PATIENCE_MS = 5_000
+LOCK_TIMEOUT_MS = 5_000
 """How long a connection waits for the lock of a table before it copies other tables first."""
 _LOCKED_HINT = (
     "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
@@ -113,13 +113,13 @@ class CopyWorkers:
             if reader is not None:
                 reader.release()
 
-    def _copy(self, reader: SnapshotReader, unit: CopyUnit, lock_patience_ms: int) -> SnapshotReader | None:
+    def _copy(self, reader: SnapshotReader, unit: CopyUnit, lock_timeout_ms: int) -> SnapshotReader | None:
         """Copy a unit; return the reader of the next one: after an error, a connection is not used again."""
         if unit.table.relid in self._failed:
             self._put(Piece(unit, None))
             return reader
         try:
-            for rows in reader.copy(unit, self._lsn, lock_patience_ms):
+            for rows in reader.copy(unit, self._lsn, lock_timeout_ms):
                 self._put(Piece(unit, rows))
             self._put(Piece(unit, None))
         except TableLocked as locked:
@@ -168,7 +168,7 @@ class CopyWorkers:
                 return None
             unit = self._waiting.popleft()
             has_others = any(one.table.relid != unit.table.relid for one in self._waiting)
-            return unit, LOCK_PATIENCE_MS if has_others else 0
+            return unit, LOCK_TIMEOUT_MS if has_others else 0
 
     def _put(self, piece: Piece) -> None:
         self._room.acquire()

@@ -57,7 +57,7 @@ _BLOCKED_HINT = (
 _UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
 _UNPAUSABLE_HINT = "`cdcd snapshot stop` ends it, `cdcd snapshot start --blocking` begins it again"
 T = TypeVar("T")
-LetGo = Callable[[SnapshotReader], Awaitable[None]]
+ReleaseReader = Callable[[SnapshotReader], Awaitable[None]]
 
 
 class IncrementalSnapshots:
@@ -72,7 +72,7 @@ class IncrementalSnapshots:
         published: PublishedTables,
         new_reader: Callable[[], ChunkReader],
         reports: TableReports,
-        blocking: Callable[[InThread, LetGo], BlockingSnapshots],
+        blocking: Callable[[InThread, ReleaseReader], BlockingSnapshots],
         topic_keys: TopicKeys,
         *,
         workers: int,

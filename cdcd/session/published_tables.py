@@ -38,7 +38,7 @@ _NOT_PUBLISHED_HINT = (
     "write SCHEMA.TABLE as in the database, and add the table to the publication; with publish_via_partition_root, "
     "name the partitioned table"
 )
-_LOCK_PATIENCE_MS = 5_000
+_LOCK_TIMEOUT_MS = 5_000
 """The server locks a table to list it. A longer wait would hold up the end of the session."""
 
 
@@ -103,7 +103,7 @@ class PublishedTables:
 
     def _connected(self) -> Any:
         connection = connect_sql(self._source)
-        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_PATIENCE_MS),))
+        fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
         return connection
 
     def plan_of(self, relid: int) -> RelationPlan:

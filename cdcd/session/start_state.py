@@ -46,7 +46,7 @@ from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.publication_catalog import LOCK_PATIENCE_MS, PublishedTable
+from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted, shortfalls
 from cdcd.threads import in_thread, start_in_thread
 
@@ -140,7 +140,7 @@ class SessionStart:
             schemas if isinstance(schemas, Registry) and not schemas.knows_any else None,
             self._compare,
             may_run=False,
-            lock_patience_ms=LOCK_PATIENCE_MS,
+            lock_timeout_ms=LOCK_TIMEOUT_MS,
             create_slot=config.source.slot.create,
             is_first=last_error is None,
             is_snapshot_due=is_snapshot_due,

@@ -22,7 +22,7 @@ from cdcd.sink.settings import SinkSettings, admin_properties
 
 __all__ = ["Admin"]
 
-_FIRST_PATIENCE_S = 2.0
+_FIRST_TIMEOUT_S = 2.0
 _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 
 
@@ -41,21 +41,21 @@ class Admin:
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
         """Return the cluster's metadata of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
         deadline_s = time.monotonic() + self._timeout_s
-        patience_s = _FIRST_PATIENCE_S  # doubled, so that a slow answer arrives as well
+        timeout_s = _FIRST_TIMEOUT_S  # doubled, so that a slow answer arrives as well
         # Cleared once: the client reports a repeated error of a connection only the first time.
         self._reported_errors.clear()
         while True:
             left_s = deadline_s - time.monotonic()
             try:
-                return self.client.list_topics(asked, timeout=min(patience_s, max(left_s, 0.1)))
+                return self.client.list_topics(asked, timeout=min(timeout_s, max(left_s, 0.1)))
             except KafkaException as failure:
                 error = error_of(failure)
                 refusal = self._refusal(doing, **context)
                 if refusal is not None:
                     raise refusal from failure
-                if error.code() not in _SILENCE or left_s <= patience_s:
+                if error.code() not in _SILENCE or left_s <= timeout_s:
                     raise translate(self._cause(error), doing, **context) from failure
-            patience_s *= 2
+            timeout_s *= 2
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """Return the error of the connections where it says more than a missing answer, else `error`."""

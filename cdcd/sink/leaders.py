@@ -2,7 +2,7 @@
 
 In: the sink's settings, the topics that are written to.  Out: blockers, as the brokers report them now. Blocking.
 Invariant: the metadata is current; it comes from any broker that answers, however many do not.
-Must not: create or alter anything, or wait longer than `_PATIENCE_S` for an answer.
+Must not: create or alter anything, or wait longer than `_QUERY_TIMEOUT_S` for an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdcd.waits import Blocker
 
 __all__ = ["partitions_without_leader"]
 
-_PATIENCE_S = 5.0
+_QUERY_TIMEOUT_S = 5.0
 _COORDINATION = "__transaction_state"
 """A transaction's coordinator is the leader of one of its partitions."""
 
@@ -30,9 +30,9 @@ def partitions_without_leader(settings: SinkSettings, topics: Collection[str]) -
     Where no broker answers, return the brokers.
     """
     properties = {"log_level": "0", **settings.properties}
-    asking = Admin(replace(settings, operation_timeout_s=_PATIENCE_S, properties=properties))
+    admin = Admin(replace(settings, operation_timeout_s=_QUERY_TIMEOUT_S, properties=properties))
     try:
-        metadata = asking.metadata(None, "querying the leaders of partitions")
+        metadata = admin.metadata(None, "querying the leaders of partitions")
     except SinkError as error:
         return (Blocker(f"brokers {settings.bootstrap_servers}", f"do not answer: {error.message}"),)
     found = [

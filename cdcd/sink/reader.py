@@ -69,18 +69,18 @@ def read_last(settings: SinkSettings) -> Last | None:
         consumer.close()
 
 
-def peek(settings: SinkSettings, patience_s: float) -> tuple[Progress | None, bool]:
+def peek(settings: SinkSettings, timeout_s: float) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether it is final: no later one can be committed.
 
     No writer was fenced. An open transaction, as a running or a killed daemon leaves one, is waited for up to
-    `patience_s`; after that only the records before it count. Raises TopicMissing, SinkAuthorization,
+    `timeout_s`; after that only the records before it count. Raises TopicMissing, SinkAuthorization,
     ProgressUnreadable, SinkUnavailable.
     """
     low, end = bounds(settings, settings.progress_topic)
     consumer = _consumer(settings)
     try:
         try:
-            last, is_final = _last_below(consumer, settings, low, end, patience_s), True
+            last, is_final = _last_below(consumer, settings, low, end, timeout_s), True
         except SinkUnavailable as error:
             upper = error.context.get("reached")
             if not isinstance(upper, int):

@@ -58,8 +58,8 @@ def _fate_of_file(file: ReplacedFile, *, is_standby: bool) -> Fate:
     if file.is_empty:
         return Fate.EMPTIED
     # Only visible rows are a proof. If only the TOAST file was replaced, an unknown command wrote its values.
-    is_kept = file.is_own and file.sees_rows and not file.may_be_anothers and not is_standby
-    return Fate.SAME if is_kept else Fate.STALE
+    is_same = file.is_own and file.sees_rows and not file.may_be_anothers and not is_standby
+    return Fate.SAME if is_same else Fate.STALE
 
 
 # pg_class is read as of the snapshot; the functions return the current state. Partitioned and foreign tables have no

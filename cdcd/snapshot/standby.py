@@ -78,7 +78,7 @@ _END = """
            pg_size_bytes(current_setting('wal_segment_size'))
 """
 _MAY_LOG = "SELECT has_function_privilege('pg_log_standby_snapshot()', 'EXECUTE')"
-_SLOT_PATIENCE = "SELECT set_config('statement_timeout', '1000', false)"
+_SLOT_QUERY_TIMEOUT = "SELECT set_config('statement_timeout', '1000', false)"
 # The creation of a logical slot also logs the running transactions, before it waits for their end.
 _CREATE_SLOT = "SELECT slot_name FROM pg_create_logical_replication_slot(%s, 'pgoutput', true)"
 _CANCELLED = "57014"
@@ -406,7 +406,7 @@ def log_running(connection: Any, slot: str) -> None:
     if fetch(connection, _MAY_LOG)[0][0]:
         fetch(connection, "SELECT pg_log_standby_snapshot()")
         return
-    fetch(connection, _SLOT_PATIENCE)
+    fetch(connection, _SLOT_QUERY_TIMEOUT)
     try:
         fetch(connection, _CREATE_SLOT, (slot,))
     except CdcdError as error:

@@ -112,7 +112,7 @@ class SnapshotReader:
         self._watch = watch
         self._translate = translate
         self._snapshot_name = snapshot_name
-        self._held: CopiedTable | None = None
+        self._locked_table: CopiedTable | None = None
         self._is_emptied = False
         self._connection = connect()
 
@@ -171,18 +171,18 @@ class SnapshotReader:
         }
         return Planned(found, estimates, partitions)
 
-    def copy(self, unit: CopyUnit, lsn: int, lock_patience_ms: int = 0) -> Generator[CopiedRows, None, None]:
+    def copy(self, unit: CopyUnit, lsn: int, lock_timeout_ms: int = 0) -> Generator[CopiedRows, None, None]:
         """Yield the unit's rows (blocking). Raises SnapshotStale, Source errors, ProtocolError.
 
         Raises TableLocked, before the first row, if another session holds the table's lock for longer than
-        `lock_patience_ms`; 0: there is no limit. The table stays locked for its next unit: call `release` after the
+        `lock_timeout_ms`; 0: there is no limit. The table stays locked for its next unit: call `release` after the
         last one.
         """
         table = unit.table
         try:
-            if self._held is not table:
+            if self._locked_table is not table:
                 self.release()
-                self._hold(table, lock_patience_ms)
+                self._hold(table, lock_timeout_ms)
             statement = self._statement(unit)
             if statement is None:
                 return
@@ -207,9 +207,9 @@ class SnapshotReader:
 
     def release(self) -> None:
         """End the transaction that holds a table (blocking). Raises Source errors."""
-        if self._held is None:
+        if self._locked_table is None:
             return
-        self._held = None
+        self._locked_table = None
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute("COMMIT")
 
@@ -246,14 +246,14 @@ class SnapshotReader:
                 raise SnapshotStale(_NO_SNAPSHOT_ANY_MORE, hint=_ENDED_HINT) from error
             raise
 
-    def _hold(self, table: CopiedTable, lock_patience_ms: int) -> None:
+    def _hold(self, table: CopiedTable, lock_timeout_ms: int) -> None:
         """Lock the table and its partitions against rewriting, and check that the snapshot sees their rows.
 
         Not by LOCK TABLE, which needs a privilege on the whole table; the role may have it on some columns only.
         """
         with self._connection.cursor() as cursor:
             self._enter(cursor)
-            cursor.execute(_SET_LOCK_TIMEOUT, (str(lock_patience_ms),))
+            cursor.execute(_SET_LOCK_TIMEOUT, (str(lock_timeout_ms),))
             try:
                 with self._watch(self._connection):
                     self._check(cursor, table)
@@ -261,7 +261,7 @@ class SnapshotReader:
                 cursor.execute("ROLLBACK")
                 raise TableLocked(lock_holders(self._connection)) from None
             cursor.execute(_SET_LOCK_TIMEOUT, ("0",))
-        self._held = table
+        self._locked_table = table
 
     def _check(self, cursor: Any, table: CopiedTable) -> None:
         cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))

@@ -33,7 +33,7 @@ _Receiver = ctypes.PYFUNCTYPE(None, c_void_p, c_void_p)
 
 _SEVERITY, _SQLSTATE, _PRIMARY, _FUNCTION = (ord(letter) for letter in "VCMR")
 _FATAL_ERROR = 7  # ExecStatusType
-_NOTICES_KEPT = 100
+_MAX_NOTICES = 100
 COPY_FAILED = -2
 """PQgetCopyData's result if it cannot return the next message; the copy may continue."""
 
@@ -156,7 +156,7 @@ class CopyConnection:
             os.close(self.socket)  # the last descriptor: the connection is now closed for the server, too
 
     def _on_notice(self, _argument: int | None, result: int | None) -> None:
-        if result and len(self.notices) < _NOTICES_KEPT:
+        if result and len(self.notices) < _MAX_NOTICES:
             self.notices.append(report_of(result))
 
 

@@ -68,7 +68,7 @@ class _Watch:
         self._report = report
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._asking: Connection | None = None
+        self._query_connection: Connection | None = None
         self._seen_s = time.monotonic()
         self.has_expired = False
 
@@ -92,9 +92,9 @@ class _Watch:
     def _look(self) -> None:
         seen: Seen | None = None
         try:
-            if self._asking is None:
-                self._asking = connect_sql(self._settings)
-            seen = blockers_of(self._asking, self._pid)
+            if self._query_connection is None:
+                self._query_connection = connect_sql(self._settings)
+            seen = blockers_of(self._query_connection, self._pid)
             self._seen_s = time.monotonic()
         except BackendGone:
             pass
@@ -109,6 +109,6 @@ class _Watch:
                 hang_up(self._connection)
 
     def _release(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.close()
+        connection, self._query_connection = self._query_connection, None
+        if connection is not None:
+            connection.close()

@@ -28,17 +28,17 @@ def lock_holders(connection: Connection, modes: Sequence[str] = AGAINST_READING)
     return "; ".join(map(str, table_lockers(connection, modes)))
 
 
-def set_lock_timeout(connection: Connection, patience_ms: int) -> None:
+def set_lock_timeout(connection: Connection, timeout_ms: int) -> None:
     """Set the longest wait of this connection for a lock, in milliseconds. Raises Source errors."""
-    fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(patience_ms),))
+    fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(timeout_ms),))
 
 
 @contextlib.contextmanager
 def holders_named(
-    connection: Connection, patience_ms: int, modes: Sequence[str] = AGAINST_READING
+    connection: Connection, timeout_ms: int, modes: Sequence[str] = AGAINST_READING
 ) -> Iterator[None]:
     """Limit the wait for locks in the block. Raises SourceUnavailable with the lock holders after the limit."""
-    set_lock_timeout(connection, patience_ms)
+    set_lock_timeout(connection, timeout_ms)
     try:
         yield
     except CdcdError as error:
@@ -46,6 +46,6 @@ def holders_named(
             raise
         holders = lock_holders(connection, modes) or "no session any more"
         raise SourceUnavailable(
-            f"the lock on a table was not available within {patience_ms} ms; held by {holders}",
+            f"the lock on a table was not available within {timeout_ms} ms; held by {holders}",
             hint="wait for that transaction, or ask its owner to end it, then run this again",
         ) from error

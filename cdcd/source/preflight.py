@@ -114,7 +114,7 @@ def setup_findings(
         yield from _options(settings, server, wanted(server.version_num))
     if settings.failover and server.version_num >= FAILOVER_SINCE_MAJOR * 10_000:
         yield from _failover(slot, standby_slots)
-    yield from _kept_wal(keep_size, limits_wal=limits_wal)
+    yield from _wal_limits(keep_size, limits_wal=limits_wal)
     if heartbeat:
         yield from _heartbeat(connection)
 
@@ -235,7 +235,7 @@ def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: 
         yield Finding("fail" if drops_slot else "warn", "role", message, hint)
 
 
-def _kept_wal(keep_size: str | None, *, limits_wal: bool) -> Iterator[Finding]:
+def _wal_limits(keep_size: str | None, *, limits_wal: bool) -> Iterator[Finding]:
     if keep_size == "-1" and not limits_wal:
         message = "it is -1: while Kafka or cdcd is down, the server retains WAL until its disk is full"
         hint = "ALTER SYSTEM SET max_slot_wal_keep_size to what the disk can hold; or set source.wal_guard.drop_slot"

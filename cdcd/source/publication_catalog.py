@@ -49,7 +49,7 @@ _TABLES = """
 
 Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
 CONFLICT_HINT = "set the same column list for the table in each publication"
-LOCK_PATIENCE_MS = 500
+LOCK_TIMEOUT_MS = 500
 """How long a start waits for tables that another session is altering, to check whether they can be decoded."""
 _TRIES_WHILE_TABLES_GO = 20
 

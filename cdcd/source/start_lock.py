@@ -19,7 +19,7 @@ from cdcd.errors import CdcdError, SlotActive, SourceUnavailable
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.settings import SourceSettings
 
-PATIENCE_MS = 2000
+LOCK_TIMEOUT_MS = 2000
 """How long to wait for the lock: longer than a session holds it that only checks whether the slot is in use."""
 LONGEST_SILENCE_S = 10.0
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -69,7 +69,7 @@ class StartLock:
 
     def _take(self, connection: Connection) -> float:
         """Acquire the lock; return the seconds after which the connection has to send a query."""
-        ((timeout_ms, *_),) = fetch(connection, _PREPARE, (str(PATIENCE_MS),))
+        ((timeout_ms, *_),) = fetch(connection, _PREPARE, (str(LOCK_TIMEOUT_MS),))
         key = lock_key(self._settings.slot)
         try:
             fetch(connection, "SELECT pg_advisory_lock(%s)", (key,))

@@ -151,9 +151,9 @@ class ReplicationStream:
 
     async def _rest(self) -> None:
         """Wait while the reader pauses to let the socket fill up; otherwise return at once."""
-        rest_us = self._resume_us - _now_us()
-        if rest_us > 0:
-            await asyncio.sleep(rest_us / 1e6)
+        cooldown_left_us = self._resume_us - _now_us()
+        if cooldown_left_us > 0:
+            await asyncio.sleep(cooldown_left_us / 1e6)
 
     def _note(self, drained: Drained) -> None:
         now_us = self._hear()

@@ -161,17 +161,17 @@ def _merged(one: pa.Field, other: pa.Field) -> pa.Field | None:
         return None
     theirs = properties_of(other)
     same = {key: value for key, value in properties_of(one).items() if theirs.get(key) == value}
-    kept = {key: value for key, value in (one.metadata or {}).items() if key != PROPERTIES}
-    return pa.field(one.name, type_, metadata=kept | _stored(same))
+    others = {key: value for key, value in (one.metadata or {}).items() if key != PROPERTIES}
+    return pa.field(one.name, type_, metadata=others | _stored(same))
 
 
 def _without_not_null(field: pa.Field) -> pa.Field:
     properties = properties_of(field)
     if NOT_NULL not in properties:
         return field
-    kept = {key: value for key, value in field.metadata.items() if key != PROPERTIES}
+    others = {key: value for key, value in field.metadata.items() if key != PROPERTIES}
     del properties[NOT_NULL]
-    return field.with_metadata(kept | _stored(properties))
+    return field.with_metadata(others | _stored(properties))
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -40,7 +40,7 @@ from cdcd.spark.client_log import CLIENT_LOG
 
 REQUEST_TIMEOUT_S = 30.0
 STALL_TIMEOUT_S = 60.0
-FIRST_PATIENCE_S = 2.0
+FIRST_TIMEOUT_S = 2.0
 POLL_S = 1.0
 FETCH_RECORDS = 1_000
 """The driver takes so many records at once: each is an object of Python."""
@@ -219,21 +219,21 @@ class Cluster:
 
     def _listed(self) -> ClusterMetadata:
         """Return the metadata. A refused login is raised soon: librdkafka itself would only repeat it in silence."""
-        deadline_s, patience_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_PATIENCE_S
+        deadline_s, timeout_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_TIMEOUT_S
         self._reported.clear()
         while True:
             self._admin.poll(0)
             left_s = deadline_s - time.monotonic()
             try:
-                return self._admin.list_topics(timeout=min(patience_s, max(left_s, 0.1)))
+                return self._admin.list_topics(timeout=min(timeout_s, max(left_s, 0.1)))
             except KafkaException as error:
                 self._admin.poll(0)
                 refused = refusal(self._reported, "Kafka refuses the connection")
                 if refused is not None:
                     raise refused from error
-                if error.args[0].code() not in _SILENCE or left_s <= patience_s:
+                if error.args[0].code() not in _SILENCE or left_s <= timeout_s:
                     raise
-            patience_s *= 2
+            timeout_s *= 2
 
     def _asked(self, refused: str, ask: Callable[[], _T]) -> _T:
         try:
@@ -350,14 +350,14 @@ def taken(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
 
 def checked(messages: list[Message]) -> list[Message]:
     """Return the records and ends of partitions. Raise errors, except those that librdkafka retries."""
-    kept: list[Message] = []
+    settled: list[Message] = []
     for message in messages:
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
-            kept.append(message)
+            settled.append(message)
         else:
             check_error(error, message.topic(), message.partition())
-    return kept
+    return settled
 
 
 def check_error(error: KafkaError, topic: str | None, partition: int | None) -> None:

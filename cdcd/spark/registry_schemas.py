@@ -26,7 +26,7 @@ from cdcd.spark.connection import RegistryAccess
 from cdcd.spark.schema_source import Version
 
 log = logging.getLogger("cdcd.spark.registry")
-PATIENCE_S = 120.0
+RETRY_TIMEOUT_S = 120.0
 PAUSE_S = 1.0
 _T = TypeVar("_T")
 _SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
@@ -98,7 +98,7 @@ class RegistrySchemas:
     # --- requests ---
 
     def _ask(self, request: Callable[[Client], _T], **context: object) -> _T:
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + RETRY_TIMEOUT_S
         is_waiting = False
         while True:
             was_connected = self._client is not None
@@ -108,7 +108,7 @@ class RegistrySchemas:
                 if time.monotonic() > deadline_s:
                     raise
                 if not is_waiting:
-                    log.warning("trying again for %.0f s: %s", PATIENCE_S, error)
+                    log.warning("trying again for %.0f s: %s", RETRY_TIMEOUT_S, error)
                 is_waiting = True
             except RegistryRefused as refused:
                 if refused.context.get("status") not in _UNAUTHORISED or not was_connected:

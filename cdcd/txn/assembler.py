@@ -97,7 +97,7 @@ class Assembler:
         self._orphan_subxids: set[int] = set()
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
-        self._is_begun_held = False
+        self._is_begin_pending = False
         self._session_relations = RelationCache()
         self._relation_ordinal = 0
         self._described: Relation | None = None
@@ -265,13 +265,13 @@ class Assembler:
         begin = expect(message, messages.Begin)
         self._info = TransactionInfo(begin.xid, begin.final_lsn, begin.commit_pg_us)
         self._orphan_subxids.discard(begin.xid)
-        self._is_begun_held = True  # until it is known that no Origin follows
+        self._is_begin_pending = True  # until it is known that no Origin follows
         return iter(())
 
     def _origin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         origin = expect(message, messages.Origin)
         info = expect(self._info, TransactionInfo)
-        if self._is_begun_held and info.origin is None:
+        if self._is_begin_pending and info.origin is None:
             self._info = with_origin(info, origin)
         return iter(())
 
@@ -303,9 +303,9 @@ class Assembler:
         return iter((logical_message(expect(message, messages.Message), State.OUTSIDE),))
 
     def _released(self, *events: Event) -> Iterator[Event]:
-        if not self._is_begun_held:
+        if not self._is_begin_pending:
             return iter(events)
-        self._is_begun_held = False
+        self._is_begin_pending = False
         return iter((TransactionBegun(expect(self._info, TransactionInfo)), *events))
 
     # --- streamed transactions ----------------------------------------------------------------------------

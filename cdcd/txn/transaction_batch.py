@@ -41,8 +41,8 @@ def gathered(items: Sequence[Item]) -> list[Item]:
     while at < len(items):
         length = _whole_at(items, at)
         if length:
-            whole = items[at : at + length]
-            pieces += [item.frames if isinstance(item, RowBatch) else _frame(item) for item in whole]
+            transaction = items[at : at + length]
+            pieces += [item.frames if isinstance(item, RowBatch) else _frame(item) for item in transaction]
             count += 1
             at += length
             continue

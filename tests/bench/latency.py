@@ -24,7 +24,7 @@ from cdcd.errors import StackError
 from tests.bench.backlog import Backlog, table_name
 from tests.bench.cases import TEN, Case
 from tests.bench.copied_table import changing, make_table
-from tests.bench.measure import Meter, Sample, asking, await_stream, others_share
+from tests.bench.measure import Meter, Sample, await_stream, others_share, query_connection
 from tests.bench.runners import Runner
 from tests.bench.servers import Servers
 from tests.faults.watched import MIB, PART_S, PARTS, Held, Watch, median
@@ -107,7 +107,7 @@ def measure_latency(
         make_table(backlog, rate.changed_rows)
     with backlog.emptied() as slot, runner.run(servers, backlog, slot) as running:
         meter = Meter(servers, running.pid)
-        with asking(backlog) as connection:
+        with query_connection(backlog) as connection:
             meter.watch("walsender", await_stream(connection, slot, running.look, runner.name))
         writer = Writer(servers, backlog, servers.folder / f"latency-{slot}", rate.changed_rows)
         with writer.writing(rate.per_second, warm_up_s, is_warm_up=True):

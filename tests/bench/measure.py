@@ -159,7 +159,7 @@ def rows_left(rows: int, start_lsn: int, end_lsn: int, sent_lsn: int) -> float:
 
 def measure(servers: Servers, backlog: Backlog, runner: Runner) -> Run:
     """Let the runner drain the backlog over a slot of its own. Raises StackError when the run fails."""
-    with backlog.new_slot() as slot, asking(backlog) as connection:
+    with backlog.new_slot() as slot, query_connection(backlog) as connection:
         started_s = time.monotonic()
         with runner.run(servers, backlog, slot) as running:
             return _Watching(servers, backlog, runner, running, connection, slot, started_s).run()
@@ -277,7 +277,7 @@ def _ask(connection: Connection, statement: str, *params: object) -> list[tuple[
 
 
 @contextlib.contextmanager
-def asking(backlog: Backlog) -> Iterator[Connection]:
+def query_connection(backlog: Backlog) -> Iterator[Connection]:
     """Open a connection in which each query is a transaction."""
     connection = psycopg2.connect(backlog.dsn)
     connection.autocommit = True

@@ -19,7 +19,7 @@ from cdcd.errors import StackError
 from tests.bench.backlog import END_TOLERANCE_BYTES, Backlog, table_name
 from tests.bench.cases import TEN, Case
 from tests.bench.kafka import ProgressReader
-from tests.bench.measure import LOOK_S, asking, await_stream
+from tests.bench.measure import LOOK_S, await_stream, query_connection
 from tests.bench.runners import Cdcd
 from tests.bench.servers import Servers
 from tests.bench.table import FIRST_START
@@ -70,7 +70,7 @@ def measure_restarts(servers: Servers, start: Start, times: int) -> Iterator[Res
     with (
         Backlog(servers.postgres, case) as backlog,
         backlog.new_slot() as slot,
-        asking(backlog) as connection,
+        query_connection(backlog) as connection,
         Cdcd("cdcd", "").daemon(servers, backlog, slot) as daemon,
     ):
         yield _start(servers, backlog, slot, connection, daemon, ENDS[0])

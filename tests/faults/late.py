@@ -16,7 +16,7 @@ from cdcd.errors import SinkError
 from cdcd.model import Progress, Record
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings
-from tests.support.late import Api, Kept, LateDoor
+from tests.support.late import Api, LateDoor, WithheldRequest
 from tests.support.sinks import make_topics, progress, sink_settings
 from tests.support.topics import committed_values
 from tests.support.waiting import eventually
@@ -69,7 +69,7 @@ class Play:
         self._settings = replace(self._settings, bootstrap_servers=bootstrap)
         self._direct, self._doors, self._class = direct, doors, sink
         self._sink = sink(self._settings)
-        self._held_request: Kept | None = None
+        self._withheld_request: WithheldRequest | None = None
         self._committed = 0
         self.seen = Seen()
 
@@ -79,7 +79,7 @@ class Play:
         moment: str,
         *,
         is_abort: bool = False,
-        once_kept: Callable[[], None] = lambda: None,
+        once_withheld: Callable[[], None] = lambda: None,
         before_delivery: Callable[[], None] = lambda: None,
     ) -> Seen:
         """Hold back the first such request of the first transaction (of the sink's start, for InitProducerId).
@@ -99,7 +99,7 @@ class Play:
         self._write(1, lambda _moment: None)
         if not is_abort:
             self._take()
-        once_kept()
+        once_withheld()
         due = (3, MOMENTS[-2]) if moment == MOMENTS[-1] else (2, moment)
         for number in range(2, TRANSACTIONS + 1):
             self._write(number, lambda now, at=number: self._deliver() if (at, now) == due else None)
@@ -115,11 +115,11 @@ class Play:
                 door.keep(api)
 
     def _take(self) -> None:
-        found = [door.kept_now() for door in self._doors]
-        self._held_request = next(request for request in found if request is not None)
+        found = [door.withheld_now() for door in self._doors]
+        self._withheld_request = next(request for request in found if request is not None)
 
     def _deliver(self) -> None:
-        request, self._held_request = self._held_request, None
+        request, self._withheld_request = self._withheld_request, None
         if request is not None:
             self._before_delivery()
             self.seen.answer = request.deliver()
@@ -140,7 +140,7 @@ class Play:
 
     def _has_sent(self) -> bool:
         self._sink.send_now(0.01)
-        return any(door.kept_now() is not None for door in self._doors)
+        return any(door.withheld_now() is not None for door in self._doors)
 
     # --- the daemon's part ---
 

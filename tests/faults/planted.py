@@ -88,10 +88,10 @@ def unit_skipped() -> None:
     copy = CopyWorkers._copy
 
     def copy_others(
-        self: CopyWorkers, reader: SnapshotReader, unit: CopyUnit, patience_ms: int
+        self: CopyWorkers, reader: SnapshotReader, unit: CopyUnit, lock_timeout_ms: int
     ) -> SnapshotReader | None:
         if unit.number != 1:
-            return copy(self, reader, unit, patience_ms)
+            return copy(self, reader, unit, lock_timeout_ms)
         self._put(Piece(unit, None))
         return reader
 
@@ -103,10 +103,12 @@ def unit_twice() -> None:
     divide_small()
     copy = SnapshotReader.copy
 
-    def copy_again(self: SnapshotReader, unit: CopyUnit, lsn: Lsn, patience_ms: int) -> Iterator[CopiedRows]:
-        yield from copy(self, unit, lsn, patience_ms)
+    def copy_again(
+        self: SnapshotReader, unit: CopyUnit, lsn: Lsn, lock_timeout_ms: int
+    ) -> Iterator[CopiedRows]:
+        yield from copy(self, unit, lsn, lock_timeout_ms)
         if unit.number == 1:
-            yield from copy(self, unit, lsn, patience_ms)
+            yield from copy(self, unit, lsn, lock_timeout_ms)
 
     SnapshotReader.copy = copy_again  # type: ignore[assignment,method-assign]
 

@@ -269,9 +269,9 @@ def account(block: Block) -> tuple[int, int, int]:
     for one in rows:
         points[one.table] = max(points.get(one.table, 0), one.commit_lsn)
     abandoned = sum(one.commit_lsn < points[one.table] for one in rows)
-    kept = sum(
+    complete_before = sum(
         point < last_lsn
         for complete, last_lsn in complete_at(block.progress, block.names)
         for point in complete.values()
     )
-    return len(rows), abandoned, kept
+    return len(rows), abandoned, complete_before

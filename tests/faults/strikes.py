@@ -221,17 +221,17 @@ def late_request(scene: Scene) -> bool:
     for door in doors:
         door.keep(api)
     end_s = time.monotonic() + WITHIN_S
-    while not (held_requests := [one for door in doors if (one := door.kept_now()) is not None]):
+    while not (withheld_requests := [one for door in doors if (one := door.withheld_now()) is not None]):
         if time.monotonic() > end_s:
             break
         time.sleep(0.002)
     for door in doors:
         door.let_through()
-    if not held_requests:
+    if not withheld_requests:
         return False
     time.sleep(scene.dice.choice((0.0, 0.1, 0.3, 1.0, 2.0)))
     try:
-        held_requests[0].deliver()
+        withheld_requests[0].deliver()
     except (OSError, queue.Empty):
         return False  # its connection was ended by another fault
     return True

@@ -110,11 +110,11 @@ def test_an_interrupted_snapshot_loses_and_repeats_nothing(
             assert [str(one) for one in findings] == []
             assert world.daemon.stop() == 0
             assert world.last_block is not None
-            copied, abandoned, kept = account(world.last_block)
+            copied, abandoned, complete_before = account(world.last_block)
     finally:
         drop_database(server, database)
     print(
         f"\n{chain} on {major}: {len(kills.done)} interruptions, {world.transactions} transactions,"
-        f" {copied} rows copied, {abandoned} of them at earlier points, {kept} tables complete before,"
+        f" {copied} rows copied, {abandoned} of them at earlier points, {complete_before} tables complete before,"
         f" {time.monotonic() - begun_s:.0f} s"
     )

@@ -45,7 +45,7 @@ def test_a_daemon_that_was_frozen_for_longer_than_its_transaction_may_take_goes_
 
 
 @pytest.mark.parametrize("is_renamed", [nightly(False), True])
-def test_a_frozen_daemon_wakes_up_beside_its_successor_and_writes_nothing(
+def test_a_frozen_daemon_that_resumes_after_its_successor_started_writes_nothing(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, is_renamed: bool
 ) -> None:
     """F69, F74: the successor ends the open Kafka transaction, even if its transactional id differs."""

@@ -44,7 +44,7 @@ def roomy_broker(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
         yield broker
 
 
-def held_bytes(daemon: Daemon) -> int:
+def memory_bytes(daemon: Daemon) -> int:
     """Return the peak memory of the process."""
     assert daemon.process is not None
     return memory_high_water_bytes(daemon.process.pid)
@@ -67,10 +67,10 @@ def test_a_row_of_fifty_megabytes(
         daemon.start().wait_state("streaming")
         postgres.execute("INSERT INTO t VALUES (1, '')", dbname=database)
         await_confirmed(postgres, daemon)
-        small_bytes = held_bytes(daemon)
+        small_bytes = memory_bytes(daemon)
         postgres.execute(f"INSERT INTO t VALUES (2, {VALUES[kind]}), (3, '')", dbname=database)
         page = daemon.wait_state("halted")
-        refusing_bytes = held_bytes(daemon) - small_bytes
+        refusing_bytes = memory_bytes(daemon) - small_bytes
         assert "CDCD-RECORD-TOO-LARGE" in page["reason"]
         assert "table=public.t" in page["reason"]
         assert [event.key["id"] for event in reader.read(topic)] == [1]
@@ -80,7 +80,7 @@ def test_a_row_of_fifty_megabytes(
         daemon.config["sink"]["properties"] = {"message.max.bytes": LIMIT_BYTES}
         daemon.start().wait_state("streaming")
         await_confirmed(postgres, daemon)
-        passing_bytes = held_bytes(daemon) - small_bytes
+        passing_bytes = memory_bytes(daemon) - small_bytes
         events = reader.read(topic)
         assert_each_once(events)
         assert sorted(event.key["id"] for event in events) == [1, 2, 3]
@@ -116,11 +116,11 @@ def test_several_such_rows_are_copied_while_the_stream_runs(
     sink["properties"] = {"message.max.bytes": LIMIT_BYTES}
     with new_daemon(postgres, database, sink=sink, snapshot={"mode": "never"}) as daemon:
         daemon.start().wait_state("streaming")
-        small_bytes = held_bytes(daemon)
+        small_bytes = memory_bytes(daemon)
         start(daemon, "public.t")
         await_copied(daemon)
         await_confirmed(postgres, daemon)
-        copying_bytes = held_bytes(daemon) - small_bytes
+        copying_bytes = memory_bytes(daemon) - small_bytes
         events = Reader(roomy_broker.bootstrap, registry.url).read(f"{daemon.name}.public.t")
         assert sorted((event.key["id"], len(event.value["after"]["v"])) for event in events) == [
             (id_, ROW_BYTES) for id_ in range(1, rows + 1)

@@ -70,10 +70,10 @@ CHANGES = {
 }
 
 
-def cases(*kept: str) -> pytest.MarkDecorator:
+def cases(*at_each_change: str) -> pytest.MarkDecorator:
     """Return a parametrisation by the changes of a topic."""
     found = [pytest.param(*values, id=name) for name, values in CHANGES.items()]
-    return pytest.mark.parametrize(("change", "cls", "held"), nightly_except(found, *kept))
+    return pytest.mark.parametrize(("change", "cls", "held"), nightly_except(found, *at_each_change))
 
 
 @cases("replaced", "widened")

@@ -32,7 +32,7 @@ def test_a_wrong_password_is_named_and_heals_with_the_file(by_password: ByPasswo
     assert "canary" not in daemon.log()
 
 
-def test_a_right_that_is_taken_away_is_told_and_waited_for(by_password: ByPassword) -> None:
+def test_a_revoked_acl_is_reported_and_waited_for(by_password: ByPassword) -> None:
     """Nothing is confirmed without the permission; once it is granted again, the waiting rows are written."""
     access = by_password("forbidden", "one")
     secured, daemon, topic = access.secured, access.daemon, access.topic

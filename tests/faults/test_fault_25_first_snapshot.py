@@ -19,7 +19,7 @@ from tests.support.resolutions import ACCEPT_GAP, RESNAPSHOT, command
 from tests.support.waiting import eventually
 
 ROWS = 10_000
-HELD_FROM_BYTES = 1_500_000
+DELAYED_FROM_BYTES = 1_500_000
 """Of about 4 MB sent to Kafka: at this point some rows are durable, but not all, even on a slow machine."""
 OWNER = """
     SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
@@ -45,7 +45,7 @@ def pair(postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka_d
 def copying(daemon: Daemon, door: Proxy) -> None:
     """Start the daemon, and hold its link to Kafka in the middle of the snapshot."""
     passed_bytes, met = door.passed_bytes["up"], door.met
-    door.hold_when(lambda _way, _data: door.passed_bytes["up"] - passed_bytes >= HELD_FROM_BYTES)
+    door.hold_when(lambda _way, _data: door.passed_bytes["up"] - passed_bytes >= DELAYED_FROM_BYTES)
     daemon.start()
     eventually(lambda: door.met > met, "the link is held")
     page = daemon.status()

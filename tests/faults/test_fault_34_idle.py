@@ -23,7 +23,7 @@ BEHIND = "SELECT restart_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slo
 FUNCTION = "pg_logical_emit_message(boolean, text, text, boolean)"
 
 
-def kept_from(server: PostgresServer, daemon: Daemon) -> int:
+def retained_from(server: PostgresServer, daemon: Daemon) -> int:
     """Return the slot's restart_lsn, after a checkpoint whose running-transactions record lets it advance."""
     server.execute("CHECKPOINT")
     return int(server.execute(BEHIND, daemon.slot)[0][0])
@@ -34,7 +34,7 @@ def samples(daemon: Daemon) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
+def test_a_slot_of_an_idle_database_advances_while_another_database_is_busy(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     with pg_server.fresh(17) as server:
@@ -52,7 +52,7 @@ def test_a_slot_of_an_idle_database_moves_on_beside_a_busy_one(
             end_lsn = wal_position(server)
             for daemon in (without, beating):
                 eventually(
-                    lambda one=daemon: kept_from(server, one) >= end_lsn, "the slot retains no WAL", 60
+                    lambda one=daemon: retained_from(server, one) >= end_lsn, "the slot retains no WAL", 60
                 )
             returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
             eventually(lambda: samples(beating).get(returned), "a heartbeat has come back in the stream")

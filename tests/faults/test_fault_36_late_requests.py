@@ -176,7 +176,7 @@ def test_a_daemon_goes_on_under_a_new_epoch_and_says_so(
         for turn in range(1, 4):
             door.keep(Api.END_TXN)
             postgres.execute("INSERT INTO t VALUES (%s)", turn, dbname=database)
-            late_request = door.kept()
+            late_request = door.withheld()
             await_confirmed(postgres, daemon)
             postgres.execute("INSERT INTO t VALUES (%s)", 10 + turn, dbname=database)
             late_request.deliver()
@@ -275,6 +275,6 @@ def test_a_coordinator_that_moves_away_and_back_knows_the_request_still(
         eventually(lambda: coordinator(cluster) == second, "the second broker is the coordinator again")
 
     play = Play(doors.bootstrap, cluster.bootstrap, doors.late, sink, copies=3)
-    seen = play.run(Api.END_TXN, "amid", once_kept=away, before_delivery=back)
+    seen = play.run(Api.END_TXN, "amid", once_withheld=away, before_delivery=back)
     assert seen.answer, "the late request has arrived"
     assert bool(seen.wrong) == (sink is Unfenced), seen.wrong

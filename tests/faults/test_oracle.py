@@ -126,7 +126,7 @@ def test_a_repetition_is_none_where_they_are_allowed(good_run: Block) -> None:
 
 
 @pytest.mark.parametrize("plant", [*HIDDEN_BY_REPETITIONS, *REPEATING], ids=lambda plant: plant.__name__)
-def test_a_bug_in_the_account_is_named_beside_repetitions(
+def test_a_bug_in_the_account_is_reported_in_addition_to_repetitions(
     plant: Callable[[Block], Block], good_run: Block
 ) -> None:
     """`at_least_once` allows only the repetitions after a start."""

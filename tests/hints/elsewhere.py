@@ -49,7 +49,7 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-SINK-BATCH-TOO-LARGE": "tests/faults/test_fault_20_too_large.py::"
     "test_what_the_broker_refuses_is_found_row_by_row_and_what_fits_goes_on",
     "CDCD-SINK-AUTH": "tests/faults/test_fault_22_kafka_access.py::"
-    "test_a_right_that_is_taken_away_is_told_and_waited_for",
+    "test_a_revoked_acl_is_reported_and_waited_for",
     "CDCD-SPARK-READ": "tests/spark/test_target.py::"
     "test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another",
     "CDCD-HISTORY-MISSING": "tests/spark/test_mirror.py::test_a_start_that_kafka_has_removed_is_an_error",

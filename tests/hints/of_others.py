@@ -202,7 +202,7 @@ def standby_is_promoted(w: World) -> Iterator[None]:
     "target_session_attrs",
     is_retried=True,
 )
-def standby_beside_its_primary(w: World) -> Iterator[None]:
+def standby_with_its_primary(w: World) -> Iterator[None]:
     primary = w.server
     standby = _standby(w)
     yield

@@ -73,7 +73,7 @@ AT_EACH_CHANGE = (
 
 
 @pytest.mark.parametrize("one", nightly_except(SITUATIONS, *AT_EACH_CHANGE, of=str), ids=str)
-def test_the_hint_mends_it(one: Situation, world: World) -> None:
+def test_following_the_hint_resolves_the_error(one: Situation, world: World) -> None:
     played(one, world)
 
 

@@ -235,7 +235,7 @@ def test_a_copy_of_the_file_that_names_another_server_leaves_the_right_daemon_al
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("times", [2, nightly(5)])
-def test_check_beside_a_running_daemon_has_no_complaint_and_fences_nobody(
+def test_check_during_a_running_daemon_has_no_complaint_and_fences_nobody(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker, times: int
 ) -> None:
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=database)
@@ -303,14 +303,14 @@ def locked_by_a_queue(dsn: str) -> Iterator[str]:
     with (
         contextlib.closing(psycopg2.connect(dsn, application_name="report")) as reader,
         contextlib.closing(psycopg2.connect(dsn, application_name="migration")) as waiting,
-        contextlib.closing(psycopg2.connect(dsn)) as asking,
+        contextlib.closing(psycopg2.connect(dsn)) as observer,
     ):
         reader.cursor().execute("SELECT FROM t")
         alter = threading.Thread(target=waiting.cursor().execute, args=("ALTER TABLE t ADD v int",))
-        asking.autocommit = True
+        observer.autocommit = True
         alter.start()
         try:
-            eventually(lambda: waits(asking, waiting.info.backend_pid), "the ALTER TABLE waits")
+            eventually(lambda: waits(observer, waiting.info.backend_pid), "the ALTER TABLE waits")
             yield f"pid {reader.info.backend_pid} of postgres in database {reader.info.dbname} (report)"
         finally:
             reader.rollback()

@@ -18,11 +18,11 @@ from tests.unit.config.cases import CASES, Wrong
 def cdcd(
     *words: str, folder: Path, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CDCD_")}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("CDCD_")}
     return subprocess.run(
         [sys.executable, "-m", "cdcd", *words],
         cwd=folder,
-        env=kept | (environ or {}),
+        env=others | (environ or {}),
         capture_output=True,
         text=True,
         timeout=120,

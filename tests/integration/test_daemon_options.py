@@ -187,7 +187,7 @@ def test_a_slot_that_cannot_be_synchronised_is_refused_also_where_it_exists(
         drop_database(server, name)
 
 
-def test_column_lists_that_contradict_each_other_are_told_at_start(
+def test_contradicting_column_lists_are_reported_at_start(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
     """F49: the server would fail at the first change of the table, and name neither publication."""

@@ -82,7 +82,7 @@ def test_a_row_twice_is_one_too_many(compare: Compare) -> None:
     assert outcome.differences == ("1 rows are only in the mirror: (b, a) = (x,1)",)
 
 
-def test_an_altered_value_is_told_by_column_and_not_by_value(compare: Compare) -> None:
+def test_an_altered_value_is_reported_by_column_without_the_value(compare: Compare) -> None:
     rows = mirrored()
     rows[0]["money"] = Decimal("4711.00")
     outcome = compare(rows)
@@ -118,7 +118,7 @@ def test_a_special_of_an_unknown_column_is_refused(compare: Compare) -> None:
     assert "zz" in compare(rows).differences[0]
 
 
-def test_a_value_that_postgresql_refuses_is_told_without_the_value(compare: Compare) -> None:
+def test_a_value_that_postgresql_refuses_is_reported_without_the_value(compare: Compare) -> None:
     rows = mirrored()
     rows[0]["__special"] = {"words": "fine"}
     rows[0]["words"] = None

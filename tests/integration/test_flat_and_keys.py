@@ -46,7 +46,7 @@ def folded(events: list[Event]) -> dict[Any, dict[str, Any]]:
 
 
 @pytest.mark.nightly
-def test_a_flat_table_beside_an_enveloped_one(
+def test_a_flat_table_and_an_enveloped_one(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     run(

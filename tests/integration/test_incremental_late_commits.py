@@ -17,7 +17,7 @@ COPIES = 12
 
 
 @pytest.mark.parametrize("major", [nightly(12), 18])
-def test_copies_beside_commits_that_are_visible_late(
+def test_copies_while_commits_become_visible_late(
     major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     with pg_server.fresh(major) as server:

@@ -337,14 +337,14 @@ def test_a_locked_table_refuses_its_start_and_holds_up_no_stop(
         assert status == 422
         assert "lock" in body["message"]
         assert reports(daemon) == []
-        asking = threading.Thread(target=command, args=(daemon, "start", "public.orders"))
-        asking.start()
+        requesting = threading.Thread(target=command, args=(daemon, "start", "public.orders"))
+        requesting.start()
         waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
         eventually(
             lambda: server.execute(waits, dbname=database) == [(True,)], "the command waits for the lock"
         )
         assert daemon.stop() == 0
-        asking.join()
+        requesting.join()
 
 
 def test_a_copy_reads_no_faster_than_it_may(

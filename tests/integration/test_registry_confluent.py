@@ -187,7 +187,7 @@ def test_an_incompatible_change_is_refused_each_time(client: Registry, subject: 
         assert caught.value.context["subject"] == subject
 
 
-def test_the_versions_of_a_subject_are_not_kept_by_the_client(
+def test_the_client_does_not_cache_the_versions_of_a_subject(
     registry: SchemaRegistry,
     client: Registry,
     subject: str,
@@ -199,14 +199,14 @@ def test_the_versions_of_a_subject_are_not_kept_by_the_client(
     """
     monkeypatch.setattr(client, "_client", ConfluentClient({"url": registry.url}))
     versions = [{**V1, "fields": [*V1["fields"], {**OPTIONAL, "name": f"c{number}"}]} for number in range(12)]
-    before = kept_by_the_library()
+    before = cached_by_the_library()
     ids = [client.schema_id(subject, version) for version in versions]
     assert len(set(ids)) == len(versions)
     assert requests.count(("version", "200")) == len(versions) - 1
-    assert kept_by_the_library() <= before + 1
+    assert cached_by_the_library() <= before + 1
 
 
-def kept_by_the_library() -> int:
+def cached_by_the_library() -> int:
     gc.collect()
     return sum(isinstance(one, RegisteredSchema) for one in gc.get_objects())
 

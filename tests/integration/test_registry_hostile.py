@@ -188,9 +188,9 @@ def test_any_answer_of_a_registry_is_one_clean_error_in_time(
             except BaseException as error:  # noqa: BLE001 - the main thread checks it
                 ended.append(error)
 
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(WITHIN_S)
+        requesting = threading.Thread(target=ask, daemon=True)
+        requesting.start()
+        requesting.join(WITHIN_S)
         taken_bytes = server.taken_bytes
         registry.close()
     assert len(ended) == 1, "the request has ended"

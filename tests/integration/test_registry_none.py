@@ -336,12 +336,12 @@ def test_a_reader_that_asks_during_a_restart_waits_for_it(
         number = schemas_in_topic(kafka, daemon)[0]["id"]
         daemon.kill()
         found: list[Any] = []
-        asking = threading.Thread(
+        requesting = threading.Thread(
             target=lambda: found.append(schema_by_id(RegistryAccess(url_of(daemon)), number))
         )
-        asking.start()
+        requesting.start()
         daemon.start()
-        asking.join(60)
+        requesting.join(60)
         assert found
         assert found[0]["type"] == "record"
 

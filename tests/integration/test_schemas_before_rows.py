@@ -176,8 +176,8 @@ def dry_run(world: World) -> Iterator[Callable[..., list[Finding]]]:
         ):
             tables = published_tables(connection, config.source.publication.names)
             topics = topic_names(config, tables, connection.server_version)
-            asking = SchemaDryRun(config, registry, lambda _name: False)
-            return asking.run(topics, at_once=True, **limits)
+            dry_run = SchemaDryRun(config, registry, lambda _name: False)
+            return dry_run.run(topics, at_once=True, **limits)
 
     return result
 

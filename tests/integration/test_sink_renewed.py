@@ -59,7 +59,7 @@ def uncollected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_producer_without_a_broker_is_not_kept_alive_by_its_error(place: Place) -> None:
+def test_the_error_of_a_producer_without_a_broker_does_not_reference_the_producer(place: Place) -> None:
     """It would continue to connect, and fence the next session's producer as soon as a broker answers."""
     before = {id(one) for one in gc.get_objects() if isinstance(one, Producer)}
     sink = place.sink(bootstrap_servers=f"127.0.0.1:{free_port()}", operation_timeout_s=1.0)

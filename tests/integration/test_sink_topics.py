@@ -90,7 +90,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     assert topics.identities.names() == (name,)
 
 
-def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_to(
+def test_a_topic_that_gets_partitions_during_its_lookup_has_the_partitions_that_are_written_to(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F66: keys hashed over another number than the recorded one would go unnoticed from the next start on."""
@@ -110,7 +110,7 @@ def test_a_topic_that_is_widened_while_it_is_looked_up_is_kept_as_it_is_written_
     topics.identities.check(name, TopicIdentity(topics._described([name])[name].topic_id, partitions))
 
 
-def test_a_topic_that_has_held_records_is_not_gone_because_one_broker_has_not_heard_of_it(
+def test_a_topic_with_records_is_not_missing_because_one_broker_does_not_list_it(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F67: otherwise the daemon would halt and need an operator."""
@@ -300,7 +300,7 @@ def test_a_compacted_topic_of_a_table_without_a_key_is_refused(bootstrap: str, e
     assert [one.level for one in look(make(bootstrap), [keyed]) if one.level == "fail"] == []
 
 
-def test_a_topic_that_held_records_and_was_made_again_or_is_gone_is_refused(bootstrap: str) -> None:
+def test_a_topic_that_had_records_and_was_recreated_or_deleted_is_refused(bootstrap: str) -> None:
     """F66, F67: the plan of its table would be refused too, at its first row."""
     gone, again, same = new_name("gone"), new_name("again"), new_name("same")
     topics = make(bootstrap)

@@ -20,7 +20,7 @@ ROW_BYTES = 50 * MB
 LIMIT_BYTES = "60000000"
 OF_THE_ROW = 8
 """The peak memory of such a row in the stream, as a multiple of its size."""
-BESIDE_BYTES = 200 * MB
+WITHOUT_ROW_BYTES = 200 * MB
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +76,5 @@ def test_a_large_table_and_a_large_row_need_bounded_memory(
             assert daemon.stop() == 0
     print(f"\n{rows:,} rows of 1,000 bytes, 4 connections: peak {peaks['without'] / MB:.0f} MB", end="")
     print(f"; with one row of {row_bytes / MB:.0f} MB: {peaks['with'] / MB:.0f} MB")
-    assert peaks["without"] < BESIDE_BYTES
-    assert peaks["with"] < BESIDE_BYTES + OF_THE_ROW * row_bytes
+    assert peaks["without"] < WITHOUT_ROW_BYTES
+    assert peaks["with"] < WITHOUT_ROW_BYTES + OF_THE_ROW * row_bytes

@@ -329,7 +329,7 @@ def test_a_locked_table_is_copied_after_the_others(
     pg_server: PostgresServers, count: int, major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of the queue; also its size is not known then. The wait for the last one has no limit."""
-    monkeypatch.setattr("cdcd.session.copy_workers.LOCK_PATIENCE_MS", 100)
+    monkeypatch.setattr("cdcd.session.copy_workers.LOCK_TIMEOUT_MS", 100)
 
     async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> list[str]:
         tables = list(tables_of(settings).values())  # this query waits for the lock from PostgreSQL 16 on

@@ -213,8 +213,8 @@ def test_a_table_that_is_locked_is_waited_for_however_long(
                 reading.rollback()
                 holds = lambda: looks.until(f"pid {altering.info.backend_pid}").doing  # noqa: E731
                 eventually(lambda: holds() == "idle in transaction", "the session has the lock")
-                with contextlib.closing(connect_sql(settings)) as asking:
-                    (locker,) = table_lockers(asking)
+                with contextlib.closing(connect_sql(settings)) as observer:
+                    (locker,) = table_lockers(observer)
                 assert locker.pid == altering.info.backend_pid
                 assert "AccessExclusiveLock on public.t" in locker.doing
                 altering.rollback()
@@ -228,9 +228,9 @@ def test_a_prepared_transaction_that_locks_a_table_is_named(pg_server: PostgresS
         with session(settings, *lock), contextlib.closing(connect_sql(settings)) as connection:
             with in_thread(lambda: fetch_watched(settings, connection, READ, (), looks)) as read:
                 assert looks.until("prepared transaction 'locks'").database == settings.slot
-                with contextlib.closing(connect_sql(settings)) as asking:
-                    assert [one.who for one in table_lockers(asking)] == ["prepared transaction 'locks'"]
-                    fetch_nothing(asking, "ROLLBACK PREPARED 'locks'")
+                with contextlib.closing(connect_sql(settings)) as observer:
+                    assert [one.who for one in table_lockers(observer)] == ["prepared transaction 'locks'"]
+                    fetch_nothing(observer, "ROLLBACK PREPARED 'locks'")
             assert read == [[(0,)]]
 
 

@@ -153,8 +153,8 @@ def test_keys_are_read_while_another_session_alters_the_table(pg_server: Postgre
         relid = {table.name: table.relid for table in published_tables(connection, ("pub",))}["late"]
         with altering.cursor() as cursor:
             cursor.execute("ALTER TABLE public.late ADD COLUMN v text; REINDEX TABLE public.late_leaf")
-        with connection.cursor() as asking:
-            asking.execute("SET lock_timeout = 1")
+        with connection.cursor() as observer:
+            observer.execute("SET lock_timeout = 1")
         flaw = "index public.late_leaf_pkey is DEFERRABLE"
         assert [one.flaw for one in table_keys(connection, (relid,))[relid].indexes] == [flaw]
 
@@ -361,7 +361,7 @@ async def test_tables_that_go_while_they_are_listed_are_no_error(pg_server: Post
     """The server lists the published tables and then opens each: `could not open relation with OID`."""
     with (
         source_database(pg_server(18), "CREATE PUBLICATION pub FOR ALL TABLES") as settings,
-        contextlib.closing(connect_sql(settings)) as asking,
+        contextlib.closing(connect_sql(settings)) as observer,
         contextlib.closing(psycopg2.connect(settings.dsn)) as changing,
     ):
         changing.autocommit = True
@@ -378,7 +378,7 @@ async def test_tables_that_go_while_they_are_listed_are_no_error(pg_server: Post
         thread.start()
         try:
             for _ in range(150):
-                published_tables(asking, ("pub",))
+                published_tables(observer, ("pub",))
         finally:
             stop.set()
             thread.join()

@@ -109,16 +109,16 @@ def test_the_login_role_needs_replication_and_its_set_role_only_to_drop_a_slot(
             f"GRANT SELECT ON public.t TO {becomes}",
         )
         try:
-            asking = replace(settings, dsn=postgres.dsn(settings.slot, login))
-            assert complaints(asking) == {"role": "warn"}
-            assert complaints(asking, drops_slot=True) == {"role": "fail"}
-            make_slot(asking)  # the server's own opinion
-            with contextlib.closing(connect_sql(asking)) as connection, pytest.raises(SourceSetup):
-                drop_slot(connection, asking.slot)
+            of_login = replace(settings, dsn=postgres.dsn(settings.slot, login))
+            assert complaints(of_login) == {"role": "warn"}
+            assert complaints(of_login, drops_slot=True) == {"role": "fail"}
+            make_slot(of_login)  # the server's own opinion
+            with contextlib.closing(connect_sql(of_login)) as connection, pytest.raises(SourceSetup):
+                drop_slot(connection, of_login.slot)
             run_script(
                 plain(settings), f"ALTER ROLE {login} NOREPLICATION", f"ALTER ROLE {becomes} REPLICATION"
             )
-            (finding,) = [one for one in preflight(asking) if one.level != "ok"]
+            (finding,) = [one for one in preflight(of_login) if one.level != "ok"]
             assert (finding.level, finding.subject) == ("fail", "replication connection")
             assert f'ALTER ROLE "{login}" REPLICATION' in finding.hint
         finally:

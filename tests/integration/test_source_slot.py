@@ -70,7 +70,7 @@ def test_a_slot_that_exists_is_not_created_again(pg_server: PostgresServers) -> 
 
 
 @pytest.mark.parametrize("major", [nightly(14), 18])
-def test_creation_held_up_by_an_open_transaction_names_it(pg_server: PostgresServers, major: int) -> None:
+def test_creation_that_waits_for_an_open_transaction_names_it(pg_server: PostgresServers, major: int) -> None:
     """F38: the interrupted creation leaves no slot."""
     with source_database(pg_server(major), TABLE) as settings:
         with contextlib.closing(
@@ -119,8 +119,8 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
         )
         async with streaming(settings, server_version_num=major * 10_000, streaming=way) as stream:
             await read_until(stream, lambda items: bool(commits(items) or ends_a_stream(items)))
-        with contextlib.closing(connect_sql(settings)) as asking:  # the server counts in the background
-            decoded = functools.partial(read_decoded, asking, settings.slot)
+        with contextlib.closing(connect_sql(settings)) as observer:  # the server counts in the background
+            decoded = functools.partial(read_decoded, observer, settings.slot)
             await until(
                 lambda: any((decoded().spilled_bytes, decoded().streamed_bytes)), "the server has counted"
             )
@@ -131,9 +131,9 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
         )
         looking.cancel()
         samples = status.metrics.snapshot()
-        with contextlib.closing(connect_sql(settings)) as asking:
+        with contextlib.closing(connect_sql(settings)) as observer:
             age_of = "SELECT age(catalog_xmin) FROM pg_replication_slots WHERE slot_name = %s"
-            ((age,),) = fetch(asking, age_of, (settings.slot,))
+            ((age,),) = fetch(observer, age_of, (settings.slot,))
     assert 0 < samples["cdcd_slot_catalog_xmin_age"] <= age
     assert (samples["cdcd_slot_server_spilled_bytes"] > 0) == (way == "off")
     assert (samples["cdcd_slot_server_streamed_bytes"] > 0) == (way == "on")

@@ -65,7 +65,7 @@ def test_the_next_process_gets_the_owners_pid_until_the_lock_is_free(locks: Lock
     assert locks.lost == []
 
 
-def test_a_lock_released_before_it_is_acquired_is_not_held(locks: Locks) -> None:
+def test_a_lock_released_before_it_is_acquired_stays_free(locks: Locks) -> None:
     lock = locks.new()
     lock.release()
     lock.acquire()
@@ -82,7 +82,7 @@ def test_other_slots_have_other_locks(locks: Locks) -> None:
 
 
 @pytest.mark.nightly
-def test_a_lock_is_held_for_longer_than_the_servers_time_out(locks: Locks) -> None:
+def test_a_lock_outlasts_the_servers_timeout(locks: Locks) -> None:
     """The owner sends a message in time, so a working owner keeps the lock. Three seconds suffice on a
     busy machine.
     """

@@ -110,7 +110,7 @@ async def test_a_lost_connection_is_closed_when_another_socket_has_its_number(
             far.close()
 
 
-async def test_a_slot_held_by_another_walsender_is_active(postgres: PostgresServer) -> None:
+async def test_a_slot_that_another_walsender_uses_is_active(postgres: PostgresServer) -> None:
     """F18."""
     with source_database(postgres, TABLE, PUBLICATION) as settings:
         start_lsn = make_slot(settings)

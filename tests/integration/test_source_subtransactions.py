@@ -29,10 +29,10 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
     try:
         server.execute("CREATE TABLE t (id int PRIMARY KEY)", dbname=name)
         with (
-            closing(psycopg2.connect(server.dsn(name))) as asking,
+            closing(psycopg2.connect(server.dsn(name))) as observer,
             closing(psycopg2.connect(server.dsn(name))) as one,
         ):
-            asking.autocommit = one.autocommit = True
+            observer.autocommit = one.autocommit = True
             xids = {}
             with one.cursor() as cursor:
                 cursor.execute("BEGIN")
@@ -44,9 +44,9 @@ def test_what_was_rolled_back_is_known_before_its_transaction_ends(
                     cursor.execute(after)
                 if end:
                     cursor.execute(end)
-                assert not any_rolled_back(asking, {xids[1]})
-                assert any_rolled_back(asking, {xids[0]})
-                assert any_rolled_back(asking, set(xids.values()))
+                assert not any_rolled_back(observer, {xids[1]})
+                assert any_rolled_back(observer, {xids[0]})
+                assert any_rolled_back(observer, set(xids.values()))
                 cursor.execute("ROLLBACK PREPARED 'kept'" if "PREPARE" in end else "ROLLBACK")
     finally:
         drop_database(server, name)
@@ -62,8 +62,8 @@ def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(
     server.stop()
     command = [str(server.bin / "pg_resetwal"), "--epoch=1", "-D", str(server.data_folder)]
     run(command, "pg_resetwal failed", cwd=server.folder, account=server_account())
-    with server, closing(psycopg2.connect(server.dsn())) as asking:
-        asking.autocommit = True
+    with server, closing(psycopg2.connect(server.dsn())) as observer:
+        observer.autocommit = True
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
         assert server.execute("SELECT pg_current_xact_id()::text::bigint >> 32") == [(1,)]
         with closing(psycopg2.connect(server.dsn())) as one, one.cursor() as cursor:
@@ -76,6 +76,6 @@ def test_an_xid_that_is_newer_than_all_that_have_ended_is_of_this_epoch(
                 cursor.execute(XID, (number,))
                 xids.append(cursor.fetchone()[0])
             cursor.execute("PREPARE TRANSACTION 'one'")
-            assert not any_rolled_back(asking, xids)
+            assert not any_rolled_back(observer, xids)
             cursor.execute("ROLLBACK PREPARED 'one'")
-        assert any_rolled_back(asking, xids[-1:])
+        assert any_rolled_back(observer, xids[-1:])

@@ -369,10 +369,10 @@ def test_an_id_that_is_not_committed_yet_is_waited_for(kafka: KafkaBroker) -> No
         assert given is not None
         assert source_of(given).versions(f"{prefix}.public.t-value") == []
         found: list[str] = []
-        asking = threading.Thread(target=lambda: found.append(source_of(given).by_id(number)))
-        asking.start()
+        requesting = threading.Thread(target=lambda: found.append(source_of(given).by_id(number)))
+        requesting.start()
         writer.commit()
-        asking.join(60)
+        requesting.join(60)
         assert [json.loads(text) for text in found] == [V1]
     finally:
         writer.close()

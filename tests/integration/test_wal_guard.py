@@ -55,22 +55,22 @@ def test_the_oldest_transaction_that_writes_is_named_also_a_prepared_one_of_anot
     server.create_database("elsewhere")
     server.execute("CREATE TABLE w (id int)", dbname="elsewhere")
     with (
-        contextlib.closing(psycopg2.connect(server.dsn())) as asking,
+        contextlib.closing(psycopg2.connect(server.dsn())) as observer,
         contextlib.closing(
             psycopg2.connect(server.dsn("elsewhere", user="postgres") + "?application_name=batch")
         ) as writing,
     ):
-        asking.autocommit = True
+        observer.autocommit = True
         with writing.cursor() as cursor:
             cursor.execute("SELECT 1")
-            assert oldest_writer(asking) is None, "a transaction that only reads retains no WAL"
+            assert oldest_writer(observer) is None, "a transaction that only reads retains no WAL"
             cursor.execute("INSERT INTO w VALUES (1)")
-        name, age_s = oldest_writer(asking) or ("", -1.0)
+        name, age_s = oldest_writer(observer) or ("", -1.0)
         assert name == f"pid {writing.info.backend_pid} of postgres in database elsewhere (batch)"
         assert age_s >= 0
         writing.rollback()
         prepare(server.dsn("elsewhere"), "forgotten", "INSERT INTO w VALUES (1)")
-        name, _ = oldest_writer(asking) or ("", -1.0)
+        name, _ = oldest_writer(observer) or ("", -1.0)
         server.execute("ROLLBACK PREPARED 'forgotten'", dbname="elsewhere")
         assert name == "prepared transaction 'forgotten' of postgres in database elsewhere"
 
@@ -131,7 +131,7 @@ def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, fir
 
 
 @pytest.mark.nightly
-def test_what_cdcd_itself_keeps_is_told_while_kafka_is_away_and_given_up_where_that_is_wanted(
+def test_wal_that_cdcd_retains_is_reported_while_kafka_is_away_and_released_where_configured(
     server: PostgresServer, new_daemon: NewDaemon
 ) -> None:
     """F21: no session gets far enough to hold the slot, and the guard works all the same."""

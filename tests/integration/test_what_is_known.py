@@ -28,7 +28,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S, SCRAPE_PATIENCE_S
+from cdcd.monitoring.server_monitor import SCRAPE_INTERVAL_S, SCRAPE_TIMEOUT_S
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
 from tests.support.proxy import Proxy
@@ -544,7 +544,7 @@ def test_a_link_that_swallows_everything_leaves_bytes_unknown_and_the_lag_growin
             known_s = caught_up(postgres, daemon)
             link.hold()
             truth.commit(10_000)
-            await_life(daemon, SCRAPE_PATIENCE_S)
+            await_life(daemon, SCRAPE_TIMEOUT_S)
             for _ in range(3):
                 truth.compare(daemon, known_s)
                 assert not samples(daemon).keys() & BY_LOOKS

@@ -29,7 +29,7 @@ ROW_TABLES = (
     ),
     *("child", "listed", "filtered", "swap"),
 )
-KEPT = {"id", "k", "part", "code"}
+FIXED = {"id", "k", "part", "code"}
 """Columns of keys: never null, never altered."""
 CONFLICTS = {
     "plain": "id",
@@ -96,7 +96,7 @@ def update(random: Random, table: str, columns: Columns) -> str:
         return (
             f"UPDATE {table} SET {key.get(table, f'id = id + {random.randint(1, MAX_ID)}')} {_some(random)}"
         )
-    free = [(name, kind) for name, kind in columns if name not in KEPT and name != "parent"]
+    free = [(name, kind) for name, kind in columns if name not in FIXED and name != "parent"]
     chosen = random.sample(free, min(len(free), random.randint(1, 2)))
     values = [re.sub(r"\bg\b", "id", _value(random, name, kind)) for name, kind in chosen]
     sets = ", ".join(f"{name} = {value}" for (name, _), value in zip(chosen, values, strict=True))
@@ -169,7 +169,7 @@ def _some(random: Random) -> str:
 
 def _value(random: Random, name: str, kind: str) -> str:
     """Return an expression of this column's type over the row's number `g`."""
-    if name not in KEPT and (random.random() < 0.12 or name == "parent"):
+    if name not in FIXED and (random.random() < 0.12 or name == "parent"):
         return "NULL"
     if name in ("big", "raw") and random.random() < 0.4:
         many = f"repeat(md5(g::text), {random.randint(80, 300)})"

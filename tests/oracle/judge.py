@@ -24,7 +24,7 @@ AS_LITERALS = ("int2vector", "oidvector")
 """ARRAY[...] of these is an array of more dimensions of their elements, not of them."""
 
 _DIFFERS, _EQUAL, _AS_ITS_TEXT = range(3)
-_HELD_BESIDE = set("aenoch") | set("su")
+_MAY_ALSO_BE_SET = set("aenoch") | set("su")
 """Columns with arrays of any shape: an array of several dimensions, or a value that contains one, is in
 `source.special`.
 """
@@ -217,7 +217,7 @@ class Judge:
 
     def _needless(self, table: Table, chunk: Sequence[tuple[int, Row]], counts: dict[str, Counts]) -> None:
         """Count values in `source.special` that their Avro type could hold: scalars, and arrays of one dimension."""
-        for name in counts.keys() - _HELD_BESIDE:
+        for name in counts.keys() - _MAY_ALSO_BE_SET:
             counts[name].needless += sum(name in row.special for _, row in chunk)
         special_ids = [number for number, row in chunk if "a" in row.special]
         if special_ids:

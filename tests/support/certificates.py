@@ -53,8 +53,8 @@ def install(source: Path, target: Path, *names: str) -> None:
     """Install files as a rotation does: replace each atomically; only the owner may read a key."""
     owner = target.stat()
     for name in names:
-        beside = target / f"{name}.new"
-        shutil.copyfile(source / name, beside)
-        beside.chmod(0o600)
-        shutil.chown(beside, owner.st_uid, owner.st_gid)
-        beside.rename(target / name)
+        replacement = target / f"{name}.new"
+        shutil.copyfile(source / name, replacement)
+        replacement.chmod(0o600)
+        shutil.chown(replacement, owner.st_uid, owner.st_gid)
+        replacement.rename(target / name)

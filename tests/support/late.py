@@ -34,7 +34,7 @@ class Api(enum.IntEnum):
 
 
 @dataclass
-class Kept:
+class WithheldRequest:
     """A withheld request; its client has lost the connection."""
 
     api: Api
@@ -69,8 +69,8 @@ class LateDoor:
         self._target = port
         self._wanted: tuple[Api | None, Callable[[bytes], bool]] = None, _any
         self._lock = threading.Lock()
-        self._kept: Kept | None = None
-        self._has_kept = threading.Event()
+        self._withheld: WithheldRequest | None = None
+        self._has_withheld = threading.Event()
         self._answer_to: Api | None = None
         self._is_answered, self._may_answer = threading.Event(), threading.Event()
         self._sockets: set[socket.socket] = set()
@@ -84,19 +84,19 @@ class LateDoor:
     def keep(self, api: Api, is_wanted: Callable[[bytes], bool] | None = None) -> None:
         """Withhold the next request of this kind, once."""
         with self._lock:
-            self._wanted, self._kept = (api, is_wanted or _any), None
-            self._has_kept.clear()
+            self._wanted, self._withheld = (api, is_wanted or _any), None
+            self._has_withheld.clear()
 
-    def kept(self, timeout_s: float = 30.0) -> Kept:
+    def withheld(self, timeout_s: float = 30.0) -> WithheldRequest:
         """Wait for the withheld request and return it."""
-        if not self._has_kept.wait(timeout_s):
+        if not self._has_withheld.wait(timeout_s):
             raise TimeoutError("no request to withhold has arrived")
-        assert self._kept is not None
-        return self._kept
+        assert self._withheld is not None
+        return self._withheld
 
-    def kept_now(self) -> Kept | None:
+    def withheld_now(self) -> WithheldRequest | None:
         """Return the withheld request, None if there is none yet."""
-        return self._kept
+        return self._withheld
 
     def hold_answer(self, api: Api) -> None:
         """Withhold the answer to the next request of this kind, once, until `let_answer_go`."""
@@ -144,15 +144,15 @@ class LateDoor:
     def _up(self, link: _Link) -> None:
         with contextlib.suppress(OSError):
             while (frame := _frame(link.client)) is not None:
-                if self._is_kept(frame, link):
+                if self._is_withheld(frame, link):
                     _reset(link.client)
                     return  # the connection to the broker stays open
-                self._note_held(frame, link)
+                self._note_sent_before(frame, link)
                 link.broker.sendall(frame)
         _reset(link.client)
         _reset(link.broker)
 
-    def _is_kept(self, frame: bytes, link: _Link) -> bool:
+    def _is_withheld(self, frame: bytes, link: _Link) -> bool:
         """A request begins with its length (4 bytes), API key (2), version (2) and correlation id (4)."""
         with self._lock:
             api, is_wanted = self._wanted
@@ -160,11 +160,11 @@ class LateDoor:
                 return False
             self._wanted = None, is_wanted
             link.is_orphaned = True
-            self._kept = Kept(api, frame, link.broker, link.answers)
-        self._has_kept.set()
+            self._withheld = WithheldRequest(api, frame, link.broker, link.answers)
+        self._has_withheld.set()
         return True
 
-    def _note_held(self, frame: bytes, link: _Link) -> None:
+    def _note_sent_before(self, frame: bytes, link: _Link) -> None:
         with self._lock:
             if self._answer_to is not None and int.from_bytes(frame[4:6], "big") == self._answer_to:
                 self._answer_to, link.held = None, frame[8:12]

@@ -18,16 +18,16 @@ def nightly(*values: Any, id: str | None = None) -> Any:
 
 
 def nightly_except(
-    cases: Iterable[Any], *kept: Any, of: Callable[[Any], Any] = lambda case: case
+    cases: Iterable[Any], *selected: Any, of: Callable[[Any], Any] = lambda case: case
 ) -> list[Any]:
     """Return the cases, all but those to keep marked `nightly`. A tuple is one case of several parameters.
 
     `kept`: what `of` returns for a case; for a `pytest.param`, its id or, without one, its values.
     """
     found = [(case, _key(case, of)) for case in cases]
-    missing = [one for one in kept if all(one != key for _, key in found)]
+    missing = [one for one in selected if all(one != key for _, key in found)]
     assert not missing, f"no such cases: {missing}"
-    return [case if any(one == key for one in kept) else _marked(case) for case, key in found]
+    return [case if any(one == key for one in selected) else _marked(case) for case, key in found]
 
 
 def _key(case: Any, of: Callable[[Any], Any]) -> Any:

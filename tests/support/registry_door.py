@@ -67,7 +67,7 @@ class Door:
         """Start listening."""
         door = self
 
-        class _Handler(_Asking):
+        class _Handler(_Requests):
             pass
 
         _Handler.door = door
@@ -91,7 +91,7 @@ class Door:
         self.shut()
 
 
-class _Asking(BaseHTTPRequestHandler):
+class _Requests(BaseHTTPRequestHandler):
     door: Door
     timeout = 30
 

@@ -141,14 +141,14 @@ class Storm(Session):
             try:
                 for kind in kinds:
                     made += [kind] if self._change(cursor, kind) else []
-                is_kept = self.dice.random() < 0.9
+                is_committed = self.dice.random() < 0.9
             except EXPECTED as error:
                 self.done[type(error).__name__] += 1
-                is_kept = False
-            connection.commit() if is_kept else connection.rollback()
-            self.tables.ended(is_committed=is_kept)
-            self.done["committed" if is_kept else "rolled back"] += 1
-            if is_kept:
+                is_committed = False
+            connection.commit() if is_committed else connection.rollback()
+            self.tables.ended(is_committed=is_committed)
+            self.done["committed" if is_committed else "rolled back"] += 1
+            if is_committed:
                 self.done.update(made)
                 for kind in made:
                     self._left.remove(kind)

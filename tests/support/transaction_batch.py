@@ -71,13 +71,13 @@ def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
     return [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain]
 
 
-def without_needless(plain: Sequence[PlainItem], kept: Sequence[PlainItem]) -> list[PlainItem]:
+def without_needless(plain: Sequence[PlainItem], batched: Sequence[PlainItem]) -> list[PlainItem]:
     """Return `plain` without the keepalives that `kept` lacks and may lack (F11): such a keepalive requests no reply,
     follows a Commit or a keepalive, and precedes a keepalive or a Begin with at least its position."""
     found: list[PlainItem] = []
     for at in reversed(range(len(plain))):  # of equal keepalives the last one remains
-        is_kept = len(found) < len(kept) and kept[-1 - len(found)] == plain[at]
-        if is_kept or not (0 < at < len(plain) - 1 and _may_go(*plain[at - 1 : at + 2])):
+        is_there = len(found) < len(batched) and batched[-1 - len(found)] == plain[at]
+        if is_there or not (0 < at < len(plain) - 1 and _may_go(*plain[at - 1 : at + 2])):
             found.append(plain[at])
     return found[::-1]
 

@@ -27,7 +27,7 @@ READ_BY_USERS = ("*.md", "docs/**/*", "config/**/*", "deploy/**/*", "helm/**/*")
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_class_says_its_code_and_who_can_mend_it(cls: type[CdcdError]) -> None:
+def test_every_class_has_a_code_and_a_retry_class(cls: type[CdcdError]) -> None:
     assert "code" in vars(cls), "an inherited code does not identify the error"
     assert cls.code.startswith("CDCD-")
     assert isinstance(cls.retry, Retry)
@@ -93,7 +93,7 @@ def test_by_default_an_error_waits_for_an_operator() -> None:
         ("OutOfMemory", Retry.NEVER),
     ],
 )
-def test_an_error_is_mended_by(name: str, retry: Retry) -> None:
+def test_an_error_has_this_retry_class(name: str, retry: Retry) -> None:
     assert getattr(errors, name).retry is retry
 
 

@@ -6,21 +6,21 @@ from cdcd.lru_cache import LruCache
 
 
 def test_the_one_not_used_for_longest_goes() -> None:
-    kept: LruCache[str, int] = LruCache(2)
-    kept.put("a", 1)
-    kept.put("b", 2)
-    assert kept.get("a") == 1
-    kept.put("c", 3)
-    assert [kept.get(key) for key in "abc"] == [1, None, 3]
+    cache: LruCache[str, int] = LruCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert [cache.get(key) for key in "abc"] == [1, None, 3]
 
 
 def test_what_is_put_again_takes_no_more_room() -> None:
-    kept: LruCache[str, int] = LruCache(2)
-    kept.put("a", 1)
-    kept.put("b", 2)
-    kept.put("a", 3)
-    assert len(kept) == 2
-    kept.put("c", 4)
-    assert [kept.get(key) for key in "abc"] == [3, None, 4]
-    kept.clear()
-    assert len(kept) == 0
+    cache: LruCache[str, int] = LruCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    cache.put("a", 3)
+    assert len(cache) == 2
+    cache.put("c", 4)
+    assert [cache.get(key) for key in "abc"] == [3, None, 4]
+    cache.clear()
+    assert len(cache) == 0

@@ -1,8 +1,8 @@
 """Names use words of PostgreSQL, Kafka, Avro or Python (CONTRIBUTING.md, Glossary), and no retired words.
 
 The rule covers identifiers in `cdcd` and `tests` (classes, functions, arguments, variables, attributes, keywords,
-imports), file names, metrics, log events, options and error codes. It excludes the names of tests, which are
-sentences.
+imports), also those of Cython and of stubs, file names, metrics, log events, options and error codes. The names of
+tests are sentences: of these it covers `RETIRED_IN_SENTENCES` only.
 """
 
 from __future__ import annotations
@@ -40,11 +40,44 @@ RETIRED_PARTS = {
     "kernels": "C extensions",
     "mend": "hint",
     "mending": "resolution",
+    "mends": "resolves",
+    "mended": "resolved",
+    "beside": "background tasks; in addition to",
+    "asking": "queries; the connection or client that queries",
+    "kept": "what it is: retained, cached, unchanged, withheld",
+    "patience": "timeout; of a group of records: linger",
+    "heaps": "malloc arenas",
+}
+
+# A test's name is a sentence, in which other retired words are ordinary English.
+RETIRED_IN_SENTENCES = {
+    "told",
+    "untold",
+    "mend",
+    "mends",
+    "mended",
+    "mending",
+    "beside",
+    "kept",
+    "errand",
+    "twin",
+    "twins",
 }
 
 # Complete names.
 RETIRED_NAMES = {
-    "patience_us": "linger_us",
+    "rest_us": "commit_cooldown_us",
+    "hand_over": "produce_batch",
+    "handed_over": "produced",
+    "stand_in": "placeholder",
+    "StandIn": "Placeholder",
+    "letting_go": "release",
+    "LettingGo": "Release",
+    "LetGo": "ReleaseReader",
+    "way_on": "resolution",
+    "publication_watch": "publication_monitor",
+    "PublicationWatch": "PublicationMonitor",
+    "written_part": "partial_transaction",
     "is_seen_early": "is_at_least_once",
     "crash_points": "failpoints",
     "Recent": "LruCache",
@@ -87,6 +120,36 @@ RETIRED_NAMES = {
     "AGAIN": "LIMITED",
 }
 
+# Ordinary words of English or Python, retired only as complete names and only where they had a meaning of their own.
+# The holders of locks are PostgreSQL's own term, the parts of a text or of a URL are Python's.
+RETIRED_IN = {
+    "cdcd": {"Run": "RowBatch"},
+    "cdcd/txn": {
+        "held": "oldest_prepared",
+        "run": "row_batch",
+        "runs": "row_batches",
+        "whole": "transaction_batch",
+    },
+    "cdcd/monitoring": {"held": "oldest_prepared", "holders": "oldest_transaction"},
+    "cdcd/pipeline": {"held": "oldest_prepared", "parts": "partial_transaction"},
+    "cdcd/ack": {"held": "oldest_prepared", "parts": "partial_transaction"},
+    "cdcd/avro": {"places": "field_offsets", "run": "row_batch", "runs": "row_batches"},
+    "cdcd/registry": {"known": "schema_cache"},
+    "cdcd/schema/schema_index.py": {"known": "registered"},
+    "cdcd/sink": {"faults": "error_map"},
+    "cdcd/source/oldest_transaction.py": {"holders": "oldest_transaction", "holder": "oldest_transaction"},
+    "cdcd/source/publication_diff.py": {"told": "reported"},
+    "cdcd/process": {"collector": "gc_tuning"},
+    "cdcd/snapshot/table.py": {"_held": "_locked_table"},
+    "cdcd/failpoints.py": {"reach": "hit"},
+}
+
+# Names of files that somebody else changes, or that tests/spark uses.
+NOT_YET = {
+    "tests/spark/": {"beside", "kept", "asking"},
+    "cdcd/spark/record_sizes.py": {"patience"},
+}
+
 # Renamed modules, which must not return under the old name.
 RETIRED_MODULES = {
     "cdcd/crash_points.py": "cdcd/failpoints.py",
@@ -96,6 +159,7 @@ RETIRED_MODULES = {
     "cdcd/snapshot/marks.py": "cdcd/snapshot/publication_versions.py",
     "cdcd/snapshot/moved.py": "cdcd/snapshot/replaced_files.py",
     "cdcd/kernels.py": "C extension, Python fallback",
+    "cdcd/runtime": "cdcd/recovery, pipeline, session, monitoring, process",
     "cdcd/avro/places.py": "cdcd/avro/field_offsets.py",
     "cdcd/avro/stand_in.py": "cdcd/avro/placeholder.py",
     "cdcd/cli/alone.py": "cdcd/cli/exclusive.py",
@@ -118,28 +182,50 @@ RETIRED_MODULES = {
     "cdcd/source/published.py": "cdcd/source/publication_diff.py",
     "cdcd/source/refusals.py": "cdcd/source/connect_errors.py",
     "cdcd/source/watched.py": "cdcd/source/lock_watch.py",
+    "cdcd/session/asking.py": "cdcd/session/queries.py",
+    "cdcd/session/beginning.py": "cdcd/session/start_state.py",
+    "cdcd/session/beside.py": "cdcd/session/background_tasks.py",
+    "cdcd/process/collector.py": "cdcd/process/gc_tuning.py",
+    "cdcd/session/copying.py": "cdcd/session/snapshot_handover.py",
+    "cdcd/session/fallback.py": "cdcd/session/option_downgrade.py",
+    "cdcd/process/heaps.py": "cdcd/process/malloc_arenas.py",
+    "cdcd/monitoring/held.py": "cdcd/monitoring/prepared_status.py",
+    "cdcd/monitoring/held_up.py": "cdcd/monitoring/blocked_sessions.py",
+    "cdcd/process/letting_go.py": "cdcd/process/release.py",
+    "cdcd/session/looking.py": "cdcd/session/start_checks",
+    "cdcd/recovery/mending.py": "cdcd/recovery/resolutions.py",
+    "cdcd/pipeline/parts.py": "cdcd/pipeline/partial_transaction.py",
+    "cdcd/monitoring/publication_watch.py": "cdcd/monitoring/publication_monitor.py",
+    "cdcd/session/schemas_beside.py": "cdcd/session/schema_warnings.py",
+    "cdcd/monitoring/waiting_for.py": "cdcd/monitoring/retry_waits.py",
+    "cdcd/source/publication.py": "cdcd/source/publication_catalog.py",
     "cdcd/txn/ahead.py": "cdcd/txn/lookahead.py",
     "cdcd/txn/waiting.py": "cdcd/txn/open_transactions.py",
     "cdcd/txn/whole.py": "transaction batch",
 }
 
-MAY_BE_RETIRED = re.compile(rf"(?i:{'|'.join(RETIRED_PARTS)})|\b(?:{'|'.join(RETIRED_NAMES)})\b")
+_PLACED = {name for names in RETIRED_IN.values() for name in names}
+MAY_BE_RETIRED = re.compile(
+    rf"(?i:{'|'.join(RETIRED_PARTS)})|\b(?:{'|'.join([*RETIRED_NAMES, *sorted(_PLACED)])})\b"
+)
 """A text in which this is not found needs no parser."""
+
+PYTHON, CYTHON = ("*.py",), ("*.pyx", "*.pxi", "*.pxd", "*.pyi")
+_CYTHON_TEXT = re.compile(r"(?s:\"\"\".*?\"\"\")|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#.*")
+"""Strings and comments of Cython, for which the standard library has no parser."""
 
 LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "say", "log"}
 
 
-def files() -> list[Path]:
-    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+def files(patterns: tuple[str, ...] = (*PYTHON, *CYTHON)) -> list[Path]:
+    found = (path for folder in FOLDERS for pattern in patterns for path in (ROOT / folder).rglob(pattern))
+    return sorted(found)
 
 
-def named(tree: ast.AST, *, is_test: bool) -> Iterator[tuple[int, str]]:
+def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield each identifier that a file defines or uses, with its line."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if not (is_test and node.name.startswith("test_")):
-                yield node.lineno, node.name
-        elif isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg | ast.keyword) and node.arg is not None:
             yield node.lineno, node.arg
@@ -169,9 +255,27 @@ def parts(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-def retired(name: str) -> list[str]:
-    found = [f"{word} -> {RETIRED_PARTS[word]}" for word in sorted(parts(name) & RETIRED_PARTS.keys())]
-    return [*found, *([f"{name} -> {RETIRED_NAMES[name]}"] if name in RETIRED_NAMES else [])]
+def named_in_cython(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each word of Cython code or of a stub, without its strings and comments, with its line."""
+    code = _CYTHON_TEXT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(code.splitlines(), start=1):
+        yield from ((number, name) for name in re.findall(r"[A-Za-z_]\w*", line))
+
+
+def retired(name: str, path: str = "") -> list[str]:
+    """Return why a name is retired, in the file of this path below the project; nothing if it is not."""
+    not_yet = {word for where, words in NOT_YET.items() if path.startswith(where) for word in words}
+    words = (parts(name) & RETIRED_PARTS.keys()) - not_yet
+    if name.startswith("test_"):
+        words = set() if path.startswith("tests/spark/") else words & RETIRED_IN_SENTENCES
+    found = [f"{word} -> {RETIRED_PARTS[word]}" for word in sorted(words)]
+    here = {
+        key: new
+        for where, names in RETIRED_IN.items()
+        if path.startswith(where)
+        for key, new in names.items()
+    }
+    return [*found, *(f"{name} -> {names[name]}" for names in (RETIRED_NAMES, here) if name in names)]
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -181,17 +285,14 @@ def test_no_identifier_is_a_retired_word(path: Path) -> None:
     text = path.read_text()
     if not MAY_BE_RETIRED.search(text):
         return
-    is_test = path.name.startswith("test_")
-    found = [
-        f"line {line}: {name}: {what}"
-        for line, name in named(ast.parse(text), is_test=is_test)
-        for what in retired(name)
-    ]
-    assert found == []
+    place = str(path.relative_to(ROOT))
+    names = named(ast.parse(text)) if path.suffix == ".py" else named_in_cython(text)
+    assert [f"line {line}: {name}: {what}" for line, name in names for what in retired(name, place)] == []
 
 
 def test_no_file_is_named_by_a_retired_word() -> None:
-    assert [str(path.relative_to(ROOT)) for path in files() if retired(path.stem)] == []
+    paths = [path.relative_to(ROOT) for path in files()]
+    assert [str(path) for path in paths if retired(path.stem, str(path))] == []
     # An update leaves the folder of a removed package, with its bytecode.
     there = [path for path in RETIRED_MODULES if (ROOT / path).is_file() or any((ROOT / path).rglob("*.py"))]
     assert there == []
@@ -214,7 +315,30 @@ def test_no_option_and_no_error_code_has_a_retired_word() -> None:
         ("Book", True),
         ("bookmark", False),
         ("retold", False),
+        ("rest_us", True),
+        ("_PATIENCE_S", True),
+        ("test_a_mistake_is_told", True),
+        ("test_a_boundary_is_a_sentence", False),
     ],
 )
 def test_a_retired_word_is_found_as_a_part_of_a_name(name: str, is_retired: bool) -> None:
     assert bool(retired(name)) is is_retired
+
+
+def test_an_ordinary_word_is_retired_only_where_it_had_a_meaning_of_its_own() -> None:
+    assert retired("held", "cdcd/txn/assembler.py")
+    assert retired("held", "cdcd/spark/fold.py") == []
+    assert retired("parts", "cdcd/pipeline/pump.py")
+    assert retired("parts", "cdcd/registry/rest.py") == []
+
+
+def test_every_place_of_a_retired_word_exists() -> None:
+    assert [place for place in (*RETIRED_IN, *NOT_YET) if not (ROOT / place).exists()] == []
+
+
+def test_names_of_cython_are_read_without_strings_and_comments() -> None:
+    code = 'cdef int told = 1  # beside\n"""kept\n"""\ncdef bytes twin = b"mend"\n'
+    assert [(line, name) for line, name in named_in_cython(code) if retired(name)] == [
+        (1, "told"),
+        (4, "twin"),
+    ]

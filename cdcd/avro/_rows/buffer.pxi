@@ -10,7 +10,7 @@ cdef struct Buffer:
     Py_ssize_t size
     Py_ssize_t capacity
 
-cdef Py_ssize_t KEPT_BYTES = 1 << 22  # a larger buffer is freed after a batch
+cdef Py_ssize_t REUSED_BYTES = 1 << 22  # a larger buffer is freed after a batch
 
 cdef Buffer _value, _key, _scratch
 
@@ -50,7 +50,7 @@ cdef inline int _room(Buffer* out, Py_ssize_t more) except -1:
 
 cdef inline void _shrink(Buffer* out) noexcept:
     """Free the memory of an exceptionally large row; empty the buffer."""
-    if out.capacity > KEPT_BYTES or IS_CHECKED:
+    if out.capacity > REUSED_BYTES or IS_CHECKED:
         PyMem_Free(out.data)
         out.data = NULL
         out.capacity = 0

@@ -31,7 +31,7 @@ from cdcd.session.start_checks.standby import check_standby
 from cdcd.session.start_checks.topics import check_kafka, check_owners, check_topics, check_transactions
 from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.preflight import connection_failure
-from cdcd.source.publication_catalog import LOCK_PATIENCE_MS
+from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS
 from cdcd.spill.preflight import check_folder
 from cdcd.waits import Kind
 
@@ -98,10 +98,10 @@ def _met(check: StartCheck, error: CdcdError) -> Finding:
 def _locked(check: StartCheck, known: StartContext, error: CdcdError) -> Finding:
     holders = lock_holders(known.sql()) or f"{error.message}; no session holds the lock any more"
     hint = "end that transaction, or wait until it has ended, then run `cdcd check` again"
-    message = f"could not be checked within {known.lock_patience_ms} ms: {holders}"
+    message = f"could not be checked within {known.lock_timeout_ms} ms: {holders}"
     # The next checks wait for the same lock for less time.
-    known.lock_patience_ms = min(known.lock_patience_ms, LOCK_PATIENCE_MS)
-    set_lock_timeout(known.sql(), known.lock_patience_ms)
+    known.lock_timeout_ms = min(known.lock_timeout_ms, LOCK_TIMEOUT_MS)
+    set_lock_timeout(known.sql(), known.lock_timeout_ms)
     return Finding("unknown", check.name, message, hint)
 
 

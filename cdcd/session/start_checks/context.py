@@ -32,7 +32,7 @@ from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import SlotState
 
-PATIENCE_S = 2.0
+PEEK_TIMEOUT_S = 2.0
 """How long a check waits for an undecided Kafka transaction: the markers of a commit take a moment."""
 Compare = Callable[[TopicIdentities, bool, Any], list[Finding]]
 """Compares the publications with the record of the topics; `True`: all tables are copied again."""
@@ -52,7 +52,7 @@ class StartContext:
     registry: Registry | None
     compare: Compare
     may_run: bool
-    lock_patience_ms: int
+    lock_timeout_ms: int
     create_slot: bool
     report: Report = unreported
     is_first: bool = True
@@ -81,7 +81,7 @@ class StartContext:
         """Return the one connection of all checks, so that all compare one server (F59). Raises Source errors."""
         if self._connection is None:
             self._connection = connect_sql(self.source)
-            set_lock_timeout(self._connection, self.lock_patience_ms)
+            set_lock_timeout(self._connection, self.lock_timeout_ms)
         return self._connection
 
     def close(self) -> None:

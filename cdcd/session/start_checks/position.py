@@ -33,7 +33,7 @@ from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.new_snapshot import Decision, decide
 from cdcd.recovery.start_decision import Resume, Wanted, check_ours, is_anew
 from cdcd.session.queries import timelines_of
-from cdcd.session.start_checks.context import PATIENCE_S, StartContext
+from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.identity import check_same_server, identify
@@ -126,7 +126,7 @@ def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
     if known.config.progress_topic not in known.metadata.topics:
         return None, True
     try:
-        return peek(known.sink, PATIENCE_S)
+        return peek(known.sink, PEEK_TIMEOUT_S)
     except TopicMissing:
         return None, True
 

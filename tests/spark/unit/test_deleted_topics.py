@@ -202,7 +202,7 @@ def test_a_topic_that_may_not_be_described_was_not_deleted(kafka: Planned) -> No
         offsets(options())
 
 
-def test_nor_was_one_beside_a_topic_that_is_deleted_later(kafka: Planned) -> None:
+def test_nor_was_one_with_a_topic_that_is_deleted_later(kafka: Planned) -> None:
     kafka.topics[T] = PlannedTopic("a", 3)
     query = Query()
     end = query.fail()

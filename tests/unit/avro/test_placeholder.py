@@ -138,8 +138,8 @@ def test_a_flat_value_keeps_all_but_the_row(op: str) -> None:
     assert {now[column] for column in ("id", "note", "tags", "pair", "other", "map", "at", "real", "is")} == {
         None
     }
-    kept = ("__timeline", "__commit_lsn", "__tx_seq", "__ts_ms")
-    assert [now[name] for name in kept] == [was[name] for name in kept]
+    unchanged = ("__timeline", "__commit_lsn", "__tx_seq", "__ts_ms")
+    assert [now[name] for name in unchanged] == [was[name] for name in unchanged]
     assert (now["__op"], now["__deleted"], now["__unchanged"]) == ("g", False, [])
     assert now["__special"] == {f"gap.{name}": text.decode() for name, text in SAID.items()}
 

@@ -53,7 +53,7 @@ def test_memory_is_the_most_of_any_run_and_has_a_bound_of_its_own_where_it_is_hu
     assert found["huge-10m: most memory, MB"] == (140.0, True)
 
 
-def test_latency_and_starts_are_told_where_they_were_measured() -> None:
+def test_latency_and_starts_are_listed_where_they_were_measured() -> None:
     late = {"case": "latency-1000", "p50_ms": 5.0, "p99_ms": 41.0, "peak_memory_bytes": 1, "rows": 60_050}
     late["per_second"] = 1_000.5
     latencies = [

@@ -35,7 +35,7 @@ def test_quantiles_are_values_that_were_measured() -> None:
 
 
 @pytest.mark.parametrize(("length_s", "parts"), [(600, [50, 60, 70, 80, 90, 100]), (60, [])])
-def test_memory_is_told_for_each_sixth_of_a_long_run(length_s: int, parts: list[float]) -> None:
+def test_memory_is_listed_for_each_sixth_of_a_long_run(length_s: int, parts: list[float]) -> None:
     samples = [Held(float(at), (50 + at * 6 // length_s * 10) * MIB, 9, 9, 0) for at in range(length_s)]
     assert memory_mib(samples) == parts
 

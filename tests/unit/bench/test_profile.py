@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.profile import top
 
 
-def test_functions_are_told_alone_and_with_what_they_call_and_threads_by_name() -> None:
+def test_functions_are_listed_alone_and_with_their_callees_and_threads_by_name() -> None:
     stacks = [
         "thread (1): main;run;drain 30",
         "thread (1): main;run;drain;cut 50",

@@ -55,7 +55,7 @@ def test_the_document_tells_machine_runners_figures_absence_and_failures() -> No
     assert "traceback" not in text
 
 
-def test_several_runs_are_told_apart() -> None:
+def test_several_runs_are_distinguished() -> None:
     text = document("# Performance", [result(), result(began="2026-02-02T00:00:00Z", failures=[])])
     assert "## Run 1, 2026-01-01" in text
     assert "## Run 2, 2026-02-02" in text

@@ -36,7 +36,7 @@ def test_columns_are_as_wide_as_they_need_to_be() -> None:
     assert markdown_table(("a", "b"), [("x", "1")]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
-def test_starts_are_told_by_how_it_had_ended() -> None:
+def test_starts_are_listed_by_the_end_before_them() -> None:
     starts = [
         {"after": after, "ready_seconds": seconds, "first_seconds": seconds * 2}
         for after, seconds in (("killed", 1.0), ("asked to end", 5.0), ("killed", 3.0), ("killed", 2.0))

@@ -15,7 +15,7 @@ FINDINGS = [
 ]
 
 
-def test_findings_are_aligned_and_each_complaint_says_what_mends_it() -> None:
+def test_findings_are_aligned_and_each_complaint_has_its_hint() -> None:
     assert as_text(FINDINGS).splitlines() == [
         "ok    server          PostgreSQL 18",
         "warn  table public.a  no key",

@@ -78,7 +78,7 @@ def test_a_terminal_that_is_not_unicode_gets_escapes(cdcd: Cdcd, monkeypatch: py
     assert json.loads(terminal.buffer.getvalue())["fields"]["prefix"] == "h\u00e9"
 
 
-def test_a_full_disk_is_told_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_one_line(cdcd: Cdcd, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(full, write_through=True))
         status, _, err = cdcd.decode("--messages", given=BEGIN.hex())

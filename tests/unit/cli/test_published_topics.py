@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.cli.published_topics import asking_settings
+from cdcd.cli.published_topics import command_settings
 from cdcd.config import load_config
 from tests.unit.config.cases import GOOD
 
@@ -22,6 +22,6 @@ def test_the_log_level_of_the_client(
     path = tmp_path / "prod.yaml"
     path.write_text(GOOD)
     environ = {"CDCD_SINK__PROPERTIES": json.dumps(properties)}
-    given = asking_settings(load_config(path, environ), timeout_s=3.0)
+    given = command_settings(load_config(path, environ), timeout_s=3.0)
     assert given.properties.get("log_level") == expected
     assert given.operation_timeout_s == 3.0

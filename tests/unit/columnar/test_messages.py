@@ -60,7 +60,7 @@ def test_messages_that_are_in_no_batch_are_destroyed_too(module: Any) -> None:
 
 
 @compiled
-def test_errors_have_their_topic_and_the_rows_beside_them_are_there(module: Any) -> None:
+def test_errors_have_their_topic_and_the_other_rows_are_returned(module: Any) -> None:
     errors = [Played("shop.items", 0, 5, code=-195), Played(None, -1, -1001, code=29)]
     batch, _, found = messages(module, PlayedQueue([*records(1), *errors])).read(0, 1000)
     assert batch.num_rows == 1

@@ -53,7 +53,7 @@ def test_variables_override_the_file_as_they_do_for_the_daemon(tmp_path: Path) -
         ("security.protocol: SASL_SSL", "acks: 1", "cdcd needs acks=all"),
     ],
 )
-def test_a_mistake_is_told_as_the_daemon_tells_it(tmp_path: Path, old: str, new: str, problem: str) -> None:
+def test_a_mistake_has_the_daemons_message(tmp_path: Path, old: str, new: str, problem: str) -> None:
     path = _file(tmp_path, TEXT.replace(old, new))
     with pytest.raises(ConfigError) as caught:
         load_reader(path, {})

@@ -68,7 +68,7 @@ def test_a_damaged_artefact_is_fetched_again(tmp_path: Path, damage: object) -> 
     assert source.fetches == 2
 
 
-def test_an_artefact_that_does_not_run_is_not_kept(tmp_path: Path) -> None:
+def test_an_artefact_that_does_not_run_is_removed(tmp_path: Path) -> None:
     source = Source(tmp_path, working=False)
     with pytest.raises(StackError, match="does not run"):
         Cache(tmp_path / "cache").get(source.artefact)

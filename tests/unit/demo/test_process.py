@@ -18,7 +18,7 @@ def child(tmp_path: Path, code: str) -> ServerProcess:
     return ServerProcess("the child", [sys.executable, "-c", code], log=tmp_path / "log", cwd=tmp_path)
 
 
-def test_an_early_end_is_told_with_the_last_lines(tmp_path: Path) -> None:
+def test_an_early_end_is_reported_with_the_last_lines(tmp_path: Path) -> None:
     process = child(tmp_path, "print('no such setting'); raise SystemExit(3)")
     with pytest.raises(StackError, match="ended while starting:\nno such setting"):
         process.wait_until(lambda: False)

@@ -175,7 +175,7 @@ def test_before_it_has_confirmed_anything_the_lag_is_the_slots(status: Status) -
     assert (samples["cdcd_replication_lag_bytes"], samples["cdcd_received_lag_bytes"]) == (300, 100)
 
 
-def test_a_lag_in_bytes_that_nobody_can_look_up_is_not_told_as_it_was(status: Status) -> None:
+def test_a_lag_in_bytes_that_cannot_be_queried_is_absent(status: Status) -> None:
     names = ("cdcd_replication_lag_bytes", "cdcd_received_lag_bytes")
     assert not any(name in status.metrics.snapshot() for name in names)
     status.slot(SlotReading(True, confirmed_flush_lsn=1_000), looked(1_500))

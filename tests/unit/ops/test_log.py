@@ -105,7 +105,7 @@ def test_what_a_server_says_can_neither_forge_a_line_nor_show_a_secret(form: str
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_a_record_that_cannot_be_shown_is_told_of_without_its_parts(
+def test_a_record_that_cannot_be_formatted_is_reported_without_its_fields(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = io.StringIO()

@@ -43,7 +43,7 @@ def test_lines_become_events_and_the_log_goes_where_they_went(pipe: tuple[int, i
     assert os.read(reading, 1000) == b"the log's own\nafterwards\n"
 
 
-def test_who_writes_more_than_is_read_is_not_held_up(pipe: tuple[int, int]) -> None:
+def test_a_writer_faster_than_the_reader_does_not_block(pipe: tuple[int, int]) -> None:
     _, stderr = pipe
     with capture_logs() as logged, as_log_lines(stderr):
         for _ in range(1000):

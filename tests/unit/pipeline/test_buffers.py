@@ -99,5 +99,5 @@ async def test_a_disk_that_stays_full_ends_the_session_after_its_time(tmp_path: 
 
     pool.write = refuse  # type: ignore[method-assign, assignment]
     with pytest.raises(SpillFull):
-        await Buffers(pool, flushed, BUDGET, lambda _: None, patience_s=0.1).relieve()
+        await Buffers(pool, flushed, BUDGET, lambda _: None, disk_timeout_s=0.1).relieve()
     pool.close()

@@ -386,7 +386,7 @@ async def two_in_one_go(one: World) -> None:
     assert one.sink.keys == [[b"a"], [b"b", b"c"]]
 
 
-async def test_where_several_come_in_one_go_the_next_waits_for_more_and_the_sink_is_told(
+async def test_after_several_commits_at_once_the_next_group_waits_for_more_and_the_sink_is_informed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Transactions that arrive during the wait join the group; nothing is confirmed before its commit (F7)."""
@@ -414,7 +414,7 @@ async def test_what_joins_is_waited_for_no_longer_than_its_time() -> None:
         await one.until_confirmed(408)
 
 
-async def test_the_sink_is_not_told_of_a_commit_while_a_transaction_is_open(
+async def test_the_sink_gets_no_notice_of_a_commit_while_a_transaction_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A start that reads the progress topic would wait for the end of that transaction."""
@@ -782,7 +782,7 @@ async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None
         assert len(one.sink.groups) == 1
 
 
-async def test_a_snapshot_is_told_to_be_complete_also_when_all_its_rows_are_durable_already() -> None:
+async def test_a_snapshot_is_recorded_as_complete_also_when_all_its_rows_are_durable_already() -> None:
     """F40: the last commit position has no rows and no new LSN; without it the next start would copy all
     again."""
     snapshot = CommitPosition(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cdcd.process.malloc_arenas import HEAPS
+from cdcd.process.malloc_arenas import MAX_ARENAS
 
 PROGRAM = """
 import ctypes, sys, threading
@@ -34,7 +34,7 @@ all_there.wait()
 """
 
 
-def heaps(how: str, **environment: str) -> int:
+def arenas(how: str, **environment: str) -> int:
     """Return the number of heaps of a process with sixteen concurrent threads."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
     found = subprocess.run(
@@ -49,10 +49,10 @@ def heaps(how: str, **environment: str) -> int:
 
 
 def test_many_threads_share_few_heaps() -> None:
-    assert heaps("as glibc has it") > HEAPS
-    assert heaps("shared") == HEAPS
+    assert arenas("as glibc has it") > MAX_ARENAS
+    assert arenas("shared") == MAX_ARENAS
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_a_configured_number_of_arenas_is_used(name: str) -> None:
-    assert heaps("shared", **{name: "3" if name.startswith("MALLOC") else "glibc.malloc.arena_max=3"}) == 3
+    assert arenas("shared", **{name: "3" if name.startswith("MALLOC") else "glibc.malloc.arena_max=3"}) == 3

@@ -268,17 +268,17 @@ async def test_what_streaming_has_failed_at_is_remembered_until_a_session_has_re
 class Knotted(Ending):
     """A failed session in a reference cycle: it references the error, whose traceback references the session."""
 
-    kept: CdcdError | None = None
+    error: CdcdError | None = None
 
     async def run(self) -> None:
         try:
             raise SourceUnavailable("gone") from ValueError("why")
         except CdcdError as error:
-            self.kept = error
+            self.error = error
             raise
 
 
-async def test_what_a_session_held_is_released_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_a_session_is_released_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 35: a Kafka client that waits for garbage collection still uses threads and file descriptors."""
     held: list[weakref.ref[Ending]] = []
     alive: list[int] = []
@@ -346,7 +346,7 @@ async def test_a_pause_says_what_is_waited_for_and_ends_with_a_stop_or_a_signal(
         assert await one.ended() == EXIT_OK
 
 
-async def test_operator_halts_stays_up_and_goes_on_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_operator_halts_stays_up_and_continues_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """F19: the error is never skipped, and never retried automatically."""
     async with daemon(monkeypatch, SlotLost("gone"), STREAM) as one:
         await one.until(lambda: one.state == "halted")
@@ -393,7 +393,7 @@ async def test_an_error_outside_the_tree_halts_without_showing_what_it_says(
         assert "a row's value" not in reason
 
 
-async def test_what_is_found_beside_the_stream_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_a_background_task_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """F39, F72."""
     async with daemon(monkeypatch, STREAM) as one:
         await one.until(lambda: one.sessions.started == 1)
@@ -425,7 +425,7 @@ async def test_what_is_found_between_two_tries_ends_the_next(monkeypatch: pytest
         await one.until(lambda: one.sessions.started == 2)
 
 
-async def test_what_was_found_before_a_halt_does_not_halt_again_who_was_told_to_go_on(
+async def test_an_error_found_before_a_halt_does_not_halt_again_after_resume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error was found before the halt was complete; the next start checks for itself whether it persists."""

@@ -64,16 +64,16 @@ def test_a_gap_is_accepted(
 
 
 @pytest.mark.parametrize(
-    ("part_lsn", "halt", "is_kept"),
+    ("part_lsn", "halt", "stays"),
     [(700, AHEAD, True), (600, AHEAD, True), (599, AHEAD, False), (700, PARTED, False)],
 )
 def test_what_is_written_of_a_transaction_that_still_comes_is_not_written_again(
-    part_lsn: int, halt: CdcdError, is_kept: bool
+    part_lsn: int, halt: CdcdError, stays: bool
 ) -> None:
     slot_lsn = 600 if halt is AHEAD else 400
     part = PartPosition(part_lsn, 3)
     now = after_gap(replace(STORED, part=part), halt, slot_lsn, NOW, history_of(halt), PreparedBefore(), 8)
-    assert now.part == (part if is_kept else None)
+    assert now.part == (part if stays else None)
 
 
 @pytest.mark.parametrize("slot_lsn", [400, 540, 560, 690])
@@ -123,7 +123,7 @@ def test_a_gap_that_an_earlier_timeline_follows_is_refused(
 
 
 @pytest.mark.parametrize("halt", [None, SourceSetup("x"), SlotActive("x")])
-def test_what_a_gap_does_not_mend_is_refused(halt: CdcdError | None) -> None:
+def test_a_gap_is_refused_for_a_halt_that_it_does_not_resolve(halt: CdcdError | None) -> None:
     with pytest.raises(ResumeRefused):
         check_accepts_gap(halt)
 

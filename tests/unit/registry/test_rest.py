@@ -84,7 +84,7 @@ def test_what_is_asked_and_by_whom() -> None:
         assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:it:self"
 
 
-def test_a_connection_that_was_kept_and_is_closed_by_now_is_no_failure() -> None:
+def test_a_reused_connection_that_the_server_has_closed_is_no_failure() -> None:
     """A registry, or a load balancer in front of it, closes idle connections; this needs no configured retries."""
     with play(lambda _: (200, b"[1, 2]"), hangs_up=True) as server:
         client = client_of(server, **{"max.retries": 0})
@@ -114,7 +114,7 @@ def test_an_error_that_is_an_answer_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"error_code": null, "message": ""}', b"", b"\xff"])
-def test_an_error_in_no_registrys_words_is_told_by_its_status(content: bytes) -> None:
+def test_an_error_without_a_registrys_message_is_reported_by_its_status(content: bytes) -> None:
     with play(lambda _: (403, content)) as server:
         client = client_of(server)
         with pytest.raises(RegistryErrorAnswer, match="HTTP status 403") as caught:
@@ -151,15 +151,15 @@ def test_who_waits_for_an_answer_goes_on_when_the_client_is_closed() -> None:
             except OSError as error:
                 ended.append(error)
 
-        asking = threading.Thread(target=ask)
-        asking.start()
+        requesting = threading.Thread(target=ask)
+        requesting.start()
         assert asked.wait(10)
         client.close()
-        asking.join(10)
-        is_over = not asking.is_alive()
+        requesting.join(10)
+        is_over = not requesting.is_alive()
         times = len(server.asked)  # type: ignore[attr-defined]
         may_answer.set()
-        asking.join(10)
+        requesting.join(10)
     assert is_over
     assert len(ended) == 1
     assert times == 2, "a closed client does not repeat its request"

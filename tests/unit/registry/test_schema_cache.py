@@ -39,7 +39,7 @@ def test_an_altered_table_pushes_no_other_out() -> None:
     assert known.subjects == ["altered", "quiet"]
 
 
-def test_an_id_has_one_meaning_also_when_its_version_is_no_longer_kept() -> None:
+def test_an_id_has_one_meaning_also_after_its_version_left_the_cache() -> None:
     known = SchemaCache()
     for number in range(3 * MAX_IDS_OF_A_SUBJECT):
         known.take("s", text_of_version(number), number)
@@ -81,21 +81,21 @@ def test_hundreds_of_versions_take_little_memory() -> None:
             text = text_of_version(number)
             known.take("s", text, number)
             earlier.put(number, text)
-        kept_bytes, _ = tracemalloc.get_traced_memory()
+        cached_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(text) > 3000
-    assert kept_bytes < 500_000 < 300 * len(text)
+    assert cached_bytes < 500_000 < 300 * len(text)
 
 
-def test_earlier_versions_are_kept_until_there_is_no_room() -> None:
+def test_earlier_versions_are_cached_up_to_the_limit() -> None:
     """Versions are always read in the same order, so with eviction none would be found again."""
     earlier = VersionCache("s", 5_000)
     texts = [text_of_version(number) for number in range(100)]
     for number, text in enumerate(texts):
         earlier.put(number, text)
         earlier.put(number, text)
-    kept = [number for number in range(100) if earlier.get(number) is not None]
-    assert 3 < len(kept) < 50
-    assert kept == list(range(len(kept)))
-    assert all(earlier.get(number) == texts[number] for number in kept)
+    cached = [number for number in range(100) if earlier.get(number) is not None]
+    assert 3 < len(cached) < 50
+    assert cached == list(range(len(cached)))
+    assert all(earlier.get(number) == texts[number] for number in cached)

@@ -14,7 +14,7 @@ V3 = record(optional("a", "long"), optional("b", "string"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_each_difference_is_told_with_its_place(case: Case) -> None:
+def test_each_difference_is_reported_with_its_location(case: Case) -> None:
     assert tuple(map(str, differences(case.reader, case.writer))) == case.differs
 
 

@@ -35,7 +35,7 @@ class Aborting(PartPosition):
     "error", [MemoryError(), RuntimeError("can't start new thread"), SpillError("the folder is gone")]
 )
 async def test_a_part_that_fails_keeps_no_other_from_being_closed(error: Exception) -> None:
-    closing = Closing(asyncio.Event(), patience_s=1.0)
+    closing = Closing(asyncio.Event(), stop_timeout_s=1.0)
     writer: Any = Aborting(error)
     spill: Any = PartPosition(error)
     sink, catalog = PartPosition(error), PartPosition()

@@ -97,7 +97,7 @@ def test_other_topics_are_not_touched() -> None:
     assert batches(limits, [row(5000, topic="other")] * 3) == [[5000] * 3]
 
 
-def test_what_is_larger_than_the_limit_is_refused_here_and_told_which_it_is() -> None:
+def test_a_record_larger_than_the_limit_is_refused_with_its_index() -> None:
     limits = Limits()
     refuse(limits, row(100))
     limits.read({T: 1000})
@@ -128,7 +128,7 @@ def test_compressed_ones_are_tried_alone_and_refused_here_once_the_broker_has_sa
 
 
 @pytest.mark.parametrize("how", ["raised", "reported"])
-def test_what_was_refused_is_tried_again_when_somebody_may_have_mended_it(how: str) -> None:
+def test_a_refused_size_is_tried_again_when_the_limit_may_have_been_raised(how: str) -> None:
     limits = Limits()
     refuse(limits, row(100))
     limits.read({T: 1000})

@@ -81,7 +81,9 @@ def _last_of_each(records: Sequence[Record]) -> set[int]:
 
 
 @pytest.mark.parametrize("give", BOTH)
-def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(give: Produce) -> None:
+def test_each_record_is_produced_once_in_order_and_the_last_of_each_partition_is_reported(
+    give: Produce,
+) -> None:
     for seed in range(150):
         chance = random.Random(seed)
         records = _records(chance)
@@ -97,7 +99,9 @@ def test_each_is_given_once_in_order_and_the_last_of_each_partition_is_told_of(g
 
 @pytest.mark.parametrize("give", BOTH)
 @pytest.mark.parametrize("failure", [BufferError("full"), KafkaException(KafkaError(KafkaError._FATAL))])
-def test_where_the_producer_takes_no_more_is_told_with_why(give: Produce, failure: Exception) -> None:
+def test_the_index_of_the_first_refused_record_is_returned_with_the_reason(
+    give: Produce, failure: Exception
+) -> None:
     for seed in range(100):
         chance = random.Random(seed)
         records = _records(chance) or [Record("t", 0, None, b"v")]

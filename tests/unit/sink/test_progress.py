@@ -62,7 +62,7 @@ def test_a_record_is_read_back_whole() -> None:
     assert load(json.dumps(DOCUMENT).encode()) == PROGRESS
 
 
-def test_what_was_prepared_before_is_told_where_there_is_something() -> None:
+def test_transactions_prepared_before_are_reported_if_there_are_any() -> None:
     """A record of a version without this field is read as one without such transactions."""
     progress = replace(PROGRESS, prepared_before=PreparedBefore(0x500, frozenset({(8, "a 'b"), (7, "ü")})))
     before = {"until_lsn": "0/500", "undecided": [[7, "ü"], [8, "a 'b"]]}

@@ -18,7 +18,7 @@ from cdcd.sink.topic_configs import refuses_age
         ({"message.timestamp.before.max.ms": "1", "message.timestamp.type": "CreateTime"}, True),
     ],
 )
-def test_a_topic_that_refuses_what_was_sent_a_minute_ago_is_told(
+def test_a_topic_that_refuses_records_of_a_minute_ago_is_reported(
     configuration: dict[str, str], is_refused: bool
 ) -> None:
     assert bool(refuses_age(configuration)) is is_refused

@@ -64,7 +64,7 @@ def test_topics_before_a_reset_are_only_known_to_hold_records() -> None:
     assert TopicIdentities.load(again.dump(), 8).with_records() == ("a",)
 
 
-def test_what_was_published_is_kept_beside_it_and_an_older_record_has_none() -> None:
+def test_the_record_has_the_published_tables_and_an_older_record_has_none() -> None:
     identities = TopicIdentities({"a": WAS})
     without = identities.dump()
     identities.publish("so")
@@ -99,7 +99,7 @@ def test_forty_thousand_tables_are_smaller_than_a_client_takes_by_default() -> N
     assert len(identities.dump()) < 1_000_000
 
 
-def test_a_topic_that_held_records_is_not_made_again() -> None:
+def test_a_topic_that_had_records_is_not_recreated() -> None:
     identities = TopicIdentities({"a": WAS})
     identities.refuse_missing(["b"])
     with pytest.raises(TopicMissing):

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.snapshot.replaced_files import Fate, ReplacedFile, fate_of
 
-KEPT = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
+SAME = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
 EMPTY = ReplacedFile(is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
 SWAPPED = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
 
@@ -17,16 +17,16 @@ SWAPPED = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_
     ("files", "fate"),
     [
         ([], Fate.SAME),
-        ([KEPT], Fate.SAME),
+        ([SAME], Fate.SAME),
         ([EMPTY], Fate.EMPTIED),
         ([SWAPPED], Fate.STALE),
-        ([KEPT._replace(may_be_anothers=True)], Fate.STALE),
-        ([KEPT._replace(is_own=False)], Fate.STALE),
+        ([SAME._replace(may_be_anothers=True)], Fate.STALE),
+        ([SAME._replace(is_own=False)], Fate.STALE),
         ([EMPTY._replace(is_own=False, may_be_anothers=True)], Fate.EMPTIED),
         # one partition decides for the table
-        ([KEPT, EMPTY], Fate.EMPTIED),
-        ([KEPT, EMPTY, SWAPPED], Fate.STALE),
-        ([SWAPPED, EMPTY, KEPT], Fate.STALE),
+        ([SAME, EMPTY], Fate.EMPTIED),
+        ([SAME, EMPTY, SWAPPED], Fate.STALE),
+        ([SWAPPED, EMPTY, SAME], Fate.STALE),
     ],
 )
 def test_the_fate_of_a_table(files: list[ReplacedFile], fate: Fate) -> None:
@@ -44,5 +44,5 @@ def test_a_snapshot_of_a_standby_proves_nothing_for_a_file_with_rows() -> None:
     """VACUUM FULL on the primary omits rows that only the standby's snapshot sees."""
     assert fate_of([], is_standby=True) is Fate.SAME
     assert fate_of([EMPTY], is_standby=True) is Fate.EMPTIED
-    for files in ([KEPT], [KEPT, EMPTY], [SWAPPED]):
+    for files in ([SAME], [SAME, EMPTY], [SWAPPED]):
         assert fate_of(files, is_standby=True) is Fate.STALE

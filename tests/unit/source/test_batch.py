@@ -191,7 +191,7 @@ def test_a_keepalive_before_a_transaction_behind_its_position_is_needless(
     assert found == ([alone[0], *items, alone[1]] if items else together)
 
 
-def test_a_keepalive_is_kept_where_no_transaction_is_whole_behind_it(reading: ModuleType) -> None:
+def test_a_keepalive_stays_where_no_complete_transaction_follows(reading: ModuleType) -> None:
     one, other = whole(100, ROW), whole(200, ROW)
     idle = Keepalive(150, -5, False)
     for rest, items in (([], []), (other[:2], [Control(1, begin(200), 77), RUN])):
@@ -250,9 +250,9 @@ def test_sessions_are_cut_alike_and_gathering_takes_nothing_away(extension: str)
         plain = assert_equal(loaded(extension), messages, False, False)
         found = assert_equal(loaded(extension), messages, False, True)
         kinds |= set(map(type, found[0]))
-        kept, all_items = gathered_back(found[0]), gathered_back(plain[0])
-        assert kept == without_needless(all_items, kept)
-        needless += len(all_items) - len(kept)
+        batched, all_items = gathered_back(found[0]), gathered_back(plain[0])
+        assert batched == without_needless(all_items, batched)
+        needless += len(all_items) - len(batched)
     assert needless > 100
     assert kinds == {RowBatch, TransactionBatch, Control, Keepalive}
 

@@ -98,7 +98,7 @@ def test_a_message_that_the_protocol_does_not_know_is_raised(play: Any) -> None:
         drain(Connection(), 1_000_000)  # type: ignore[arg-type]
 
 
-def test_the_limit_is_told_and_the_stream_bit_goes_on(play: Any) -> None:
+def test_at_the_limit_there_is_more_and_the_stream_state_continues(play: Any) -> None:
     play(BEGIN, xlog(b"S"), xlog(b"D\0\0\1\0...."), xlog(b"D\0\0\1\0...."))
     connection: Any = Connection()
     drained = drain(connection, len(BEGIN) + 1)

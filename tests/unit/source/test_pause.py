@@ -25,7 +25,7 @@ def run(pause: Pause, messages: int, steps: int, message_bytes: int = ROW_BYTES)
     ("messages_per_ms", "pause_us"),
     [(5, 0), (9, 0), (10, BUSY_PAUSE_US), (39, BUSY_PAUSE_US), (40, LONGEST_US), (200, LONG_US)],
 )
-def test_the_rate_decides_on_the_pause_and_a_trickle_is_never_held_up(
+def test_the_rate_determines_the_pause_and_a_trickle_is_never_delayed(
     messages_per_ms: int, pause_us: int
 ) -> None:
     assert run(Pause(0), messages_per_ms, 500)[0] == pause_us
@@ -50,7 +50,7 @@ def test_a_drain_that_stopped_at_its_limit_is_followed_at_once_by_the_next() -> 
     assert pause.after_drain(100, 23_000, False, now_us + 2 * STEP_US) == LONG_US
 
 
-def test_after_an_idle_time_the_first_message_is_not_held_up() -> None:
+def test_after_an_idle_time_the_first_message_is_not_delayed() -> None:
     pause = Pause(0)
     _, now_us = run(pause, 200, 200)
     assert pause.after_drain(1, ROW_BYTES, False, now_us + 1_000_000) == 0

@@ -143,12 +143,12 @@ def test_another_entry_is_another_membership(now: PublicationEntry, expected: li
     assert is_unknown == [len(expected) > 1] * len(is_unknown), "SET TABLE has lost nothing"
 
 
-def test_the_options_are_told_as_they_were_and_are() -> None:
+def test_the_options_are_reported_before_and_after() -> None:
     (change,) = changes(BEFORE, {"pub": pub(1, "insert", _10=T, _11=U)})
     assert change.description == f"the options of publication pub were changed: publish was {ALL}, is insert"
 
 
-def test_an_alter_that_was_taken_back_is_told() -> None:
+def test_an_alter_that_was_reverted_is_reported() -> None:
     was, now = Publication(1, ALL, version="700"), Publication(1, ALL, version="702")
     (change,) = changes({"pub": was}, {"pub": now})
     assert change.kind == "options"

@@ -74,7 +74,7 @@ def test_all_wishes_are_refused_at_once() -> None:
     )
 
 
-def test_logical_messages_are_left_out_before_14_and_that_is_told() -> None:
+def test_logical_messages_are_omitted_before_14_with_a_warning() -> None:
     (reported,) = shortfalls(130_000, wanted_options(130_000))
     assert (reported.option, reported.is_left_out) == ("source.protocol.messages", True)
     assert "PostgreSQL 14" in reported.why

@@ -232,7 +232,7 @@ def born() -> Topic:
 
 
 @pytest.mark.parametrize(
-    ("policy", "kept"),
+    ("policy", "expected"),
     [
         ("map", [None, None, SPECIAL, {"after.born": "-infinity", "before.born": "infinity"}]),
         (
@@ -243,11 +243,11 @@ def born() -> Topic:
     ],
 )
 def test_a_policy_takes_its_columns_texts_out_of_the_map_and_no_other(
-    born: Topic, policy: str, kept: list[Any]
+    born: Topic, policy: str, expected: list[Any]
 ) -> None:
     found = read(_with_special(born), born, special=policy)
     shown = [None if one["special"] is None else dict(one["special"]) for one in found]
-    assert shown == [*kept, {"before.born": "infinity"}]
+    assert shown == [*expected, {"before.born": "infinity"}]
     assert [None if one["after"] is None else one["after"]["born"] for one in found[1:]] == [None] * 4
 
 
@@ -402,8 +402,8 @@ def test_any_mixture_of_records_has_the_entries_of_each(
         others = {key: text for key, text in (special or {}).items() if policy == "map" or key not in wanted}
         assert (one["op"] == "u", one["error"] is None) == (is_change, is_change or kind == "tombstone")
         assert one["unchanged"] == ([_renamed(name) for name in names] if is_change else None)
-        kept = {_renamed(key): text for key, text in others.items()}
-        assert dict(one["special"] or ()) == (kept if is_change else {})
+        renamed = {_renamed(key): text for key, text in others.items()}
+        assert dict(one["special"] or ()) == (renamed if is_change else {})
         if policy == "string":
             texts = {"id": None, "born": wanted.get("after.born"), "a.b": wanted.get("after.a_u002eb")}
             assert one["special_after"] == (texts if is_change and wanted else None)

@@ -83,13 +83,13 @@ def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
 
 def test_living_daemons_share_a_folder_and_leave_each_other_alone(tmp_path: Path) -> None:
     first, second = Folder(tmp_path), Folder(tmp_path)
-    kept, gone = first.new_segment(), second.new_segment()
-    first.append(kept, b"1")
+    remaining, gone = first.new_segment(), second.new_segment()
+    first.append(remaining, b"1")
     second.append(gone, b"2")
     third = Folder(tmp_path)
     assert third.removed == 0
     second.close()
-    assert names(tmp_path, ".spill") == [kept.name]
+    assert names(tmp_path, ".spill") == [remaining.name]
     first.close()
     third.close()
     assert names(tmp_path) == []

@@ -141,12 +141,12 @@ def test_a_replay_says_when_it_passes_over_much(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(store_module, "MAX_SKIPPED_PIECES", 10)
     pool, _ = new_pool(tmp_path)
     store = pool.new_store()
-    kept = wire.rows("kept", xid=2)
-    for item in (*[wire.rows("gone", xid=1)] * 25, kept, *[wire.rows("gone", xid=1)] * 9, kept):
+    remaining = wire.rows("kept", xid=2)
+    for item in (*[wire.rows("gone", xid=1)] * 25, remaining, *[wire.rows("gone", xid=1)] * 9, remaining):
         store.append(item)
     pool.spill_largest()
     store.abort_subtransaction(1)
-    assert list(store.replay()) == [None, None, kept, kept]
+    assert list(store.replay()) == [None, None, remaining, remaining]
     pool.close()
 
 

@@ -19,7 +19,7 @@ def split(cases: list[Any]) -> tuple[list[Any], list[Any]]:
     )
 
 
-def test_all_but_the_kept_cases_are_marked() -> None:
+def test_all_but_the_selected_cases_are_marked() -> None:
     cases = [(14, "a"), (14, "b"), (18, "a"), (18, "b")]
     assert split(nightly_except(cases, (14, "b"), (18, "a"))) == (
         [(14, "b"), (18, "a")],
@@ -41,6 +41,6 @@ def test_marks_that_a_case_has_stay() -> None:
     assert split([nightly(1, 2)]) == ([], [(1, 2)])
 
 
-def test_a_kept_case_that_does_not_exist_is_an_error() -> None:
+def test_a_selected_case_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(AssertionError, match=r"no such cases: \['3'\]"):
         nightly_except(["1", "2"], "1", "3")

@@ -86,7 +86,7 @@ def test_the_end_of_a_connection_is_passed_on(echo: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_what_is_held_arrives_later(echo: int, way: str) -> None:
+def test_delayed_bytes_arrive_later(echo: int, way: str) -> None:
     with Proxy(echo) as proxy, connected(proxy) as client:
         assert echoed(client, b"one") == b"one"
         proxy.hold(way)  # type: ignore[arg-type]

@@ -46,8 +46,8 @@ def test_an_empty_run_has_no_operations(count: Count) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("kept", range(1, 17))
-def test_a_run_that_ends_inside_a_header_is_an_error(count: Count, kept: int) -> None:
+@pytest.mark.parametrize("size", range(1, 17))
+def test_a_run_that_ends_inside_a_header_is_an_error(count: Count, size: int) -> None:
     whole = row_batch_of([(50, m.Insert(1, ROW))])
     with pytest.raises(MessageTruncated):
-        count(RowBatch(whole.frames[:kept], 1))
+        count(RowBatch(whole.frames[:size], 1))

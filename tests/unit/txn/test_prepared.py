@@ -109,7 +109,7 @@ def test_two_leave_in_the_order_of_their_decisions_among_others(assembler: Assem
 # --- streamed -----------------------------------------------------------------------------------------------
 
 
-def test_a_streamed_one_is_held_from_stream_prepare_on(assembler: Assembler) -> None:
+def test_a_streamed_transaction_is_prepared_from_stream_prepare_on(assembler: Assembler) -> None:
     first, second = wire.rows("1", xid=7), wire.rows("2", xid=7)
     oldest_prepared = wire.feed(
         assembler,

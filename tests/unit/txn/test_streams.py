@@ -121,8 +121,8 @@ def test_a_subtransactions_abort_drops_its_changes_in_all_segments_and_no_others
         *segment(7, wire.rows("kept 3", xid=74), first=False),
         wire.stream_commit(7, 0x500),
     )
-    kept = [("kept 1", 7), ("released", 73), ("kept 2", 7), ("kept 3", 74)]
-    assert wire.batches(events) == [wire.rows(value, xid=xid) for value, xid in kept]
+    remaining = [("kept 1", 7), ("released", 73), ("kept 2", 7), ("kept 3", 74)]
+    assert wire.batches(events) == [wire.rows(value, xid=xid) for value, xid in remaining]
     assert not [event for event in events if isinstance(event, Truncated)]
 
 
@@ -448,7 +448,7 @@ def test_the_subtransactions_of_all_that_is_open_count_together() -> None:
         wire.feed(assembler, *_subtransactions(900, rest, 1))
 
 
-def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
+def test_a_subtransaction_counts_when_its_abort_was_received() -> None:
     """A store on disk must remember the rollback, and only this limit bounds their number."""
     assembler = Assembler(2, refuse_unsafe_streaming=True)
     wire.feed(assembler, *segment(7, *_subtransactions(7, 0, SUBTRANSACTIONS_LIMIT)))
@@ -458,7 +458,7 @@ def test_a_subtransaction_counts_when_its_rollback_was_told() -> None:
         wire.feed(assembler, *_subtransactions(8, 0, 1))
 
 
-def test_a_store_is_not_told_of_rollbacks_of_what_it_has_nothing_of() -> None:
+def test_a_store_without_changes_of_a_transaction_gets_no_call_for_its_rollback() -> None:
     """PostgreSQL reports each EXCEPTION block of a transaction that it has partly streamed."""
     reported: list[int] = []
 
@@ -487,7 +487,7 @@ def test_open_streams_share_what_they_describe_alike() -> None:
     tracemalloc.start()
     for xid in range(2, 2 + streams):
         wire.feed(assembler, *segment(xid, wire.relation(*columns, xid=xid)))
-    held_bytes, _ = tracemalloc.get_traced_memory()
+    used_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert assembler.open_streams == 1 + streams
-    assert held_bytes < streams * 4_000
+    assert used_bytes < streams * 4_000
