@@ -2,6 +2,11 @@
 
 from cdcd import frame_layout
 
+cdef enum:
+    LSN_BYTES = 8  # a constant of C, so that a copy of this size needs no call
+if LSN_BYTES != frame_layout.LSN_BYTES:
+    raise ImportError("the C extension was compiled for another width of an LSN")
+
 cdef Py_ssize_t FRAME_BYTES = frame_layout.FRAME_BYTES
 cdef Py_ssize_t FRAME_LSN_AT = frame_layout.FRAME_LSN_AT
 

@@ -20,6 +20,7 @@ LENGTH = Struct(">I")
 HEADER = Struct(">IQ")
 """The payload's length, and the message's LSN."""
 
+LSN_BYTES = calcsize(">Q")
 FRAME_BYTES = HEADER.size
 FRAME_LSN_AT = LENGTH.size
 

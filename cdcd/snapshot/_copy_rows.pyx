@@ -41,9 +41,6 @@ cdef extern from *:
     #else
     #define CDCD_IS_CHECKED 0
     #endif
-    static inline void cdcd_put16(uint8_t *p, uint16_t v) { p[0] = v >> 8; p[1] = v; }
-    static inline void cdcd_put32(uint8_t *p, uint32_t v) { p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v; }
-    static inline void cdcd_put64(uint8_t *p, uint64_t v) { cdcd_put32(p, v >> 32); cdcd_put32(p + 4, (uint32_t)v); }
     /* The byte that an escape stands for; 0: COPY does not write this escape. */
     static inline uint8_t cdcd_escaped(uint8_t c) {
         switch (c) {
@@ -56,9 +53,6 @@ cdef extern from *:
     """
     const uint8_t *COPY_HEADER "cdcd_copy_header"  # signature, no flags, no extension
     bint IS_CHECKED "CDCD_IS_CHECKED"  # buffers have exactly the requested size, to detect overruns
-    void cdcd_put16(uint8_t *, uint16_t) noexcept nogil
-    void cdcd_put32(uint8_t *, uint32_t) noexcept nogil
-    void cdcd_put64(uint8_t *, uint64_t) noexcept nogil
     uint8_t cdcd_escaped(uint8_t) noexcept nogil
 
 

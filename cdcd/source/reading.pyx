@@ -234,7 +234,7 @@ cdef class Batch:
         cdef const uint8_t *begin = self._frames + self._whole_bytes + FRAME_BYTES
         if commit[COMMIT_FLAGS_AT] != 0:
             return False
-        return memcmp(commit + COMMIT_LSN_AT, begin + BEGIN_COMMIT_LSN_AT, 8) == 0
+        return memcmp(commit + COMMIT_LSN_AT, begin + BEGIN_COMMIT_LSN_AT, LSN_BYTES) == 0
 
     cdef inline int _row(self, const uint8_t *data, size_t size) except -1:
         cdef uint32_t xid
@@ -256,8 +256,8 @@ cdef class Batch:
         if needed > self._capacity:
             self._grow(needed)
         cdef uint8_t *at = self._frames + self._used
-        at[0], at[1], at[2], at[3] = size >> 24 & 255, size >> 16 & 255, size >> 8 & 255, size & 255
-        memcpy(at + FRAME_LSN_AT, data + XLOG_LSN_AT, 8)
+        cdcd_put32(at, <uint32_t> size)
+        memcpy(at + FRAME_LSN_AT, data + XLOG_LSN_AT, LSN_BYTES)
         memcpy(at + FRAME_BYTES, data + XLOG_BYTES, size)
         self._used = needed
         return 0

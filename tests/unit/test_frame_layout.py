@@ -61,7 +61,9 @@ def test_the_extensions_read_every_value_from_the_python_module() -> None:
     text = Path(layout.__file__).with_suffix(".pxi").read_text()
     read = re.findall(r"^cdef Py_ssize_t (\w+) = frame_layout\.(\w+)$", text, re.M)
     assert [one for one, other in read if one != other] == []
-    assert {name for name, _ in read} == {
+    checked = re.findall(r"^if (\w+) != frame_layout\.\1:$", text, re.M)
+    assert re.findall(r"^    (\w+) = \d+", text, re.M) == checked, "a constant of C is compared when it is loaded"
+    assert {*checked, *(name for name, _ in read)} == {
         name for name, value in vars(layout).items() if isinstance(value, int)
     }
-    assert len(re.findall("^cdef ", text, re.M)) == len(read)
+    assert len(re.findall("^cdef Py_ssize_t ", text, re.M)) == len(read)
