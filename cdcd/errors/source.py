@@ -204,7 +204,7 @@ class SourceMismatch(SourceError):
     """The stored position belongs to another server (F58, F62)."""
 
     code = "CDCD-SOURCE-IDENTITY"
-    hint = "point source.dsn at the server that cdcd read before, or use another name, and restart cdcd"
+    hint = "point source.dsn at the server that cdcd read before, or choose another `name`, and restart cdcd"
 
 
 class SourceTimeline(SourceMismatch):
@@ -218,7 +218,7 @@ class SourceBehind(SourceMismatch):
     """The server's WAL ends before the stored position: the server was restored, or is another copy (F62)."""
 
     code = "CDCD-SOURCE-BEHIND"
-    hint = "point source.dsn at the server that cdcd read before, or use another name, and restart cdcd"
+    hint = "point source.dsn at the server that cdcd read before, or choose another `name`, and restart cdcd"
 
 
 class SourceStandby(SourceError):

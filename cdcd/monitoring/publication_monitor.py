@@ -40,21 +40,27 @@ from cdcd.source.unpublished_tables import UnpublishedTable, attached, named, un
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
-_LISTED = "changes of the tables of removed publications are no longer in the stream; of added ones only from now on"
+_LISTED = (
+    "the stream no longer has changes of the tables of removed publications; it has changes of the tables of added "
+    "publications from now on"
+)
 _HINTS = {
-    "table_removed": "its later changes are not in the stream; add it again, and take a new snapshot for the missed "
-    "changes (`cdcd resnapshot`)",
-    "table_readded": "its changes in between are not in the stream; `cdcd snapshot start --table SCHEMA.TABLE "
-    "--recopy` copies it again",
-    "table_replaced": "its changes are not in the stream, and its topic holds the rows of the table that had the "
-    "name before: add it to the publication; its earlier rows need a new snapshot (`cdcd resnapshot`)",
-    "table_recreated": "its topic still holds the rows of the dropped table: DROP TABLE is not in the stream; "
-    "`snapshot.new_tables: snapshot` and `cdcd snapshot start --table SCHEMA.TABLE --recopy` remove them",
-    "table_renamed": "its later changes go to the topic of its new name; if they are not wanted, take the table out "
-    "of the publication",
-    "table_attached": "its later changes go to the topic of its partitioned table; its own topic holds the earlier "
-    "records",
-    "table_added": "its earlier rows are not in the stream; `snapshot.new_tables` decides whether cdcd copies them",
+    "table_removed": "later changes of the table are not in the stream: add the table again, and take a new "
+    "snapshot for the missed changes (`cdcd resnapshot`)",
+    "table_readded": "changes made between the removal and the addition are not in the stream; `cdcd snapshot "
+    "start --table SCHEMA.TABLE --recopy` copies the table again",
+    "table_replaced": "changes of the table are not in the stream, and the topic holds the rows of the former "
+    "table of this name: add the table to the publication; its earlier rows need a new snapshot (`cdcd "
+    "resnapshot`)",
+    "table_recreated": "the topic still holds the rows of the dropped table, because DROP TABLE is not in the "
+    "stream; `snapshot.new_tables: snapshot` and `cdcd snapshot start --table SCHEMA.TABLE --recopy` remove "
+    "these rows",
+    "table_renamed": "later changes go to the topic of the new name; to stop them, remove the table from the "
+    "publication",
+    "table_attached": "later changes go to the topic of the partitioned table; the partition's own topic holds "
+    "the earlier records",
+    "table_added": "earlier rows of the table are not in the stream; `snapshot.new_tables` determines whether "
+    "cdcd copies these rows",
     "columns": "later changes have the columns of the new list",
     "rows": "later changes are filtered by the new filter",
     "options": "later changes are published with the new options",
@@ -289,5 +295,5 @@ def what_halts(found: Iterable[Change], *, at_removal: bool, at_addition: bool) 
 def _missing(names: list[str]) -> CdcdError:
     return PublicationMissing(
         f"publication was dropped: {', '.join(names)}",
-        hint="create it again; the changes in between are not in the stream",
+        hint="create the publication again; changes made in the meantime are not in the stream",
     )

@@ -16,12 +16,13 @@ from cdcd.model import Relation
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 _KEYLESS_HINT = (
-    "its records have a null key and go to one partition, and a compacted topic refuses them; "
-    "give it a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
+    "records of the table have a null key and go to one partition, and a compacted topic refuses such records: "
+    "add a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
 )
 _KEY_ADDED_HINT = (
-    "no key schema was registered so far: the topic's earlier records have null keys, in one partition (or keys of a "
-    "schema that was deleted), and stay as they are; readers by key have to begin again with a snapshot"
+    "no key schema was registered so far: earlier records of the topic have null keys, in one partition (or keys "
+    "of a deleted schema), and cdcd does not rewrite these records; readers by key have to start again with a "
+    "snapshot"
 )
 _FLAWED_HINT = (
     "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "

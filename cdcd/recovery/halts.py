@@ -131,8 +131,9 @@ def other_source(name: str, was: object, now: object, from_lsn: Lsn) -> SourceEr
     """Return the error of a server or database other than that of the stored position."""
     return SourceMismatch(
         f"the stored position belongs to another server or database: {name} was {was}, is {now}",
-        hint="point source.dsn at the one that was read before; or use another name, which gives new topics and a "
-        "new slot; or, if this server has replaced the other and its WAL ends later, run `cdcd resnapshot`",
+        hint="point source.dsn at the server that cdcd read before; or choose another `name`, which creates new "
+        "topics and a new slot; or, if this server has replaced the other server and its WAL ends later, run "
+        "`cdcd resnapshot`",
         from_lsn=from_lsn,
     )
 
@@ -178,7 +179,7 @@ def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
     return SourceBehind(
         f'slot "{slot}" is confirmed only up to {format_lsn(confirmed_lsn)}, before {format_lsn(made_lsn)}, where '
         "cdcd created it: the server is an older copy",
-        hint="point source.dsn at the server that was read before, or use another name",
+        hint="point source.dsn at the server that was read before, or choose another `name`",
         slot=slot,
         made_lsn=made_lsn,
         confirmed_lsn=confirmed_lsn,

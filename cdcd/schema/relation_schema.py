@@ -139,10 +139,10 @@ def _field(column: ColumnCodec, properties: dict[str, Any], is_required: bool) -
 
 
 def _properties(column: Column, kind: ResolvedType) -> dict[str, Any]:
-    """Return what the Relation message tells of a column.
+    """Return the properties of a column that the Relation message has.
 
-    It does not have `pg_attribute.attnum`. The catalog has those of now: a schema with them would depend on when it
-    was made, and rows of one relation could get several schemas.
+    The message does not have `pg_attribute.attnum`. The catalog has the present attnums: a schema with attnums would
+    depend on the time of its creation, and rows of one relation could get several schemas.
     """
     properties: dict[str, Any] = {
         "pg.name": column.name,

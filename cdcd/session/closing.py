@@ -78,7 +78,11 @@ class Closing:
             try:
                 await in_thread(spill.close)
             except Exception as error:  # noqa: BLE001
-                _LOG.warning("spill_not_cleared", error=_error_text(error), hint="the next start clears it")
+                _LOG.warning(
+                    "spill_not_cleared",
+                    error=_error_text(error),
+                    hint="the next start removes the files",
+                )
 
     async def close(self, **parts: Closeable) -> None:
         """Close the clients, one after the other."""

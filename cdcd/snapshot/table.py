@@ -162,7 +162,7 @@ class SnapshotReader:
                 bounds=bounds.get(table.relid),
                 unit_pages=unit_pages,
             )
-        # Of a part of a table's rows there are no statistics.
+        # The server has no statistics of a part of a table's rows.
         whole = {table.relid for table in tables if not table.row_filter and not table.where}
         estimates = {
             relid: rows

@@ -92,9 +92,9 @@ def connect_sql(settings: SourceSettings) -> Connection:
             return connection
         connection.close()
     raise SourceUnavailable(
-        f"of {MOST_CONNECTIONS} connections none led to the server of the first one: it was started again, or "
-        f"{settings.option} leads to several servers",
-        hint="no action is needed if the server was started again: cdcd tries again; else name one server",
+        f"none of {MOST_CONNECTIONS} connections reached the server of the first connection: the server was "
+        f"restarted, or {settings.option} leads to several servers",
+        hint="no action is needed if the server was restarted: cdcd tries again. Otherwise name a single server",
     )
 
 

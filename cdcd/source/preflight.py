@@ -130,10 +130,10 @@ def publication_findings(
         if may_create:
             # Only `cdcd init` creates it: a daemon without its publication halts (F39).
             message = f"publication {name} does not exist; a start does not create it"
-            hint = "run `cdcd init`, which creates it"
+            hint = "run `cdcd init` to create the publication"
         else:
             message = f"publication {name} does not exist"
-            hint = f"{create_publication_sql(name)}; or name its tables"
+            hint = f"{create_publication_sql(name)}; or list the tables in that statement"
         yield Finding("fail", "publication", message, hint, PublicationMissing(message, hint=_CREATE_HINT))
 
 

@@ -80,7 +80,7 @@ def making_client() -> Iterator[None]:
 
 
 def unknown_properties(names: Iterable[str]) -> set[str]:
-    """Return the names that librdkafka does not have. It is asked itself, because each version has other ones."""
+    """Return the names that librdkafka refuses. The installed librdkafka answers, because its versions differ."""
     left = dict.fromkeys(name for name in names if name != _LOADED)
     unknown = left.keys() & _CALLBACKS
     left = {name: None for name in left if name not in unknown}

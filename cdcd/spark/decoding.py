@@ -58,7 +58,7 @@ def decode(
     """Return the decoded changes of a topic, or of several: their columns are united by name.
 
     `before`: also return the old rows. `columns`: the columns of the rows, by PostgreSQL's names; default: all.
-    `source`: more fields of the records' `source`. `special`: what stands beside the null of a value outside its
+    `source`: more fields of the records' `source`. `special`: what accompanies the null of a value outside its
     column's type: a text in the map `special`; or in the struct `special_after` or `special_before` ("string");
     nothing ("null"); or it is an error. `on_error`: a broken record ends the query ("fail"); or it is a row with
     `error`, `raw_key` and `raw_value`, and nulls in the columns of a change ("quarantine"). `engine`: where records

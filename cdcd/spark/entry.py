@@ -17,12 +17,13 @@ from cdcd.spark.slots import Slots, pairs_of
 class Entry:
     """Where the records of a progress topic that has lost some can be taken one by one.
 
-    A record that compaction has left does not describe the commits before it, so a partition's offset is known only
-    from the first commit on that names it; and by its own slot: one that has replaced another may have written to the
-    partition before its own first record that is left. The first commit is therefore the first one by which every
-    partition has been named. Partitions that no record names have been complete for a long time: their ends, as
-    listed before the records were read, are before the first commit. Those that only the first snapshot or
-    transaction of a slot names remain as they are until it is complete.
+    A record that compaction has left does not describe the commits before it. A partition's offset is therefore known
+    only from the first commit that names the partition, and only by the partition's own slot: a slot that has
+    replaced another slot may have written to the partition before the first record that compaction has left of the
+    new slot. The first commit is therefore the first commit by which every partition has been named. Partitions that
+    no record names have been complete for a long time: their ends, as listed before the records were read, are before
+    the first commit. Partitions that only the first snapshot or transaction of a slot names remain unchanged until
+    that snapshot or transaction is complete.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,8 @@ class Entry:
     def _forget(self, slot: str, described: frozenset[str]) -> None:
         """Forget where other slots have named the topics that a slot has described.
 
-        It may have written to them after that, in records before its first one that is left.
+        The slot may have written to these topics afterwards, in records before the first record that compaction has
+        left of the slot.
         """
         for other, names in self._names.items():
             gone = set() if other == slot else {pair for pair in names if pair[0] in described}

@@ -83,7 +83,9 @@ def fold_keyed(
             state[key] = None
             continue
         if event.op not in ("c", "u", "r") or event.after is None:
-            raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
+            raise MirrorInconsistent(
+                "the change has an operation that produces no row", **_where(shape, event)
+            )
         row = _state_of(event, shape)
         if event.unchanged:
             previous = state[key] if key in state else before.row(key)
@@ -273,7 +275,9 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
             states.append(_row_state(event, shape, image, values))
             signs.append(sign)
         if event.op not in _IMAGES:
-            raise MirrorInconsistent("a change that no row follows from", **_where(shape, event))
+            raise MirrorInconsistent(
+                "the change has an operation that produces no row", **_where(shape, event)
+            )
     changed = _rows_of(states, shape, existing)
     return _bag_sum(changed, signs, existing, shape)
 

@@ -33,9 +33,9 @@ Places = dict[tuple[str, int], int]
 def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
     """Return the ranges between two cuts. Raises HistoryMissing if Kafka does not have all of their records.
 
-    A start is the offset of the marker that ends a Kafka transaction, or of a row where cdcd writes without them
-    (at_least_once). Nothing tells which of both Kafka has removed, so either is an error. A topic that was deleted is
-    left out of a query that begins with it.
+    A start is the offset of the marker that ends a Kafka transaction, or of a row if cdcd writes without Kafka
+    transactions (at_least_once). Kafka does not report whether it removed a marker or a row, so both are errors. A
+    topic that was deleted is left out of a query that begins with it.
     """
     wanted = [
         Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)

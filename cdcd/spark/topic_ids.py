@@ -1,9 +1,9 @@
-"""The ids of topics, which tell a topic that was deleted and created again from the former one of its name.
+"""The ids of topics, which distinguish a topic that was deleted and created again from the former topic of its name.
 
 In: a cluster; the records in which a slot describes its topics (`<slot>/topics` in the progress topic), in order.
 Out: the id of each topic, and whether offsets that a record names are of another one.
-Invariant: an id that is not known tells nothing: brokers without ids, records of earlier versions, missing topics. An
-id that a slot has replaced by another one is former for ever, whatever a broker answers, which may be late. Offsets
+Invariant: an unknown id proves nothing: brokers without ids, records of earlier versions, missing topics. An
+id that a slot has replaced by another id stays former, also if a broker that lags still answers it. Offsets
 are stored with the id by which a slot described their topic.
 Wire source: the daemon's record of its topics (cdcd/sink/topic_identity.py).
 """

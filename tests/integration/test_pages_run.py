@@ -109,6 +109,14 @@ def shell(
         made.daemon.wait()
 
 
+def test_the_commands_before_the_first_start_run(shell: Shell) -> None:
+    """The form of the next test for each change, without a daemon."""
+    shell.run(block(START, "cdcd config sample"))
+    shell.configure()
+    assert "# default" in shell.run(block(CONFIGURE, "cdcd config show"))
+    shell.run(block(START, "cdcd check"))
+
+
 @pytest.mark.nightly
 def test_the_commands_of_the_pages_run(shell: Shell, postgres: PostgresServer) -> None:
     shell.run(block(START, "cdcd config sample"))

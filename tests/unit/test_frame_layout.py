@@ -62,7 +62,9 @@ def test_the_extensions_read_every_value_from_the_python_module() -> None:
     read = re.findall(r"^cdef Py_ssize_t (\w+) = frame_layout\.(\w+)$", text, re.M)
     assert [one for one, other in read if one != other] == []
     checked = re.findall(r"^if (\w+) != frame_layout\.\1:$", text, re.M)
-    assert re.findall(r"^    (\w+) = \d+", text, re.M) == checked, "a constant of C is compared when it is loaded"
+    assert re.findall(r"^    (\w+) = \d+", text, re.M) == checked, (
+        "a constant of C is compared when it is loaded"
+    )
     assert {*checked, *(name for name, _ in read)} == {
         name for name, value in vars(layout).items() if isinstance(value, int)
     }

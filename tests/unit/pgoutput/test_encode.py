@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
@@ -21,6 +21,7 @@ def test_a_message_is_written_as_the_documents_say(golden: Golden) -> None:
     assert encode(golden.message, **golden.session) == golden.payload
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the first draw, on a busy machine
 @given(messages_and_sessions())
 def test_what_is_written_is_read_back(one: tuple[m.AnyMessage, dict[str, Any]]) -> None:
     message, session = one
