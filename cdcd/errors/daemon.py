@@ -19,6 +19,7 @@ class ConfigError(CdcdError):
     retry = Retry.NEVER
     exit_status = EXIT_CONFIG
     hint = "correct each line; `cdcd check --config FILE` lists the same problems"
+    resolution = "correct each line; `cdcd check` lists the same problems"
 
     def __init__(
         self, message: str, problems: tuple[str, ...] = (), *, hint: str | None = None, **context: object
@@ -32,6 +33,7 @@ class ResumeRefused(CdcdError):
 
     code = "CDCD-RESUME-REFUSED"
     hint = "run `cdcd check`: it shows the current state"
+    resolution = "follow the message; `cdcd check` shows the current state"
 
 
 class SnapshotRefused(CdcdError):
@@ -39,6 +41,7 @@ class SnapshotRefused(CdcdError):
 
     code = "CDCD-SNAPSHOT-REFUSED"
     hint = "`cdcd snapshot status` shows the tables that are being copied"
+    resolution = "follow the message; `cdcd snapshot status` shows the tables that are being copied"
 
 
 class NotStreaming(SnapshotRefused):
@@ -87,6 +90,10 @@ class SpillFull(SpillError):
         "source.protocol.streaming: off and restart cdcd, then the server spills large transactions to its own disk "
         "until they commit"
     )
+    resolution = (
+        "free disk space, then `cdcd resume`; or raise `buffer.spill`, or set `source.protocol.streaming: off` "
+        "(the server spills large transactions to its own disk until they commit), and restart cdcd"
+    )
 
 
 class SpillLost(SpillError):
@@ -112,6 +119,9 @@ class StackError(CdcdError):
 
     code = "CDCD-STACK"
     hint = "correct what the message names; `python -m cdcd.demo.stack` starts the local servers"
+    resolution = (
+        "correct what the message names; it concerns only the local servers of `make demo` and the tests"
+    )
 
     @staticmethod
     def _cleaned(text: str) -> str:

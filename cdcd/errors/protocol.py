@@ -23,6 +23,10 @@ class ProtocolError(CdcdError):
         "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, report "
         "this message with the server's version"
     )
+    resolution = (
+        "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, "
+        "report the message with the server's version"
+    )
 
 
 class MessageTruncated(ProtocolError):
@@ -64,6 +68,10 @@ class PreparedMissing(ProtocolError):
         "another consumer confirmed its PREPARE, or its origin is excluded from the stream; the COMMIT PREPARED was "
         "not confirmed. Run `cdcd resnapshot` to copy the tables again: see docs/slot-gone.md"
     )
+    resolution = (
+        "another consumer confirmed its PREPARE, or its origin is excluded from the stream; the COMMIT "
+        "PREPARED was not confirmed. Run `cdcd resnapshot`, see [slot-gone.md](slot-gone.md)"
+    )
 
 
 class PartialTransactionMissing(ProtocolError):
@@ -75,6 +83,12 @@ class PartialTransactionMissing(ProtocolError):
         "source.publication.names, source.protocol.messages or .origin): restore its value and restart cdcd; or the "
         "slot or the server was replaced: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
     )
+    resolution = (
+        "an option that affects the numbering of changes was modified since (format.key_columns, "
+        "format.keyless, source.publication.names, source.protocol.messages or .origin): restore its value and "
+        "restart cdcd; or the slot or the server was replaced: run `cdcd resnapshot`, see "
+        "[slot-gone.md](slot-gone.md)"
+    )
 
 
 class UnsafeStreaming(ProtocolError):
@@ -85,6 +99,11 @@ class UnsafeStreaming(ProtocolError):
     hint = (
         "the transaction was not confirmed. Set source.protocol.streaming: off and restart cdcd: the server then "
         "sends a transaction after its commit"
+    )
+    resolution = (
+        "the transaction was not confirmed. Set source.protocol.streaming: off and restart cdcd: the server "
+        "then sends a transaction after its commit. A daemon that streams reports the error as "
+        "`CDCD-SOURCE-STREAMING`, and its next session reads without streaming"
     )
 
 

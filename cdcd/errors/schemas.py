@@ -15,6 +15,7 @@ class SchemaError(CdcdError):
 
     code = "CDCD-SCHEMA"
     hint = "rename the column or table, or choose another form for it in `format`"
+    resolution = "rename the column or table, or choose another form for it (`format`)"
 
 
 class KeyChanged(SchemaError):
@@ -26,6 +27,11 @@ class KeyChanged(SchemaError):
         "that uses the key: delete the subject <topic>-key from the registry; then `cdcd resume`. Or set "
         "registry.incompatible: new_topic, and restart cdcd"
     )
+    resolution = (
+        "restore the table's former key; or accept the new key for all later records, and rebuild every "
+        "consumer that uses the key: delete the subject <topic>-key from the registry, or set "
+        "registry.incompatible: new_topic"
+    )
 
 
 class ReplicaIdentityIncomplete(CdcdError):
@@ -36,6 +42,11 @@ class ReplicaIdentityIncomplete(CdcdError):
         "run ALTER TABLE ... REPLICA IDENTITY FULL on the partition; it does not affect changes already in the WAL: "
         "run `cdcd resnapshot` to copy the table instead"
     )
+    resolution = (
+        "the message has the `ALTER TABLE ... REPLICA IDENTITY FULL` of each partition; or name a key that "
+        "their identities have in `format.key_columns`. Neither affects changes already in the WAL: for those "
+        "run `cdcd resnapshot`. See [source.md](source.md)"
+    )
 
 
 class ValueUnencodable(CdcdError):
@@ -43,6 +54,7 @@ class ValueUnencodable(CdcdError):
 
     code = "CDCD-VALUE"
     hint = "choose another form for the column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
+    resolution = "choose another form for the column (`format`, [types.md](types.md)), or correct the row"
 
 
 class BinaryUnreadable(ValueUnencodable):
@@ -50,6 +62,10 @@ class BinaryUnreadable(ValueUnencodable):
 
     code = "CDCD-VALUE-BINARY"
     hint = "set source.protocol.binary: false, and restart cdcd"
+    resolution = (
+        "set source.protocol.binary: false, and restart cdcd. A daemon reports the error as "
+        "`CDCD-SOURCE-BINARY`, and its next session reads text"
+    )
 
 
 class TextUnreadable(ValueUnencodable):
@@ -69,6 +85,7 @@ class RegistryUnavailable(CdcdError):
     code = "CDCD-REGISTRY-UNAVAILABLE"
     retry = Retry.AUTO
     hint = "start the registry, or correct registry.url and the network; cdcd tries again"
+    resolution = "start the registry, or correct `registry.url` and the network"
 
 
 class RegistryRefused(CdcdError):
@@ -76,6 +93,10 @@ class RegistryRefused(CdcdError):
 
     code = "CDCD-REGISTRY-REFUSED"
     hint = "correct what the message names in the registry, then `cdcd resume`"
+    resolution = (
+        "correct what the message names: credentials, `registry.url` with its path, or the schema to register; "
+        "then `cdcd resume`"
+    )
 
 
 class SchemaIncompatible(RegistryRefused):
@@ -85,6 +106,10 @@ class SchemaIncompatible(RegistryRefused):
     hint = (
         "no row of the new schema was written or confirmed. Revert the change of the table, then `cdcd resume`; or "
         "accept it: set registry.incompatible: new_topic, or register_with_none, and restart cdcd"
+    )
+    resolution = (
+        "no row of the new schema was written or confirmed. Revert the change of the table; or accept it with "
+        "registry.incompatible: new_topic, or register_with_none"
     )
 
 

@@ -16,6 +16,11 @@ class SinkError(CdcdError):
 
     code = "CDCD-SINK"
     hint = "correct what the message names, then `cdcd resume`; after a change of the configuration, restart cdcd"
+    resolution = (
+        "correct what the message names: a topic's `message.timestamp.before.max.ms`, the broker's "
+        "`transaction.max.timeout.ms`, `sink.topics`, a compacted topic; then `cdcd resume`, after a change of "
+        "the configuration a restart"
+    )
 
 
 class SinkUnavailable(SinkError):
@@ -24,6 +29,10 @@ class SinkUnavailable(SinkError):
     code = "CDCD-SINK-UNAVAILABLE"
     retry = Retry.AUTO
     hint = "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again"
+    resolution = (
+        "no action is needed when Kafka is back; else correct `sink.bootstrap_servers`, `security.protocol` or "
+        "the network"
+    )
 
 
 class SinkFenced(SinkError):
@@ -59,10 +68,14 @@ class SinkAuthorization(SinkError):
 
 
 class TopicMissing(SinkError):
-    """A topic does not exist, and cdcd must not create it."""
+    """A topic does not exist and cdcd must not create it, or a topic that held records was deleted."""
 
     code = "CDCD-TOPIC-MISSING"
     hint = "`cdcd resume` retries and names the commands"
+    resolution = (
+        "create the topic, or set `sink.topics.create: true`; where it held records: `cdcd resume "
+        "--accept-topic NAME`, or `cdcd resnapshot`"
+    )
 
 
 class TopicMismatch(SinkError):
@@ -70,6 +83,7 @@ class TopicMismatch(SinkError):
 
     code = "CDCD-TOPIC-MISMATCH"
     hint = "`cdcd resume` retries and names the commands"
+    resolution = "`cdcd resume --accept-topic NAME`, or `cdcd resnapshot`; see [kafka.md](kafka.md)"
 
 
 class TopicReplaced(SinkError):
@@ -77,6 +91,7 @@ class TopicReplaced(SinkError):
 
     code = "CDCD-TOPIC-REPLACED"
     hint = "`cdcd resume` retries and names the commands"
+    resolution = "`cdcd resume --accept-topic NAME`, or `cdcd resnapshot`; see [kafka.md](kafka.md)"
 
 
 class OwnedByAnother(SinkError):
@@ -84,6 +99,11 @@ class OwnedByAnother(SinkError):
 
     code = "CDCD-OWNED-BY-ANOTHER"
     hint = "choose another name: cdcd then writes to topics of its own"
+    resolution = (
+        "choose another `name`: cdcd then writes to topics of its own. To have the rows of both slots in one "
+        "topic, or if that slot is retired, set `sink.topics.shared_with: [SLOT]`; for the id, set another "
+        "`sink.transactional_id` ([kafka.md](kafka.md))"
+    )
 
 
 class RecordTooLarge(SinkError):
@@ -125,6 +145,10 @@ class ProgressUnreadable(SinkError):
 
     code = "CDCD-PROGRESS-UNREADABLE"
     hint = "run the version of cdcd that wrote the record, or a newer version"
+    resolution = (
+        "run the version that wrote the record. If another program wrote it: revoke the ACLs of others to "
+        "write, produce the last good record of the key again, then `cdcd resume`"
+    )
 
 
 class SchemasUnreadable(SinkError):
@@ -132,6 +156,11 @@ class SchemasUnreadable(SinkError):
 
     code = "CDCD-SCHEMA-TOPIC"
     hint = "run the version of cdcd that wrote the record, or a newer version"
+    resolution = (
+        "run the version that wrote the record. If another program wrote it: revoke the ACLs of others to "
+        "write, produce a record without a value under its key, have Kafka compact the topic "
+        "([registry.md](registry.md)), then `cdcd resume`"
+    )
 
 
 class SparkReadError(CdcdError):

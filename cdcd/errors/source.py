@@ -22,6 +22,10 @@ class SourceError(CdcdError):
 
     code = "CDCD-SOURCE"
     hint = "correct the cause that the server's log names, then `cdcd resume`"
+    resolution = (
+        "correct the cause that the message or the server's log names, then `cdcd resume`. For a text that has "
+        "no form in UTF-8 (SQL_ASCII): correct the row, then `cdcd resnapshot`"
+    )
 
 
 class SourceUnavailable(SourceError):
@@ -30,6 +34,10 @@ class SourceUnavailable(SourceError):
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
     hint = "no action is needed when the server is back: cdcd connects again by itself, and no change is lost"
+    resolution = (
+        "no action is needed when the server is back; else correct what the message names: host and port, the "
+        "name service, `max_connections`, a `CONNECTION LIMIT`, a login event trigger"
+    )
 
 
 class ServerInternal(SourceError):
@@ -39,6 +47,10 @@ class ServerInternal(SourceError):
     hint = (
         "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), then "
         "`cdcd resume`; a later minor version of PostgreSQL may fix a defect"
+    )
+    resolution = (
+        "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), "
+        "then `cdcd resume`"
     )
 
 
@@ -52,6 +64,11 @@ class ServerCrashed(SourceError):
         "memory (lower logical_decoding_work_mem). Then run `cdcd resume`; if the server still crashes, "
         "`cdcd resnapshot` copies the tables again and continues after that position"
     )
+    resolution = (
+        "the server's log names the signal: update PostgreSQL or the extension (signal 11, an abort), or lower "
+        "`logical_decoding_work_mem` (signal 9, most likely a lack of memory); then `cdcd resume`. If the "
+        "server still crashes, run `cdcd resnapshot`"
+    )
 
 
 class SendFunctionMissing(SourceError):
@@ -61,6 +78,11 @@ class SendFunctionMissing(SourceError):
     hint = (
         "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it. The "
         "message and the server's log name the function: make it available, then `cdcd resume`"
+    )
+    resolution = (
+        "a function of PostgreSQL 14 or later is missing on the server, or the role's search_path hides it: "
+        "make it available, then `cdcd resume`. With values in binary, a daemon reports the error as "
+        "`CDCD-SOURCE-BINARY`, and its next session reads text"
     )
 
 
@@ -121,6 +143,11 @@ class TwoPhaseFailed(SourceError):
         "switch the slot to decode at COMMIT PREPARED, which loses no change: run {statements} in the source "
         "database, set source.protocol.two_phase: false, and restart cdcd"
     )
+    resolution = (
+        "replace the slot by one that decodes at COMMIT PREPARED, at its position, with the statements that "
+        "the message names; set source.protocol.two_phase: false; restart cdcd. No change is lost "
+        "([why](transactions.md#switch-it-on-and-off))"
+    )
 
     def __init__(self, message: str, slot: str, **context: object) -> None:
         hint = self.hint.format(statements=decoded_at_commit_prepared(slot))
@@ -133,6 +160,10 @@ class SourceAuthentication(SourceError):
     code = "CDCD-SOURCE-AUTH"
     retry = Retry.AUTO  # cdcd reads the secrets again at the next connection, so it uses a corrected one
     hint = "check source.dsn, source.password_file and pg_hba.conf"
+    resolution = (
+        "correct what the message names: the password, the role and its LOGIN, the line of pg_hba.conf, the "
+        "certificate; cdcd reads the files again at each try"
+    )
 
 
 class SlotActive(SourceError):
@@ -144,6 +175,10 @@ class SlotActive(SourceError):
         "cdcd waits until the slot is free. Stop the other reader if it should not run; the walsender of a frozen or "
         "disconnected reader releases the slot after wal_sender_timeout"
     )
+    resolution = (
+        "no action is needed: cdcd waits until the slot is free. Stop the other reader if it should not run, "
+        "or wait for `wal_sender_timeout`"
+    )
 
 
 class SlotMissing(SourceError):
@@ -151,6 +186,7 @@ class SlotMissing(SourceError):
 
     code = "CDCD-SLOT-MISSING"
     hint = GAP_OR_SNAPSHOT
+    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
 
 
 class SlotLost(SourceError):
@@ -158,6 +194,7 @@ class SlotLost(SourceError):
 
     code = "CDCD-SLOT-LOST"
     hint = GAP_OR_SNAPSHOT
+    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
 
 
 class SlotAhead(SourceError):
@@ -165,6 +202,7 @@ class SlotAhead(SourceError):
 
     code = "CDCD-SLOT-AHEAD"
     hint = GAP_OR_SNAPSHOT
+    resolution = "find the other consumer of the slot; then `cdcd resnapshot`, or `cdcd resume --accept-gap`"
 
 
 class SlotDroppedByWalGuard(SourceError):
@@ -172,6 +210,7 @@ class SlotDroppedByWalGuard(SourceError):
 
     code = "CDCD-SLOT-DROPPED-BY-WAL-GUARD"
     hint = GAP_OR_SNAPSHOT
+    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`; see [source.md](source.md)"
 
 
 class SlotUnusable(SourceError):
@@ -179,6 +218,7 @@ class SlotUnusable(SourceError):
 
     code = "CDCD-SLOT-UNUSABLE"
     hint = "choose another source.slot.name, and restart cdcd"
+    resolution = "follow the message; if the slot is another program's, choose another `source.slot.name`"
 
 
 class SlotUnsynchronised(SlotUnusable):
@@ -186,6 +226,7 @@ class SlotUnsynchronised(SlotUnusable):
 
     code = "CDCD-SLOT-UNSYNCHRONISED"
     hint = GAP_OR_SNAPSHOT
+    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
 
 
 class SnapshotStale(SourceError):
@@ -198,6 +239,11 @@ class SnapshotStale(SourceError):
         "the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
         "`cdcd resume`"
     )
+    resolution = (
+        "the snapshot restarts by itself and copies this table first; cdcd halts after the eighth time for one "
+        "table: run no command that rewrites the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, "
+        "pg_repack, REPACK) until it is copied, then `cdcd resume`"
+    )
 
 
 class SourceMismatch(SourceError):
@@ -205,6 +251,9 @@ class SourceMismatch(SourceError):
 
     code = "CDCD-SOURCE-IDENTITY"
     hint = "point source.dsn at the server that cdcd read before, or choose another `name`, and restart cdcd"
+    resolution = (
+        "point `source.dsn` at the server that cdcd read before, use another name, or run `cdcd resnapshot`"
+    )
 
 
 class SourceTimeline(SourceMismatch):
@@ -212,6 +261,9 @@ class SourceTimeline(SourceMismatch):
 
     code = "CDCD-SOURCE-TIMELINE"
     hint = GAP_OR_SNAPSHOT
+    resolution = (
+        "`cdcd resnapshot`, or `cdcd resume --accept-gap`; readers have changes that the server does not have"
+    )
 
 
 class SourceBehind(SourceMismatch):
@@ -219,6 +271,9 @@ class SourceBehind(SourceMismatch):
 
     code = "CDCD-SOURCE-BEHIND"
     hint = "point source.dsn at the server that cdcd read before, or choose another `name`, and restart cdcd"
+    resolution = (
+        "point `source.dsn` at the server that cdcd read before; a restored server needs another name"
+    )
 
 
 class SourceStandby(SourceError):
@@ -230,22 +285,31 @@ class SourceStandby(SourceError):
 
 
 class StandbyUnavailable(SourceUnavailable):
-    """The standby of snapshot.from cannot be reached, is behind, or has cancelled a query of the copy."""
+    """The standby of `snapshot.from` cannot be reached, is behind, or has cancelled a query of the copy."""
 
     code = "CDCD-STANDBY-UNAVAILABLE"
     hint = (
         "no action is needed when the standby is back: cdcd tries again and copies only the tables that are not "
         "complete; to copy from the primary, remove snapshot.from and restart cdcd"
     )
+    resolution = (
+        "no action is needed when the standby is back: cdcd tries again and copies only the tables that are "
+        "not complete. If the standby cancels the copy again and again: `hot_standby_feedback = on`, or a "
+        "longer `max_standby_streaming_delay` ([copy from a standby](snapshots.md#copy-from-a-standby))"
+    )
 
 
 class StandbyUnusable(SourceError):
-    """The initial snapshot cannot be read from the server of snapshot.from: it is no standby of the source."""
+    """The initial snapshot cannot be read from the server of `snapshot.from`: it is no standby of the source."""
 
     code = "CDCD-STANDBY-UNUSABLE"
     hint = (
         "name a standby of the source in snapshot.from, or remove the option to copy from the primary, and restart "
         "cdcd"
+    )
+    resolution = (
+        "name a standby of the source (PostgreSQL 16 or later) in `snapshot.from`, or remove the option to "
+        "copy from the primary, and restart cdcd"
     )
 
 
@@ -258,15 +322,27 @@ class PublicationMissing(SourceError):
         "which PostgreSQL uses the publications of that time: name those in source.publication.names, or run "
         "`cdcd resnapshot`"
     )
+    resolution = (
+        "create the publication again. If it exists, cdcd still has to read changes from before its creation: "
+        "name the publications of that time in `source.publication.names`, or run `cdcd resnapshot`"
+    )
 
 
 class PublicationChanged(SourceError):
-    """A publication was recreated, or a table was removed or added: changes may be missing (F39, F42)."""
+    """A publication was recreated, or a table removed or added (`snapshot.new_tables: halt`): changes may be missing.
+
+    F39, F42.
+    """
 
     code = "CDCD-PUBLICATION-CHANGED"
     hint = (
         "if nobody wrote to its tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) continues with the "
         "publication as it is now; else run `cdcd resnapshot` to copy the tables again"
+    )
+    resolution = (
+        "if nobody wrote to its tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) continues "
+        "with the publication as it is now; else run `cdcd resnapshot`. Copy an added table with `cdcd "
+        "snapshot start --table SCHEMA.TABLE`"
     )
 
     def __init__(self, message: str, *, steps: frozenset[Any] = frozenset(), hint: str | None = None) -> None:
@@ -280,3 +356,8 @@ class SourceSetup(SourceError):
 
     code = "CDCD-SOURCE-SETUP"
     hint = "run `cdcd check --config FILE`: it prints the statements that are missing"
+    resolution = (
+        "correct what the message names. A connection pooler (PgBouncer, RDS Proxy, Supavisor) does not carry "
+        "logical replication: name PostgreSQL itself in `source.dsn`. `cdcd check` prints the missing "
+        "statements"
+    )

@@ -35,12 +35,17 @@ EXIT_CONFIG = 78
 
 
 class CdcdError(Exception):
-    """Base of the tree. `str(error)` has code, message, location and hint in one line."""
+    """Any error of the tree.
+
+    `str(error)` has code, message, location and hint in one line. docs/errors.md is generated: the first line of each
+    class's docstring, `retry`, and `resolution`, or the hint of a class without a resolution of its own.
+    """
 
     code: ClassVar[str] = "CDCD-ERROR"
     retry: ClassVar[Retry] = Retry.OPERATOR
     hint: ClassVar[str] = ""
     exit_status: ClassVar[int] = EXIT_FAILURE
+    resolution: ClassVar[str] = "the root of the tree, never raised itself"
 
     def __init__(self, message: str, *, hint: str | None = None, **context: object) -> None:
         super().__init__(message)

@@ -48,8 +48,8 @@ CANCEL_WITHIN_S = 1.0
 UNLIMITED = LoadLimits()
 EVERYTHING = Selection()
 _TOO_MANY_HINT = (
-    f"one command starts {MAX_TABLES} tables at most, because each progress record has their state: name them, some "
-    "at a time, or run `cdcd resnapshot`"
+    f"one command starts {MAX_TABLES} tables at most, because each progress record has the states of all: name "
+    "fewer tables in each command, or run `cdcd resnapshot`"
 )
 _BLOCKED_HINT = (
     "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends one"

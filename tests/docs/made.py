@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tests.docs.commands import commands_page
+from tests.docs.errors import errors_page
 from tests.docs.options import options_page
 
-MADE: Mapping[str, Callable[[], str]] = {"options.md": options_page, "cli.md": commands_page}
+MADE: Mapping[str, Callable[[], str]] = {
+    "options.md": options_page,
+    "cli.md": commands_page,
+    "errors.md": errors_page,
+}
