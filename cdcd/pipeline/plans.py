@@ -37,6 +37,7 @@ from cdcd.schema.codec import AvroSchema
 from cdcd.schema.exact_keys import merged_key_columns
 from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
+from cdcd.schema.named_types import with_full_names
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -450,7 +451,7 @@ class Plans:
     def _key_schema_id(self, topic: str, schema: dict[str, Any], had_values: bool, is_forced: bool) -> int:
         was = self._registered_key(topic, full_record_name(schema))
         number = self._schema_id(topic, "key", schema, is_forced)
-        if was is not None and was["fields"] != schema["fields"]:
+        if was is not None and with_full_names(was)["fields"] != with_full_names(schema)["fields"]:
             self._warnings.schema_changed(topic, number)
         elif was is None and had_values and self._has_records(topic):
             self._warnings.added(topic, number)

@@ -1,7 +1,8 @@
 """Avro's named types: unique names, and one definition of each in a schema.
 
 In: the codecs' Avro types: a composite's record has the name `<schema>.<type>`, and is complete wherever it occurs.
-Out: the same types with names below the table's, and with every repetition replaced by the name.
+Out: the same types with names below the table's, and with every repetition replaced by the name; any schema with full
+names.
 Invariant: the result is a function of the arguments, so the same relation gives the same bytes.
 """
 
@@ -44,6 +45,49 @@ def defined_once(avro: Any) -> Any:
         return str(name)
 
     return _mapped(avro, name_again)
+
+
+_NAMELESS = frozenset(
+    {
+        "null",
+        "boolean",
+        "int",
+        "long",
+        "float",
+        "double",
+        "bytes",
+        "string",
+        "array",
+        "map",
+        "record",
+        "error",
+    }
+    | {"enum", "fixed"}
+)
+"""What a `type` may be besides the name of a type."""
+
+
+def with_full_names(schema: Any, space: str = "") -> Any:
+    """Return a schema without namespaces, each name complete. `space`: the namespace around it.
+
+    Registries return a name with dots as a name and a namespace, which is the same to Avro.
+    """
+    if isinstance(schema, str):
+        return schema if not space or "." in schema or schema in _NAMELESS else f"{space}.{schema}"
+    if isinstance(schema, list):
+        return [with_full_names(branch, space) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: value for name, value in schema.items() if name != "namespace"}
+    if schema.get("type") in ("record", "error", "enum", "fixed"):
+        own = str(schema.get("namespace", space))
+        name = str(schema["name"])
+        found["name"] = name if "." in name or not own else f"{own}.{name}"
+        space = found["name"].rpartition(".")[0]
+    for part in ("type", "items", "values", "fields"):
+        if part in found:
+            found[part] = with_full_names(found[part], space)
+    return found
 
 
 def _mapped(avro: Any, change: Any) -> Any:

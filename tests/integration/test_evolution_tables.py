@@ -209,6 +209,29 @@ def test_an_added_and_a_widened_key_are_reported(
         assert daemon.stop() == 0
 
 
+def test_a_key_with_a_composite_type_is_the_same_after_a_restart(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
+) -> None:
+    """The registry returns the names of its types in another form."""
+    run(
+        postgres,
+        database,
+        "CREATE TYPE pair AS (a int, b int)",
+        "CREATE TABLE t (id pair PRIMARY KEY, other pair)",
+        "INSERT INTO t VALUES (ROW(1, 1))",
+    )
+    with new_daemon(postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        run(postgres, database, "INSERT INTO t VALUES (ROW(2, 2))")
+        daemon.start()
+        await_confirmed(postgres, daemon)
+        keys = [{"id": {"a": n, "b": n}} for n in (1, 2)]
+        assert topics_of(daemon).keys("t") == [("r", keys[0]), ("c", keys[1])]
+        assert daemon.events("key_schema_changed") == []
+        assert daemon.stop() == 0
+
+
 def reading(kafka: KafkaBroker, daemon: Daemon) -> Topics:
     """Read through the daemon's own end-points."""
     client = SchemaRegistryClient({"url": f"http://127.0.0.1:{daemon.port}"})

@@ -11,7 +11,7 @@ import pytest
 
 from cdcd.errors import SchemaError
 from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.named_types import defined_once
+from cdcd.schema.named_types import defined_once, with_full_names
 from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark.columns import arrow_type
@@ -115,3 +115,28 @@ def test_the_spark_side_has_columns_for_named_types() -> None:
         ("house_u0020no", "int32"),
     ]
     assert str(row.field("a").type.field("labels").type).startswith("map<string, string")
+
+
+def test_a_name_and_a_namespace_are_the_same_as_the_full_name() -> None:
+    """As fastavro has it: a registry returns the second form, with short names inside the namespace."""
+
+    def schema(name: dict[str, str], inner: dict[str, str], again: str) -> Any:
+        fields = [{"name": "n", "type": ["null", "int"], "default": None}]
+        pair = {"type": "record", **inner, "pg.type": "public.pair", "fields": fields}
+        mood = {"type": "enum", "name": "a.moods.mood", "symbols": ["sad"]}
+        columns = [
+            {"name": "k", "type": {"type": "array", "items": pair}},
+            {"name": "m", "type": {"type": "map", "values": mood}},
+            {"name": "l", "type": ["null", again]},
+        ]
+        return {"type": "record", **name, "fields": columns}
+
+    ours = schema({"name": "a.t.Key"}, {"name": "a.t.pair"}, "a.t.pair")
+    theirs = schema({"name": "Key", "namespace": "a.t"}, {"name": "pair"}, "pair")
+    assert fastavro.schema.to_parsing_canonical_form(ours) == fastavro.schema.to_parsing_canonical_form(
+        theirs
+    )
+    assert with_full_names(theirs) == with_full_names(ours) == ours
+    other = schema({"name": "Key", "namespace": "a.t"}, {"name": "pair", "namespace": "b"}, "b.pair")
+    assert with_full_names(other) != ours
+    assert with_full_names("pair") == "pair"
