@@ -108,6 +108,8 @@ def _copy(
     everything = " AND ".join(f"({one})" for one in (*filters, *conditions))
     where = f" WHERE {everything}" if everything else ""
     only = "" if table.is_partitioned and leaf is None else "ONLY "
+    # As in condition.py: a condition may name the columns of a partition by the table's name.
+    source += f" AS {identifier(table.name)}" if table.is_partitioned else ""
     return f"COPY (SELECT {columns} FROM {only}{source}{where}{rest}) TO STDOUT"  # noqa: S608 - quoted
 
 

@@ -25,9 +25,19 @@ OF_COMMAND = ("of the command", "correct the condition, and start the snapshot a
 
 
 def source_of(table: CopiedTable) -> sql.Composable:
-    """Return the table as a FROM item: a partitioned table with its partitions, other tables without children."""
+    """Return the table as a FROM item: a partitioned table with its partitions, other tables without children.
+
+    The alias of a partitioned table: a condition that the server accepts here is also one of `leaf_source`.
+    """
     name = sql.Identifier(table.schema, table.name)
-    return sql.SQL("{}" if table.is_partitioned else "ONLY {}").format(name)
+    if table.is_partitioned:
+        return sql.SQL("{} AS {}").format(name, sql.Identifier(table.name))
+    return sql.SQL("ONLY {}").format(name)
+
+
+def leaf_source(table: CopiedTable, quoted_leaf: str) -> sql.Composable:
+    """Return one partition as a FROM item, under the table's name: a condition may name columns by it."""
+    return sql.SQL("ONLY {} AS {}").format(sql.SQL(quoted_leaf), sql.Identifier(table.name))
 
 
 def check_rules(cursor: Any, table: CopiedTable, origin: tuple[str, str] = _OVERRIDE) -> None:

@@ -21,7 +21,7 @@ from psycopg2 import sql
 from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.condition import check_rules, source_of
+from cdcd.snapshot.condition import check_rules, leaf_source, source_of
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -289,7 +289,7 @@ class SnapshotReader:
                 ((name,),) = cursor.fetchall()
             if name.isdecimal():
                 return None
-            source = sql.SQL("ONLY " + name)
+            source = leaf_source(table, name)
         if isinstance(unit.range, Blocks) and unit.range.node and unit.condition and not self._is_emptied:
             self._check_file(table, unit.range)
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.selected)

@@ -59,7 +59,7 @@ def test_the_filter_of_the_publication_is_in_parentheses() -> None:
     """F41: it may have an OR."""
     table = replace(TABLE, row_filter="(a = 1) OR (b = '2')", is_partitioned=True)
     statement = rows_of_keys(table, key(A), [("1",), ("2",)])
-    assert 'FROM "s"."t""t" WHERE ((a = 1) OR (b = \'2\')) AND ((' in statement
+    assert 'FROM "s"."t""t" AS "t""t" WHERE ((a = 1) OR (b = \'2\')) AND ((' in statement
     assert statement.count("::") == 2
 
 
@@ -72,6 +72,12 @@ def test_ranges_of_blocks() -> None:
     assert "<" not in rows_of_blocks(TABLE, 9, None)
     with pytest.raises(ValueError, match="partitioned"):
         rows_of_blocks(replace(TABLE, is_partitioned=True), 0, 1)
+
+
+def test_the_blocks_of_a_partition_are_read_under_the_name_of_the_table() -> None:
+    """A condition may name columns by it."""
+    statement = rows_of_blocks(replace(TABLE, is_partitioned=True), 0, 1, ("p", "leaf"))
+    assert 'FROM ONLY "p"."leaf" AS "t""t" WHERE' in statement
 
 
 def test_a_chunk_by_keys_has_keys() -> None:
