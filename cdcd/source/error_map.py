@@ -67,6 +67,10 @@ _HINTS = {
 }
 """The hint for a SQLSTATE, if it is more specific than that of the error class."""
 
+_ROW_SECURITY_HINT = (
+    "row-level security would hide rows from cdcd's role: ALTER ROLE ... BYPASSRLS for it, then `cdcd resume`"
+)
+
 _WAL_LEVEL_HINT = (
     "ALTER SYSTEM SET wal_level = 'logical' (on a cloud provider: its parameter for logical replication), restart "
     "the server, then `cdcd resume`"
@@ -112,6 +116,8 @@ def _hint_for(report: ServerReport, cls: type[SourceError]) -> str | None:
     sqlstate = report.sqlstate or ""
     if sqlstate in _UNTRANSLATABLE:
         return _UNTRANSLATABLE_HINT
+    if sqlstate == "42501" and report.function == "check_enable_rls":
+        return _ROW_SECURITY_HINT
     if cls is SourceSetup and sqlstate == "55000":
         return _WAL_LEVEL_HINT
     if cls is SourceSetup and sqlstate == "58P01":

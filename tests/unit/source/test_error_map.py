@@ -96,3 +96,10 @@ def test_libpqs_want_of_memory_is_no_server_that_may_come_back(text: str) -> Non
 
 def test_a_server_that_is_out_of_memory_is_asked_again() -> None:
     assert type(failure_for(ServerReport("53200", "out of memory"))) is SourceUnavailable
+
+
+def test_row_security_names_the_attribute_of_the_role() -> None:
+    """Its SQLSTATE is that of a missing privilege, and its message may be translated."""
+    refused = failure_for(ServerReport("42501", "…", function="check_enable_rls"))
+    assert "BYPASSRLS" in refused.advice
+    assert "BYPASSRLS" not in failure_for(ServerReport("42501", "permission denied for table t")).advice
