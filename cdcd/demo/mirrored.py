@@ -34,8 +34,9 @@ class Mirror:
         manifest = read_manifest(self._folder)
         if manifest is None:
             return "not begun"
-        rows = sum(table.rows for table in manifest.tables.values())
-        return f"{rows:,} rows in {len(manifest.tables)} tables"
+        opened = read_mirror(self._folder)
+        rows = sum(map(opened.rows, opened.topics))
+        return f"{rows:,} rows in {len(opened.topics)} tables"
 
     def position(self) -> int:
         """Return a number that changes with every applied batch."""

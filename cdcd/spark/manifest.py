@@ -1,11 +1,11 @@
 """The manifest: the list of a Parquet mirror's tables and files, replaced by one conditional write.
 
-    <target>/manifest.json  <target>/<topic>/<bucket>-<unique>.parquet  <target>/_checkpoint/
+    <target>/manifest.json  <target>/_data/<topic>/<unique>.parquet
 
-In: the storage of a mirror.  Out: per table its columns, files, row counts, and the last applied change.
+In: the storage of a mirror.  Out: per table its columns, files, and the last applied change.
 Invariant: one write moves all tables from one PostgreSQL commit to a later one, and succeeds only if nobody else has
-replaced the manifest since; files that a manifest names are complete and durable before the manifest is; the files of
-the previous manifest exist until the next one, for its readers.
+replaced the manifest since; files that a manifest names are complete and durable before the manifest is. A file that
+it no longer names exists for `GRACE_S` more, for readers of an earlier manifest.
 Must not: know Spark or Kafka.
 """
 
@@ -13,42 +13,54 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
-from cdcd.spark.shape import MISSING, MISSING_TYPE, Field, TableShape, aligned, arrow_schema, as_complete
+from cdcd.spark.shape import Field, TableShape
 from cdcd.spark.storage import Storage, Stored, Target, open_storage
 
 NAME = "manifest.json"
 MAX_BYTES = 256 << 20
-FORMAT = 4
+FORMAT = 5
+BEFORE_DELTAS = 4
+"""The format without deltas, whose replaced files have no time."""
 BEFORE_WRITERS = 3
 """The format without the writer."""
 BEFORE_INCOMPLETE = 2
 """The format without loading tables and incomplete rows."""
 BEFORE_TIMELINES = 1
 """The format whose sequences have no timeline."""
-_BUCKET = re.compile(r"\d{4,}-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
+GRACE_S = 600.0
+DATA = "_data"
+"""The folder of the tables' files. Spark, pyarrow and others ignore such a name in a folder that they read: some rows
+are replaced by later files, so a reader without the manifest must not find them."""
+_FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
 """What a crash leaves in a local folder has 32 more digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFile:
-    """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order."""
+    """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
+
+    A delta has the changed rows of a bucket, or of all (`ALL`). `level`: how often it was merged from others.
+    """
 
     bucket: int
     path: str
     rows: int
     columns: tuple[int, ...]
+    level: int = 0
+
+
+ALL = -1
+"""The bucket of a delta that has rows of several buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +75,16 @@ class TableEntry:
     next_number: int = 1
     applied: Sequence = BEGINNING
     files: tuple[BucketFile, ...] = ()
+    deltas: tuple[BucketFile, ...] = ()
+    """Files of rows that replace those of `files` and of the deltas before, by their keys; a deleted row has its key
+    only. In a table without a key they have further rows."""
     incomplete: tuple[BucketFile, ...] = ()
     """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
 
     @property
-    def rows(self) -> int:
-        """The number of complete rows."""
-        return sum(one.rows for one in self.files)
+    def is_empty(self) -> bool:
+        """Whether no file has complete rows."""
+        return not self.files and not self.deltas
 
     def shape(self) -> TableShape:
         """Return the table's shape for reading and folding."""
@@ -88,8 +103,8 @@ class Manifest:
     tables: dict[str, TableEntry] = field(default_factory=dict)
     cluster: str = ""
     """The id of the mirrored Kafka cluster; "" if an older version has written the manifest."""
-    replaced: tuple[str, ...] = ()
-    """Files of the previous manifest that this one no longer has."""
+    replaced: tuple[tuple[str, float], ...] = ()
+    """Files of earlier manifests that this one no longer has, with the time (Unix epoch, seconds) since when."""
     loading: tuple[str, ...] = ()
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     writer: str = ""
@@ -97,7 +112,11 @@ class Manifest:
 
     def files(self) -> set[str]:
         """Return the paths of all files, below the target."""
-        return {one.path for table in self.tables.values() for one in (*table.files, *table.incomplete)}
+        return {
+            one.path
+            for table in self.tables.values()
+            for one in (*table.files, *table.deltas, *table.incomplete)
+        }
 
 
 def read_manifest(target: Target) -> Manifest | None:
@@ -115,30 +134,30 @@ def _parsed(storage: Storage, stored: Stored) -> Manifest:
         raise SparkReadError(
             "the manifest is not readable", hint="restore it from a backup of the target", target=storage.uri
         ) from error
-    if written_as not in (FORMAT, BEFORE_WRITERS, BEFORE_INCOMPLETE, BEFORE_TIMELINES):
+    if written_as not in (FORMAT, BEFORE_DELTAS, BEFORE_WRITERS, BEFORE_INCOMPLETE, BEFORE_TIMELINES):
         raise SparkReadError("the manifest has an unknown format", target=storage.uri, file=NAME)
     for entry in fields["tables"].values():
         if written_as == BEFORE_TIMELINES:
             entry["applied"] = [BEGINNING.timeline, *entry["applied"]]
     fields["tables"] = {topic: _table(entry) for topic, entry in fields["tables"].items()}
-    for name in ("replaced", "loading"):
-        fields[name] = tuple(fields.get(name, ()))
+    fields["loading"] = tuple(fields.get("loading", ()))
+    replaced = fields.get("replaced", ())
+    fields["replaced"] = tuple((one, 0.0) if isinstance(one, str) else (one[0], one[1]) for one in replaced)
     return Manifest(**fields)
 
 
 def _table(entry: dict[str, Any]) -> TableEntry:
     entry["fields"] = tuple(Field(**one) for one in entry["fields"])
     entry["applied"] = Sequence(*entry["applied"])
-    for name in ("files", "incomplete"):
+    for name in ("files", "deltas", "incomplete"):
         entry[name] = tuple(
-            BucketFile(one["bucket"], one["path"], one["rows"], tuple(one["columns"]))
-            for one in entry.get(name, ())
+            BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry.get(name, ())
         )
     return TableEntry(**entry)
 
 
 def write_manifest(target: Target, manifest: Manifest) -> None:
-    """Publish the successor of the manifest, then remove the files that neither this nor the previous one names.
+    """Publish the successor of the manifest, then remove the files that no manifest has named for `GRACE_S`.
 
     Raises StorageConflict if another writer has published one since; then nothing of this one is visible.
     """
@@ -147,10 +166,14 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
     before = None if stored is None else _parsed(storage, stored)
     if (before.version if before else 0) != manifest.version - 1:
         raise StorageConflict("another writer has changed the mirror meanwhile", target=storage.uri)
-    gone = sorted((before.files() if before else set()) - manifest.files())
-    data = json.dumps({"format": FORMAT, **asdict(replace(manifest, replaced=tuple(gone)))}).encode()
+    now_s, named = time.time(), manifest.files()
+    earlier = [one for one in (before.replaced if before else ()) if one[0] not in named]
+    expired = [path for path, since_s in earlier if since_s < now_s - GRACE_S]
+    gone = [(path, now_s) for path in sorted((before.files() if before else set()) - named)]
+    replaced = tuple(one for one in earlier if one[0] not in expired) + tuple(gone)
+    data = json.dumps({"format": FORMAT, **asdict(replace(manifest, replaced=replaced))}).encode()
     _publish(storage, data, stored)
-    remove_files(storage, set(before.replaced if before else ()) - manifest.files())
+    remove_files(storage, expired)
 
 
 def _publish(storage: Storage, data: bytes, before: Stored | None) -> None:
@@ -183,20 +206,22 @@ def remove_files(target: Target, paths: Iterable[str]) -> None:
 
 
 def sweep(target: Target) -> None:
-    """Remove files left by a crash: files of a mirror that neither the manifest nor the previous one names."""
+    """Remove files left by a crash: files of a mirror that no manifest of the last `GRACE_S` names."""
     storage = open_storage(target)
     manifest = read_manifest(storage)
-    named = (manifest.files() | set(manifest.replaced)) if manifest else set()
+    named = (manifest.files() | {path for path, _ in manifest.replaced}) if manifest else set()
     own = manifest.tables.keys() if manifest else set()  # the folders of its tables belong only to the mirror
     left = [path for path in storage.paths() if path not in named and _may_be_left(path, own)]
     remove_files(storage, left)
 
 
 def _may_be_left(path: str, own: Iterable[str]) -> bool:
+    if is_of_a_mirror(path):
+        return True
     folder, slash, name = path.rpartition("/")
     if path.startswith("_") or "/" in folder:
         return False
-    return is_of_a_mirror(path) or bool(slash and folder in own and name.endswith(".parquet"))
+    return bool(slash and folder in own and name.endswith(".parquet"))
 
 
 def is_of_a_mirror(path: str) -> bool:
@@ -204,41 +229,5 @@ def is_of_a_mirror(path: str) -> bool:
     folder, slash, name = path.rpartition("/")
     if not slash:
         return _TEMPORARY.fullmatch(name) is not None
-    return "/" not in folder and _BUCKET.fullmatch(name) is not None
-
-
-def write_bucket(target: Target, shape: TableShape, bucket: int, rows: pa.Table) -> BucketFile:
-    """Write a bucket's rows into a new file with a unique name, and make it durable."""
-    path = f"{shape.topic}/{bucket:04d}-{uuid.uuid4().hex}.parquet"
-    written = pa.BufferOutputStream()
-    pq.write_table(rows, written, compression="snappy", use_dictionary=False, write_statistics=False)
-    open_storage(target).write(path, memoryview(written.getvalue()))
-    return BucketFile(bucket, path, rows.num_rows, tuple(one.number for one in shape.fields))
-
-
-def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
-    """Return a bucket's rows with the current columns."""
-    if file is None:
-        return arrow_schema(shape.fields).empty_table()
-    return _current(_rows(target, file), file, shape)
-
-
-def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
-    """Return a bucket's incomplete rows with the current columns and `__missing`."""
-    if file is None:
-        return as_complete(read_bucket(target, shape, None))
-    rows = _rows(target, file)
-    current = _current(rows.drop_columns([MISSING]), file, shape)
-    return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
-
-
-def _rows(target: Target, file: BucketFile) -> pa.Table:
-    return pq.ParquetFile(pa.BufferReader(open_storage(target).read(file.path))).read()
-
-
-def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
-    if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == tuple(
-        one.number for one in shape.fields
-    ):
-        return rows
-    return aligned(rows, file.columns, shape)
+    in_data = folder.removeprefix(f"{DATA}/")
+    return "/" not in in_data and _FILE.fullmatch(name) is not None

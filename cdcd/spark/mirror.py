@@ -19,13 +19,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, StorageConflict
 from cdcd.lsn import format_lsn
+from cdcd.spark.compaction import Compactor
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, is_pseudo
 from cdcd.spark.kafka import Cluster
@@ -111,6 +112,7 @@ def mirror(
         try:
             run_batches(source, batches, stopping, interval_s)
         finally:
+            batches.close()
             source.close()
 
     held.query = MirrorQuery(run, f"mirror of {connection.prefix}")
@@ -126,7 +128,9 @@ def run_batches(
         started_s = time.monotonic()
         if not source.advance():
             if interval_s is None:
+                batches.compact()
                 return
+            batches.publish_merged()
             stopping.wait(LOOK_AGAIN_S)
             continue
         records = source.records(batches.buckets)
@@ -149,7 +153,7 @@ class BatchReport:
     tables: int
     files: int
     commit_lsn: int
-    mirrored_rows: int
+    written_rows: int
     seconds: float
     loading: tuple[str, ...] = ()
 
@@ -171,11 +175,13 @@ class MirrorBatches:
         self._schema_of = schema_of
         self._on_batch = on_batch
         self._applied = 0
+        self._compactor = Compactor(target, self.buckets)
+        self._compactor.note(start.tables)
 
     def apply(self, records: Records, end: Offsets) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
         started_s = time.monotonic()
-        manifest = self._own_manifest()
+        manifest = self._with_merged(self._own_manifest())
         keyed = {topic for topic, entry in manifest.tables.items() if entry.keyed}
         looks = looks_of(records, partial(is_table, prefix=self._prefix), keyed)
         plans, entries = self._plan(looks, manifest)
@@ -183,7 +189,33 @@ class MirrorBatches:
         manifest = next_manifest(manifest, end, entries, plans, folded)
         refuse_incomplete(self._target, manifest)
         write_manifest(self._target, manifest)
+        self._compactor.note(entries)
+        self._compactor.start(manifest.tables)
         self._report(manifest, looks, folded, time.monotonic() - started_s)
+
+    def publish_merged(self) -> None:
+        """Publish the files of a complete merge, and begin the next merge."""
+        if not self._compactor.has_result:
+            return
+        manifest = self._own_manifest()
+        changed = self._with_merged(manifest)
+        if changed is not manifest:
+            write_manifest(self._target, replace(changed, version=changed.version + 1))
+        self._compactor.start(changed.tables)
+
+    def compact(self) -> None:
+        """Merge files until no table has too many."""
+        while self._compactor.start(self._own_manifest().tables):
+            self._compactor.wait()
+            self.publish_merged()
+
+    def close(self) -> None:
+        """End a merge."""
+        self._compactor.close()
+
+    def _with_merged(self, manifest: Manifest) -> Manifest:
+        changed = self._compactor.take(manifest.tables)
+        return replace(manifest, tables={**manifest.tables, **changed}) if changed else manifest
 
     def _own_manifest(self) -> Manifest:
         """Return the manifest. Raises StorageConflict if it is no longer that of this query."""
@@ -215,7 +247,7 @@ class MirrorBatches:
         if moved:
             undone = [one for one in folded if one.topic in moved]
             written = [path for one in undone for path in (one.path, one.incomplete_path) if path]
-            remove_files(self._target, written)
+            remove_files(self._target, written)  # Spark's tasks of other buckets have written
             whole = {topic: plan for topic, plan in plans.items() if topic in moved}
             folded = [one for one in folded if one.topic not in moved]
             folded += records.fold(whole, self._target, self.buckets, whole=True)
@@ -225,20 +257,20 @@ class MirrorBatches:
         report = BatchReport(
             self._applied,
             sum(one.rows for one in looks),
-            len({one.topic for one in folded if one.path}),
+            len({one.topic for one in folded if one.changed}),
             sum(1 for one in folded if one.path),
             manifest.commit_lsn,
-            sum(table.rows for table in manifest.tables.values()),
+            sum(one.rows for one in folded),
             seconds,
             manifest.loading,
         )
         log.info(
-            "batch %d: %d events, %d tables, %d files, mirror has %d rows as of %s, %.1f s",
+            "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",
             report.batch_id,
             report.rows,
             report.tables,
             report.files,
-            report.mirrored_rows,
+            report.written_rows,
             format_lsn(report.commit_lsn),
             seconds,
         )

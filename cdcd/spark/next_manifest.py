@@ -13,10 +13,11 @@ from dataclasses import replace
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.events import BEGINNING
-from cdcd.spark.manifest import BucketFile, Manifest, TableEntry, read_incomplete
+from cdcd.spark.manifest import BucketFile, Manifest, TableEntry
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import MISSING, TableShape
 from cdcd.spark.storage import Target
+from cdcd.spark.table_files import read_incomplete
 from cdcd.spark.tasks import Folded
 
 
@@ -31,7 +32,7 @@ def next_manifest(
     tables = dict(manifest.tables)
     for topic, entry in entries.items():
         mine = [one for one in folded if one.topic == topic]
-        tables[topic] = _entry_after(entry, plans[topic].shape, mine)
+        tables[topic] = entry_after(entry, plans[topic].shape, mine)
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     last = max((one.applied for one in tables.values()), default=BEGINNING)
     return replace(
@@ -50,14 +51,23 @@ def offsets_after(manifest: Manifest, offsets: Offsets) -> Offsets:
     return with_ids(merged, ids_of(offsets) | ids_of(manifest.offsets))
 
 
-def _entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> TableEntry:
+def entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> TableEntry:
+    """Return a table's entry after a batch."""
     is_emptied = shape.emptied_at > entry.applied
     files = {} if is_emptied else {one.bucket: one for one in entry.files}
+    deltas = [] if is_emptied else list(entry.deltas)
     incomplete = {} if is_emptied else {one.bucket: one for one in entry.incomplete}
     numbers = tuple(one.number for one in entry.fields)
-    changed = [one for one in folded if one.path is not None]
+    changed = [one for one in folded if one.changed]
     for one in changed:
-        files[one.bucket] = BucketFile(one.bucket, one.path or "", one.rows, numbers)
+        if one.path is not None:
+            file = BucketFile(one.bucket, one.path, one.rows, numbers)
+            if one.is_delta:
+                deltas.append(file)
+            else:
+                files[one.bucket] = file
+        if one.replaces_deltas:
+            deltas = []
         incomplete.pop(one.bucket, None)
         if one.incomplete_path is not None:
             incomplete[one.bucket] = BucketFile(one.bucket, one.incomplete_path, one.incomplete_rows, numbers)
@@ -66,6 +76,7 @@ def _entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> 
         keyed=entry.keyed if entry.keyed is not None or not changed else shape.keyed,
         applied=max([entry.applied, shape.emptied_at, *(one.applied for one in folded)]),
         files=tuple(files[bucket] for bucket in sorted(files)),
+        deltas=tuple(deltas),
         incomplete=tuple(incomplete[bucket] for bucket in sorted(incomplete)),
     )
 

@@ -44,6 +44,7 @@ class TablePlan:
     files: dict[int, BucketFile] = field(default_factory=dict)
     accepts_gaps: bool = False
     incomplete: dict[int, BucketFile] = field(default_factory=dict)
+    deltas: tuple[BucketFile, ...] = ()
 
 
 def plan_table(
@@ -63,7 +64,7 @@ def plan_table(
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began)
     files = {one.bucket: one for one in entry.files}
     incomplete = {one.bucket: one for one in entry.incomplete}
-    return TablePlan(shape, schemas, files, accepts_gaps, incomplete), replace(
+    return TablePlan(shape, schemas, files, accepts_gaps, incomplete, entry.deltas), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
 

@@ -2,8 +2,9 @@
 
 In: the folder or URI of a mirror.  Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or
 DataFrames.
-Invariant: all tables of one `Mirror` are from one manifest; after two later manifests the caller has to open the
-mirror again. A table in `loading` lacks rows that cdcd still copies; a row is either complete or not there.
+Invariant: all tables of one `Mirror` are from one manifest, whose files exist for `manifest.GRACE_S` after a later
+one; then the caller has to open the mirror again. A table in `loading` lacks rows that cdcd still copies; a row is
+either complete or not there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.manifest import Manifest, read_bucket, read_manifest
+from cdcd.spark.manifest import Manifest, read_manifest
 from cdcd.spark.shape import KEY
 from cdcd.spark.storage import Storage, Target, open_storage
+from cdcd.spark.table_files import count_rows, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,15 @@ class Mirror:
         return sorted(self.manifest.tables)
 
     def rows(self, topic: str) -> int:
-        """Return the number of a table's rows, without reading them."""
-        return self.manifest.tables[topic].rows
+        """Return the number of a table's rows; it reads their keys at most."""
+        return count_rows(self.target, self.manifest.tables[topic])
 
     def table(self, topic: str) -> pa.Table:
         """Return a table's rows in no order, with `__special`: texts of values outside the types' ranges."""
         entry = self.manifest.tables.get(topic)
         if entry is None:
             raise SparkReadError("the mirror has no such table", topic=topic, target=self.target.uri)
-        shape = entry.shape()
-        files = entry.files or (None,)
-        parts = [read_bucket(self.target, shape, file) for file in files]
-        return pa.concat_tables(parts).drop_columns([KEY])
+        return read_table(self.target, entry).drop_columns([KEY])
 
     def frame(self, spark: SparkSession, topic: str) -> DataFrame:
         """Return a table's rows as a DataFrame; a time of day is Spark's TIME."""

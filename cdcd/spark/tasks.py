@@ -9,10 +9,9 @@ the manifest names them.  Must not: query the registry, read or write the manife
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,10 +21,20 @@ from pyspark.sql import DataFrame
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
-from cdcd.spark.manifest import BucketFile, read_bucket, read_incomplete, write_bucket
+from cdcd.spark.manifest import ALL, BucketFile
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divided
 from cdcd.spark.storage import Target
+from cdcd.spark.table_files import (
+    added_rows,
+    changed_rows,
+    look_up,
+    read_bucket,
+    read_incomplete,
+    read_rows,
+    write_bucket,
+    write_delta,
+)
 
 MOST_THREADS = 8
 """Of the driver."""
@@ -35,7 +44,7 @@ WHOLE = -1
 """A bucket number that means all buckets of the table."""
 
 _RESULT = (
-    "topic string, bucket int, path string, rows long, "
+    "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
     "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
     "incomplete_path string, incomplete_rows long"
 )
@@ -43,10 +52,17 @@ _RESULT = (
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The result of one bucket's fold. `path` None: nothing has changed. `incomplete_path` None: no such rows."""
+    """The result of one bucket's fold.
+
+    `path` None: no file of complete rows. `is_delta`: its rows replace others; else they are all of the bucket.
+    `replaces_deltas`: it also has the rows of the table's deltas. `incomplete_path` None: no such rows.
+    """
 
     topic: str
     bucket: int
+    changed: bool
+    is_delta: bool
+    replaces_deltas: bool
     path: str | None
     rows: int
     applied: ev.Sequence
@@ -66,7 +82,8 @@ def fold_in_tasks(
     """Fold each (topic, bucket) of a frame in Spark's tasks."""
 
     def run(group: pa.Table) -> pa.Table:
-        return fold_group(group, plans, target, buckets)
+        found = written(fold_group(group, plans, target, buckets), target)
+        return pa.Table.from_pylist([_row_of(one) for one in found], schema=_RESULT_ARROW)
 
     chosen = changes.select("topic", "bucket", "key", "value")
     return _unpacked(
@@ -77,13 +94,17 @@ def fold_in_tasks(
 def fold_on_driver(
     changes: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int
 ) -> list[Folded]:
-    """Fold each (topic, bucket) of a table, some at the same time: they wait for the storage."""
+    """Fold each (topic, bucket) of a table, some at the same time. The changed rows of a table are one file."""
     groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
     if not groups:
         return []
     with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
-        folded = list(pool.map(lambda group: fold_group(group, plans, target, buckets), groups))
-    return _unpacked(pa.concat_tables(folded).to_pylist())
+        found = pool.map(lambda group: fold_group(group, plans, target, buckets), groups)
+        by_topic: dict[str, list[Fold]] = {}
+        for one in (fold for folds in found for fold in folds):
+            by_topic.setdefault(one.shape.topic, []).append(one)
+        files = pool.map(lambda folds: written(united(folds), target), by_topic.values())
+        return [one for folded in files for one in folded]
 
 
 def _split(table: pa.Table) -> Iterator[pa.Table]:
@@ -101,17 +122,16 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
         start += size
 
 
+def _row_of(one: Folded) -> dict[str, Any]:
+    row = {name: getattr(one, name) for name in Folded.__dataclass_fields__ if name != "applied"}
+    return row | one.applied._asdict()
+
+
 def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
     return [
         Folded(
-            one["topic"],
-            one["bucket"],
-            one["path"],
-            one["rows"],
-            ev.Sequence(one["timeline"], one["commit_lsn"], one["phase"], one["tx_seq"]),
-            one["moved"],
-            one["incomplete_path"],
-            one["incomplete_rows"],
+            applied=ev.Sequence(*(one[name] for name in ev.Sequence._fields)),
+            **{name: value for name, value in one.items() if name not in ev.Sequence._fields},
         )
         for one in rows
     ]
@@ -121,6 +141,9 @@ _RESULT_ARROW = pa.schema(
     [
         ("topic", pa.string()),
         ("bucket", pa.int32()),
+        ("changed", pa.bool_()),
+        ("is_delta", pa.bool_()),
+        ("replaces_deltas", pa.bool_()),
         ("path", pa.string()),
         ("rows", pa.int64()),
         ("timeline", pa.int64()),
@@ -132,6 +155,71 @@ _RESULT_ARROW = pa.schema(
         ("incomplete_rows", pa.int64()),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The rows of one bucket after its records, not written yet.
+
+    `rows`: complete ones, None if nothing has changed; those of a delta have `__deleted`. `incomplete` None: none.
+    """
+
+    shape: TableShape
+    bucket: int
+    applied: ev.Sequence
+    rows: pa.Table | None = None
+    is_delta: bool = False
+    replaces_deltas: bool = False
+    incomplete: pa.Table | None = None
+    moved: bool = False
+
+
+def united(folds: list[Fold]) -> list[Fold]:
+    """Return the folds of one table with one delta, which has the rows of all buckets."""
+    deltas = [one.rows for one in folds if one.is_delta and one.rows is not None]
+    if len(deltas) < 2 or any(one.moved for one in folds):
+        return folds
+    rest = [
+        replace(one, rows=one.rows.slice(0, 0)) if one.is_delta and one.rows is not None else one
+        for one in folds
+    ]
+    return [
+        *rest,
+        replace(folds[0], bucket=ALL, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
+    ]
+
+
+def written(folds: list[Fold], target: Target) -> list[Folded]:
+    """Write the rows of folds into new files, none if a row needs another bucket."""
+    if any(one.moved for one in folds):
+        return [_described(replace(one, rows=None, moved=True), None, None) for one in folds]
+    found = []
+    for one in folds:
+        file = incomplete = None
+        if one.rows is not None and one.is_delta and one.rows.num_rows:
+            file = write_delta(target, one.shape, one.rows, bucket=one.bucket)
+        elif one.rows is not None and not one.is_delta:
+            file = write_bucket(target, one.shape, one.bucket, one.rows)
+        if one.incomplete is not None and one.incomplete.num_rows:
+            incomplete = write_bucket(target, one.shape, one.bucket, one.incomplete)
+        found.append(_described(one, file, incomplete))
+    return found
+
+
+def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> Folded:
+    return Folded(
+        topic=one.shape.topic,
+        bucket=one.bucket,
+        changed=one.rows is not None,
+        is_delta=one.is_delta,
+        replaces_deltas=one.replaces_deltas,
+        path=None if file is None else file.path,
+        rows=0 if file is None else file.rows,
+        applied=one.applied,
+        moved=one.moved,
+        incomplete_path=None if incomplete is None else incomplete.path,
+        incomplete_rows=0 if incomplete is None else incomplete.rows,
+    )
 
 
 class _Batch(NamedTuple):
@@ -150,22 +238,20 @@ class _Batch(NamedTuple):
         return bool(self.events) or (self.latest is not None and len(self.latest.keys) > 0)
 
 
-def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> pa.Table:
-    """Fold the records of one (topic, bucket), write the bucket's new file, and return its description."""
+def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
+    """Fold the records of one (topic, bucket), or of all buckets of a topic (`WHOLE`)."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
     batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
     emptied_now = batch.shape.emptied_at > batch.shape.watermark
-    written: list[_Written] = []
-    moved = False
-    if batch.has_changes or (emptied_now and not batch.shape.keyed):
-        try:
-            written = _fold_buckets(batch, plan, bucket, emptied_now, target, buckets)
-        except MovedRow:
-            moved = True
-    rows = [_described(*one) for one in written] or [_NOTHING | {"bucket": bucket}]
-    common = {"topic": topic, "moved": moved, **batch.applied._asdict()}
-    return pa.Table.from_pylist([{**common, **one} for one in rows], schema=_RESULT_ARROW)
+    nothing = Fold(batch.shape, bucket, batch.applied)
+    if not batch.has_changes and not (emptied_now and not batch.shape.keyed):
+        return [nothing]
+    try:
+        fold = _fold_keyed if batch.shape.keyed else _fold_bag
+        return fold(batch, plan, bucket, emptied_now, target, buckets)
+    except MovedRow:
+        return [replace(nothing, moved=True)]
 
 
 def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
@@ -206,56 +292,65 @@ def _checked(found: list[ev.Event], plan: TablePlan) -> TableShape:
     return shape
 
 
-_Written = tuple[BucketFile, BucketFile | None]
-_NOTHING: dict[str, Any] = {"path": None, "rows": 0, "incomplete_path": None, "incomplete_rows": 0}
+def _fold_bag(
+    batch: _Batch, plan: TablePlan, bucket: int, emptied_now: bool, target: Target, buckets: int
+) -> list[Fold]:
+    """Fold a table without a key: rows are added, or all of its files are replaced if some are removed."""
+    shape, is_new = batch.shape, emptied_now or not (plan.files or plan.deltas)
+    if not is_new and all(event.op in ("c", "r") for event in batch.events):
+        added = fold_bag(batch.events, shape, read_bucket(target, shape, None))
+        return [Fold(shape, 0, batch.applied, added_rows(added), is_delta=True)]
+    existing = read_rows(target, shape, *((), ()) if is_new else (plan.files.values(), plan.deltas))
+    rows = fold_bag(batch.events, shape, existing)
+    return [Fold(shape, 0, batch.applied, rows, replaces_deltas=True)]
 
 
-def _described(file: BucketFile, incomplete: BucketFile | None) -> dict[str, Any]:
-    described = _NOTHING | {"path": file.path, "rows": file.rows, "bucket": file.bucket}
-    if incomplete is not None:
-        described |= {"incomplete_path": incomplete.path, "incomplete_rows": incomplete.rows}
-    return described
-
-
-def _fold_buckets(
-    batch: _Batch,
-    plan: TablePlan,
-    bucket: int,
-    emptied_now: bool,
-    target: Target,
-    buckets: int,
-) -> list[_Written]:
-    shape = batch.shape
-    existing = _existing(plan.files, shape, bucket, emptied_now, partial(read_bucket, target))
-    if not shape.keyed:
-        return [(write_bucket(target, shape, 0, fold_bag(batch.events, shape, existing)), None)]
-    incomplete = _existing(plan.incomplete, shape, bucket, emptied_now, partial(read_incomplete, target))
-    existing = pa.concat_tables([as_complete(existing), incomplete])
-    rows, keys = fold_keyed(batch.events, shape, existing, whole=bucket == WHOLE)
+def _fold_keyed(
+    batch: _Batch, plan: TablePlan, bucket: int, emptied_now: bool, target: Target, buckets: int
+) -> list[Fold]:
+    """Fold a table with a key: the changed rows are a delta, of a table without rows the base files."""
+    shape, is_new = batch.shape, emptied_now or not (plan.files or plan.deltas)
+    incomplete = _incomplete(plan, shape, bucket, emptied_now, target)
+    existing = read_bucket(target, shape, None)
+    if not is_new and any(event.unchanged for event in batch.events):
+        wanted = pa.array({event.key for event in batch.events}, pa.binary())
+        files = [one for one in plan.files.values() if bucket in (WHOLE, one.bucket)]
+        existing = look_up(target, shape, files, plan.deltas, wanted)
+    known = pa.concat_tables([as_complete(existing), incomplete])
+    rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == WHOLE)
     if batch.latest is not None:
         rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
         keys = pa.concat_arrays([keys, batch.latest.keys])
-    result = pa.concat_tables([without_keys(existing, keys), rows])
+    complete, lacking = divided(rows)
+    lacking = pa.concat_tables([without_keys(incomplete, keys), lacking])
+    result = complete if is_new else changed_rows(complete, keys)
+    whole = Fold(shape, bucket, batch.applied, result, is_delta=not is_new, incomplete=lacking)
     if bucket != WHOLE:
-        return [_written(target, shape, bucket, result)]
-    places = pa.array([bucket_of(key, buckets) for key in result.column(KEY).to_pylist()], pa.int32())
-    return [_written(target, shape, one, result.filter(pc.equal(places, one))) for one in range(buckets)]
+        return [whole]
+    return [_part_of(whole, one, buckets) for one in range(buckets)]
 
 
-def _existing(
-    files: Mapping[int, BucketFile],
-    shape: TableShape,
-    bucket: int,
-    emptied_now: bool,
-    read: Callable[[TableShape, BucketFile | None], pa.Table],
+def _incomplete(
+    plan: TablePlan, shape: TableShape, bucket: int, emptied_now: bool, target: Target
 ) -> pa.Table:
-    held: list[BucketFile | None] = [None]
+    files: list[BucketFile | None] = [None]
     if not emptied_now:
-        held = [files.get(bucket)] if bucket != WHOLE else [*files.values()] or [None]
-    return pa.concat_tables([read(shape, file) for file in held])
+        files += [one for one in plan.incomplete.values() if bucket in (WHOLE, one.bucket)]
+    return pa.concat_tables([read_incomplete(target, shape, file) for file in files])
 
 
-def _written(target: Target, shape: TableShape, bucket: int, rows: pa.Table) -> _Written:
-    complete, incomplete = divided(rows)
-    file = write_bucket(target, shape, bucket, complete)
-    return file, write_bucket(target, shape, bucket, incomplete) if incomplete.num_rows else None
+def _part_of(whole: Fold, bucket: int, buckets: int) -> Fold:
+    """Return the rows of one bucket."""
+    return replace(
+        whole,
+        bucket=bucket,
+        rows=_in_bucket(whole.rows, bucket, buckets),
+        incomplete=_in_bucket(whole.incomplete, bucket, buckets),
+    )
+
+
+def _in_bucket(rows: pa.Table | None, bucket: int, buckets: int) -> pa.Table | None:
+    if rows is None:
+        return None
+    places = pa.array([bucket_of(key, buckets) for key in rows.column(KEY).to_pylist()], pa.int32())
+    return rows.filter(pc.equal(places, bucket))

@@ -28,7 +28,7 @@ from cdcd.spark.cuts import ids_of, with_ids
 from cdcd.spark.decoding import decode, spark_type
 from cdcd.spark.frame import column_name
 from cdcd.spark.kafka import Cluster
-from cdcd.spark.manifest import TableEntry, read_bucket
+from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.mirror import is_table
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.schemas import access_of, expanded, schema_by_id, value_record
@@ -36,6 +36,7 @@ from cdcd.spark.session import reason_of
 from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE
 from cdcd.spark.source import register
 from cdcd.spark.sql_fold import At, History, folded, history_of, ordered, value_of
+from cdcd.spark.table_files import present, read_deltas, read_unchanged
 from cdcd.spark.table_options import topics_of
 
 Status = Literal["equal", "differs", "unknown"]
@@ -339,18 +340,24 @@ def _rows(spark: SparkSession, opened: Mirror, entry: TableEntry) -> DataFrame:
     fields = [pa.field(one.name, _without_time(arrow_type(one.avro))) for one in entry.fields]
     fields.append(pa.field(SPECIAL, SPECIAL_TYPE))
     schema = StructType([StructField(one.name, spark_type(one.type)) for one in fields])
-    if not entry.files:
+    if entry.is_empty:
         return spark.createDataFrame([], schema)
-    target, shape, files = opened.target, entry.shape(), entry.files
+    target, shape, deltas = opened.target, entry.shape(), entry.deltas
+    parts: list[BucketFile | None] = [*entry.files, *([None] if deltas else [])]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("file").to_pylist():
-                rows = read_bucket(target, shape, files[number]).drop_columns([KEY])
+                part = parts[number]
+                rows = (
+                    present(read_deltas(target, shape, deltas))
+                    if part is None
+                    else read_unchanged(target, shape, part, deltas)
+                ).drop_columns([KEY])
                 yield from rows.cast(pa.schema(fields)).to_batches(max_chunksize=_READ_ROWS)
 
-    numbers = spark.createDataFrame([(number,) for number in range(len(files))], "file int")
-    return numbers.repartition(len(files)).mapInArrow(read, schema)
+    numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
+    return numbers.repartition(len(parts)).mapInArrow(read, schema)
 
 
 def _without_time(arrow: pa.DataType) -> pa.DataType:

@@ -56,7 +56,9 @@ def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
     storage = open_storage(target, options)
     manifest = read_manifest(storage)
     assert manifest is not None
-    assert sorted(storage.paths()) == sorted({NAME, *manifest.files(), *manifest.replaced})
+    assert sorted(storage.paths()) == sorted(
+        {NAME, *manifest.files(), *(path for path, _ in manifest.replaced)}
+    )
 
 
 def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_over(
@@ -73,7 +75,7 @@ def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_
         assert process.stdout is not None
         for line in process.stdout:
             text += line
-            if " mirror has 1 rows" in line:
+            if " 1 files with 1 rows" in line:
                 found = read_manifest(storage)
                 assert found is not None
                 take_over(storage, found)

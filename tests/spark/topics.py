@@ -50,6 +50,8 @@ class TopicsWriter:
         """The topics that the initial snapshot has begun at the following commits; None: it is complete."""
         self.commit_us = 0
         """The commit time in the following progress records."""
+        self.committed = -1
+        """The offset of the last commit's progress record."""
 
     @property
     def connection(self) -> Connection:
@@ -102,8 +104,16 @@ class TopicsWriter:
         progress = progress_value(
             commit_lsn, offsets, loading=self.loading, snapshot=self.snapshot, commit_us=self.commit_us
         )
-        self.producer.produce(self.progress_topic, key=self.slot, value=progress, partition=0)
+        place: list[int] = []
+        self.producer.produce(
+            self.progress_topic,
+            key=self.slot,
+            value=progress,
+            partition=0,
+            on_delivery=lambda _, message: place.append(message.offset()),
+        )
         self.producer.commit_transaction(60)
+        (self.committed,) = place
 
     def wait_until_readable(self, last: int) -> None:
         """Wait until the progress record of a commit is readable."""
@@ -121,6 +131,12 @@ class TopicsWriter:
             )
         finally:
             reader.close()
+
+    def wait_until_visible(self) -> None:
+        """Wait until the last commit's progress record is: Kafka answers before it has written the markers."""
+        place = (self.progress_topic, 0)
+        cluster = Cluster(self.bootstrap, {})
+        eventually(lambda: cluster.ends([place])[place] > self.committed, "the last commit is visible")
 
     def write(self, records: Iterable[Sent]) -> dict[str, dict[int, int]]:
         """Begin a Kafka transaction, write into it and leave it open; return the next offsets."""
@@ -184,6 +200,7 @@ class TopicsWriter:
 
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
     """Run the mirror until it has read all records, and open it."""
+    topics.wait_until_visible()
     start = partial(mirror, spark, topics.connection, str(target), **options)
     if failure := run_to_end(start):
         raise failure

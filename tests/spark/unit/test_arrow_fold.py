@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pyarrow as pa
 import pytest
 
 from cdcd.errors import CdcdError
-from cdcd.spark import tasks
+from cdcd.spark import compaction, table_files, tasks
 from cdcd.spark.arrow_fold import changes_of, latest
+from cdcd.spark.compaction import Merge, due, merged, with_merged
 from cdcd.spark.events import Sequence
-from cdcd.spark.manifest import BucketFile, TableEntry, read_bucket, read_incomplete
-from cdcd.spark.plan import Look, plan_table
+from cdcd.spark.manifest import TableEntry
+from cdcd.spark.next_manifest import entry_after
+from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.shape import Field, TableShape
+from cdcd.spark.storage import open_storage
+from cdcd.spark.table_files import count_rows, read_incomplete, read_table
 from tests.spark.events import column, envelope_schema, frame, key_schema
 
 TOPIC = "shop.public.items"
@@ -125,11 +130,11 @@ class History:
 
 
 class Mirrored:
-    """The table that the batches become, folded in columns or row by row."""
+    """The table that the batches become: folded in columns with deltas, or row by row into base files only."""
 
     def __init__(self, target: Path, *, by_row: bool) -> None:
         target.mkdir()
-        self._target, self._by_row = target, by_row
+        self._target, self._by_row = open_storage(str(target)), by_row
         self._entry = TableEntry(TOPIC, keyed=True)
 
     def apply(self, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -156,22 +161,34 @@ class Mirrored:
                 "value": pa.array([value for _, value in changes], pa.binary()),
             }
         )
-        (found,) = tasks._unpacked(tasks.fold_group(group, {TOPIC: plan}, self._target, 1).to_pylist())
-        is_moved, numbers = found.moved, tuple(one.number for one in entry.fields)
+        found = self._folded(group, plan)
+        is_moved = any(one.moved for one in found)
         if is_moved:
             group = group.set_column(1, "bucket", pa.array([tasks.WHOLE] * len(changes), pa.int32()))
-            (found,) = tasks._unpacked(tasks.fold_group(group, {TOPIC: plan}, self._target, 1).to_pylist())
-        self._entry = replace(entry, applied=max(entry.applied, found.applied))
-        if found.path is not None:
-            file = BucketFile(0, found.path, found.rows, numbers)
-            lacking = BucketFile(0, found.incomplete_path or "", found.incomplete_rows, numbers)
-            incomplete = (lacking,) if found.incomplete_path else ()
-            self._entry = replace(self._entry, files=(file,), incomplete=incomplete)
-        return found.applied, is_moved, self._rows()
+            found = self._folded(group, plan)
+        self._entry = entry_after(entry, plan.shape, found)
+        self._merge()
+        return self._entry.applied, is_moved, self._rows()
+
+    def _folded(self, group: pa.Table, plan: TablePlan) -> list[tasks.Folded]:
+        return tasks.written(tasks.fold_group(group, {TOPIC: plan}, self._target, 1), self._target)
+
+    def _merge(self) -> None:
+        """Make base files of all files, or merge what is due."""
+        merge = due(TOPIC, self._entry)
+        if self._by_row:
+            merge = Merge(TOPIC, self._entry.files, self._entry.deltas, is_whole=True)
+        if merge is not None:
+            result = merged(self._target, self._entry, merge, 1, threading.Event())
+            entry = with_merged(self._entry, result)
+            assert entry is not None
+            assert len(entry.files) + len(entry.deltas) <= len(self._entry.files) + len(self._entry.deltas)
+            self._entry = entry
 
     def _rows(self) -> list[list[dict[str, Any]]]:
         shape = self._entry.shape()
-        complete = [read_bucket(self._target, shape, one) for one in self._entry.files]
+        complete = [read_table(self._target, self._entry)]
+        assert count_rows(self._target, self._entry) == complete[0].num_rows
         incomplete = [read_incomplete(self._target, shape, one) for one in self._entry.incomplete]
         return [
             sorted((row for one in each for row in one.to_pylist()), key=lambda row: row["__key"])
@@ -181,10 +198,14 @@ class Mirrored:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_folds_give_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with deltas of several levels, and row groups of few rows."""
     random.seed(seed)
+    monkeypatch.setattr(compaction, "FAN", random.choice([2, 3]))
+    monkeypatch.setattr(compaction, "SHARE", random.choice([0, 2]))
+    monkeypatch.setattr(table_files, "GROUP_ROWS", 3)
     history = History(with_unchanged=seed % 2 == 0, ddl=random.choice([0, 0.1, 0.3]))
     columns, rows = Mirrored(tmp_path / "columns", by_row=False), Mirrored(tmp_path / "rows", by_row=True)
-    for _ in range(6):
+    for _ in range(10):
         records = history.batch(random.choice([1, 5, 60]))
         found = columns.apply(records, monkeypatch)
         assert found == rows.apply(records, monkeypatch)

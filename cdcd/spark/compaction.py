@@ -1,0 +1,204 @@
+"""Merge a table's files beside the stream: deltas into a larger delta, and the deltas into new base files.
+
+In: the entry of a table as a manifest has it.  Out: the entry's files with fewer of them, and the same rows.
+Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table's files are not
+those any more that it read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about N / 2
+rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the logarithm
+of the table, and a reader opens few files.
+Must not: read or write the manifest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcd.spark.manifest import ALL, BucketFile, TableEntry, remove_files
+from cdcd.spark.shape import KEY
+from cdcd.spark.storage import Storage
+from cdcd.spark.table_files import (
+    present,
+    read_bucket,
+    read_deltas,
+    without_replaced,
+    write_bucket,
+    write_delta,
+)
+from cdcd.spark.tasks import bucket_of
+
+FAN = 8
+"""So many deltas of one level are merged into one of the next."""
+SHARE = 2
+"""The base files are written again when the deltas have the rows of a half of them."""
+LARGE_ROWS = 200_000
+"""With so many changed rows they are written again also if there are few deltas."""
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Files of a table that are replaced: `deltas`, which are adjacent, and for new base files all files."""
+
+    topic: str
+    files: tuple[BucketFile, ...]
+    deltas: tuple[BucketFile, ...]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of a merge, with the files that it has written."""
+
+    merge: Merge
+    files: tuple[BucketFile, ...]
+    deltas: tuple[BucketFile, ...]
+
+
+class Stopped(Exception):
+    """A merge was asked to stop."""
+
+
+def due(topic: str, entry: TableEntry) -> Merge | None:
+    """Return what has to be merged of a table, None if nothing."""
+    deltas = entry.deltas
+    changed = sum(one.rows for one in deltas)
+    is_half = changed * SHARE >= sum(one.rows for one in entry.files)
+    if deltas and is_half and (len(deltas) >= FAN or changed >= LARGE_ROWS):
+        return Merge(topic, entry.files, deltas, is_whole=True)
+    for _, adjacent in groupby(deltas, lambda one: one.level):
+        run = tuple(adjacent)
+        if len(run) >= FAN:
+            return Merge(topic, (), run, is_whole=False)
+    return None
+
+
+def merged(
+    target: Storage, entry: TableEntry, merge: Merge, buckets: int, stopping: threading.Event
+) -> Merged:
+    """Write the merged files. Raises Stopped, and then has removed what it has written."""
+    written: list[BucketFile] = []
+    try:
+        shape = entry.shape()
+        changed = read_deltas(target, shape, merge.deltas)
+        if not merge.is_whole:
+            level = merge.deltas[0].level + 1
+            written.append(write_delta(target, shape, changed, bucket=ALL, level=level))
+            return Merged(merge, (), tuple(written))
+        rows = present(changed)
+        count = buckets if shape.keyed else 1
+        places = pa.array(
+            [bucket_of(key, count) if shape.keyed else 0 for key in rows[KEY].to_pylist()], pa.int32()
+        )
+        held = {file.bucket: file for file in merge.files}
+        for bucket in range(count):
+            _check(stopping)
+            base = read_bucket(target, shape, held.get(bucket))
+            base = without_replaced(base, changed, shape)
+            both = pa.concat_tables([base, rows.filter(pc.equal(places, bucket))])
+            if both.num_rows:
+                written.append(write_bucket(target, shape, bucket, both))
+        return Merged(merge, tuple(written), ())
+    except BaseException:
+        remove_files(target, [one.path for one in written])
+        raise
+
+
+def _check(stopping: threading.Event) -> None:
+    if stopping.is_set():
+        raise Stopped
+
+
+def with_merged(entry: TableEntry, result: Merged) -> TableEntry | None:
+    """Return the entry with the merged files, None if it does not have the files any more that were merged."""
+    merge = result.merge
+    if not set(merge.deltas) <= set(entry.deltas) or (merge.is_whole and merge.files != entry.files):
+        return None
+    if merge.is_whole:
+        if entry.deltas[: len(merge.deltas)] != merge.deltas:
+            return None
+        return replace(entry, files=result.files, deltas=entry.deltas[len(merge.deltas) :])
+    first = entry.deltas.index(merge.deltas[0])
+    if entry.deltas[first : first + len(merge.deltas)] != merge.deltas:
+        return None
+    rest = entry.deltas[first + len(merge.deltas) :]
+    return replace(entry, deltas=(*entry.deltas[:first], *result.deltas, *rest))
+
+
+class Compactor:
+    """Merges files in a thread, one table at a time."""
+
+    def __init__(self, target: Storage, buckets: int) -> None:
+        self._target, self._buckets = target, buckets
+        self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
+        self._stopping = threading.Event()
+        self._running: Future[Merged] | None = None
+        self._changed: dict[str, None] = {}
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a merge is complete and waits for a manifest."""
+        return self._running is not None and self._running.done()
+
+    def note(self, topics: Collection[str]) -> None:
+        """Note the tables whose files have changed."""
+        self._changed |= dict.fromkeys(topics)
+
+    def start(self, tables: Mapping[str, TableEntry]) -> bool:
+        """Begin the next merge, if none runs; return whether one runs."""
+        while self._running is None and self._changed:
+            topic = next(iter(self._changed))
+            del self._changed[topic]
+            entry = tables.get(topic)
+            merge = None if entry is None else due(topic, entry)
+            if entry is not None and merge is not None:
+                self._running = self._pool.submit(
+                    merged, self._target, entry, merge, self._buckets, self._stopping
+                )
+        return self._running is not None
+
+    def wait(self) -> None:
+        """Wait until the running merge is complete."""
+        if self._running is not None:
+            self._running.exception()
+
+    def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+        """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
+
+        Raises what the merge has raised.
+        """
+        if self._running is None or not self._running.done():
+            return {}
+        running, self._running = self._running, None
+        result = running.result()
+        topic = result.merge.topic
+        self._changed[topic] = None
+        entry = tables.get(topic)
+        changed = None if entry is None else with_merged(entry, result)
+        if changed is None:
+            remove_files(self._target, _paths(result))
+            return {}
+        log.info("%s: %d files are merged into %d", topic, len(_replaced(result)), len(_paths(result)))
+        return {topic: changed}
+
+    def close(self) -> None:
+        """Stop a merge, and remove what it has written."""
+        self._stopping.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._running is not None and not self._running.cancelled() and self._running.exception() is None:
+            remove_files(self._target, _paths(self._running.result()))
+        self._running = None
+
+
+def _paths(result: Merged) -> list[str]:
+    return [one.path for one in (*result.files, *result.deltas)]
+
+
+def _replaced(result: Merged) -> list[BucketFile]:
+    return [*result.merge.files, *result.merge.deltas]

@@ -1,0 +1,165 @@
+"""A table's files while a mirror changes it: few of them, none removed under a reader, none for a plain reader."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdcd.errors import StorageError
+from cdcd.spark import compaction, manifest
+from cdcd.spark.compaction import FAN, Compactor, Merge, merged, with_merged
+from cdcd.spark.manifest import TableEntry, read_manifest
+from cdcd.spark.reading import read_mirror
+from cdcd.spark.storage import open_storage
+from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.events import column
+
+FIELDS = [column("id", "int", required=True), column("body", "string")]
+
+
+def _row(number: int, body: str) -> dict[str, object]:
+    return {"id": number, "body": body}
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Batches:
+    """Return a table with 100 rows in base files."""
+    batches = Batches(tmp_path / "mirror", FIELDS)
+    batches.run([_copied(batches, number) for number in range(100)], loading=False)
+    return batches
+
+
+def _copied(batches: Batches, number: int) -> Record:
+    return batches.change("r", 10, number + 1, after=_row(number, "first"))
+
+
+def _entry(items: Batches) -> TableEntry:
+    found = read_manifest(items.target)
+    assert found is not None
+    return found.tables[TOPIC]
+
+
+def _updated(items: Batches, batch: int) -> list[dict[str, Any]]:
+    change = items.change("u", 20 + batch, 1, after=_row(batch % 50, f"batch {batch}"))
+    gone = items.change("d", 20 + batch, 2, before=_row(99 - batch, ""))
+    return items.run([change, gone], loading=False)
+
+
+def test_a_small_batch_writes_what_it_changes(items: Batches) -> None:
+    before = _entry(items)
+    rows = _updated(items, 1)
+    after = _entry(items)
+    assert after.files == before.files
+    assert [one.rows for one in after.deltas] == [2]
+    assert len(rows) == 99
+    assert rows[1] == _row(1, "batch 1")
+
+
+def test_the_files_remain_few(items: Batches) -> None:
+    """Whatever the number of batches: `Batches` makes a mirror of its own for each."""
+    target = open_storage(str(items.target))
+    for batch in range(3 * FAN):
+        rows = _updated(items, batch)
+        entry = _entry(items)
+        while merge := compaction.due(TOPIC, entry):
+            changed = with_merged(entry, merged(target, entry, merge, 4, threading.Event()))
+            assert changed is not None
+            entry = changed
+        assert len(entry.deltas) < 2 * FAN
+        opened = read_manifest(items.target)
+        assert opened is not None
+        manifest.write_manifest(target, replace(opened, version=opened.version + 1, tables={TOPIC: entry}))
+        assert items.rows() == rows
+    assert len(rows) == 100 - 3 * FAN
+    assert len(_entry(items).deltas) < FAN
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_merge_of_files_that_are_gone_changes_nothing(items: Batches, is_whole: bool) -> None:
+    """A TRUNCATE comes while it runs; and what is appended meanwhile remains."""
+    for batch in range(FAN):
+        _updated(items, batch)
+    entry, target = _entry(items), open_storage(str(items.target))
+    merge = Merge(TOPIC, entry.files if is_whole else (), entry.deltas, is_whole=is_whole)
+    rows = _updated(items, FAN)
+    result = merged(target, entry, merge, 4, threading.Event())
+    appended = _entry(items)
+    changed = with_merged(appended, result)
+    assert changed is not None
+    assert changed.deltas[-1] == appended.deltas[-1]
+    assert len(changed.deltas) == (1 if is_whole else 2)
+    opened = read_manifest(items.target)
+    assert opened is not None
+    manifest.write_manifest(target, replace(opened, version=opened.version + 1, tables={TOPIC: changed}))
+    assert items.rows() == rows
+    items.run([items.change("t", 90, 1)], loading=False)
+    assert with_merged(_entry(items), result) is None
+
+
+def test_a_stopped_merge_leaves_no_file(items: Batches) -> None:
+    for batch in range(FAN):
+        _updated(items, batch)
+    entry, target = _entry(items), open_storage(str(items.target))
+    paths = sorted(target.paths())
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(compaction.Stopped):
+        merged(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), 4, stopping)
+    compactor = Compactor(target, 4)
+    compactor.note([TOPIC])
+    assert compactor.start({TOPIC: entry})
+    compactor.wait()
+    compactor.close()
+    assert sorted(target.paths()) == paths
+
+
+def test_an_outdated_merge_removes_its_file_and_the_next_one_begins(items: Batches) -> None:
+    for batch in range(FAN):
+        _updated(items, batch)
+    entry, target = _entry(items), open_storage(str(items.target))
+    paths = sorted(target.paths())
+    compactor = Compactor(target, 4)
+    compactor.note([TOPIC])
+    assert compactor.start({TOPIC: entry})
+    compactor.wait()
+    assert compactor.take({TOPIC: TableEntry(TOPIC)}) == {}
+    assert sorted(target.paths()) == paths
+    assert compactor.start({TOPIC: entry})
+    compactor.wait()
+    (changed,) = compactor.take({TOPIC: entry}).values()
+    assert len(changed.deltas) < len(entry.deltas)
+    assert not compactor.start({TOPIC: changed})
+    compactor.close()
+
+
+def test_a_reader_has_its_files_for_the_time_of_grace(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = read_mirror(str(items.target))
+    before = opened.table(TOPIC)
+    items.run([items.change("t", 20, 1)], loading=False)
+    for batch in range(5):
+        items.run([items.change("c", 30 + batch, 1, after=_row(batch, "new"))], loading=False)
+    assert opened.table(TOPIC).equals(before)
+    monkeypatch.setattr(manifest, "GRACE_S", -1.0)
+    items.run([items.change("c", 40, 1, after=_row(9, "new"))], loading=False)
+    with pytest.raises(StorageError, match="open the mirror again"):
+        opened.table(TOPIC)
+
+
+def test_a_plain_reader_finds_no_rows(items: Batches, spark: SparkSession) -> None:
+    """It would count the replaced ones, too."""
+    _updated(items, 1)
+    for folder in (items.target, items.target / TOPIC):
+        with pytest.raises((PySparkException, Py4JError)):
+            spark.read.parquet(str(folder)).count()
+    found = ds.dataset(items.target, format="parquet", exclude_invalid_files=True)
+    assert found.files == []
