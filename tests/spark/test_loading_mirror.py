@@ -44,7 +44,7 @@ def test_a_table_is_copied_while_it_changes(spark: SparkSession, topics: TopicsW
         [_row(1)],
     )
     assert reports[-1].loading == (items.topic,)
-    assert reports[-1].mirrored_rows == 5
+    assert reports[-1].written_rows == 5
 
     manifest = json.loads((target / "manifest.json").read_text())
     (target / "manifest.json").write_text(json.dumps({**manifest, "offsets": {}}))
