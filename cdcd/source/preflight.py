@@ -79,6 +79,27 @@ _PRIVILEGES = """
                    AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')) AS unreadable
     FROM pg_class c WHERE c.oid = ANY(%s::oid[])
 """
+_UNSENT = """
+    WITH RECURSIVE part(root, relid) AS (
+        SELECT c.oid, c.oid FROM pg_class c WHERE c.oid = ANY(%s::oid[])
+        UNION ALL
+        SELECT part.root, i.inhrelid FROM part JOIN pg_class p ON p.oid = part.relid AND p.relkind = 'p'
+        JOIN pg_inherits i ON i.inhparent = part.relid)
+    SELECT part.root, n.nspname::text, c.relname::text, c.relkind = 'f'
+    FROM part JOIN pg_class c ON c.oid = part.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'f' OR c.relpersistence = 'u'
+    ORDER BY 1, 2, 3
+"""
+# A row filter depends on its columns (PostgreSQL 15 and later).
+_FILTERED = """
+    SELECT pr.prrelid, array_agg(DISTINCT a.attname::text)
+    FROM pg_publication_rel pr JOIN pg_publication p ON p.oid = pr.prpubid
+    JOIN pg_depend d ON d.classid = 'pg_publication_rel'::regclass AND d.objid = pr.oid
+        AND d.refclassid = 'pg_class'::regclass AND d.refobjid = pr.prrelid AND d.refobjsubid > 0
+    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE pr.prrelid = ANY(%s::oid[]) AND p.pubname = ANY(%s) AND pr.prqual IS NOT NULL
+    GROUP BY pr.prrelid
+"""
 
 
 def _default_policy(_table: str) -> Policy:
@@ -158,6 +179,7 @@ def table_findings(
     ]
     for one in shortfalls_of_partitions(connection, roots):
         yield Finding("warn", f"table {one.table}", one.message, one.hint)
+    yield from _unsent(connection, tables)
     if snapshot:
         if copied_columns is None:
             copied_columns = {table.relid: table.columns for table in tables}
@@ -345,6 +367,7 @@ def readable_findings(
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     rows = fetch(connection, _PRIVILEGES, ([table.relid for table in tables],))
     privileges = {row[0]: row[1:] for row in rows}
+    filtered = _filter_columns(connection, tables)
     closed: set[str] = set()
     for table in tables:
         if table.relid not in privileges or table.relid not in copied_columns:
@@ -357,12 +380,39 @@ def readable_findings(
             yield Finding("fail", f"schema {table.schema}", message, hint)
         subject = f"table {table.schema}.{table.name}"
         selected = copied_columns[table.relid]
-        hidden = [column for column in selected if column in unreadable]
+        read = dict.fromkeys([*selected, *filtered.get(table.relid, ())])
+        hidden = [column for column in read if column in unreadable]
         if hidden or not (selected or may_select):
             yield _unreadable(table, subject, role, hidden)
         if table.has_row_security:
             hint = f"ALTER ROLE {role} BYPASSRLS"
             yield Finding("fail", subject, "row-level security would hide rows from the snapshot", hint)
+
+
+def _unsent(connection: Connection, tables: list[PublishedTable]) -> Iterator[Finding]:
+    """Yield the partitions of which PostgreSQL sends no changes, although it lets the table be published."""
+    named = {table.relid: f"table {table.schema}.{table.name}" for table in tables}
+    for root, schema, name, is_foreign in fetch(connection, _UNSENT, (list(named),)):
+        kind = "a foreign table" if is_foreign else "UNLOGGED"
+        quoted = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+        yield Finding(
+            "warn",
+            named[root],
+            f"{schema}.{name} is {kind}: PostgreSQL sends none of its changes, so its rows stay as they were copied",
+            "detach the partition, or publish the other ones"
+            if is_foreign
+            else f"ALTER TABLE {quoted} SET LOGGED",
+        )
+
+
+def _filter_columns(connection: Connection, tables: list[PublishedTable]) -> dict[int, list[str]]:
+    """Return the columns of the row filters by relid: a copy reads them, also where they are not published."""
+    filtered = [table for table in tables if table.row_filter is not None]
+    if not filtered:
+        return {}
+    publications = sorted({name for table in filtered for name in table.publications})
+    rows = fetch(connection, _FILTERED, ([table.relid for table in filtered], publications))
+    return {row[0]: row[1] for row in rows}
 
 
 def _unreadable(table: PublishedTable, subject: str, role: str, hidden: list[str]) -> Finding:

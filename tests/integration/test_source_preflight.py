@@ -127,6 +127,47 @@ def test_the_login_role_needs_replication_and_its_set_role_only_to_drop_a_slot(
             )
 
 
+def test_a_partition_whose_changes_are_not_sent_is_named(postgres: PostgresServer) -> None:
+    """PostgreSQL publishes its root, and copies its rows for a subscription, too."""
+    with source_database(
+        postgres,
+        "CREATE TABLE public.o (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.o_a PARTITION OF public.o FOR VALUES FROM (0) TO (10)",
+        "CREATE UNLOGGED TABLE public.o_b PARTITION OF public.o FOR VALUES FROM (10) TO (20)",
+        "CREATE PUBLICATION pub FOR TABLE public.o WITH (publish_via_partition_root)",
+    ) as settings:
+        (finding,) = [one for one in preflight(settings) if one.level == "warn" and "UNLOGGED" in one.message]
+        assert finding.subject == "table public.o"
+        assert "public.o_b is UNLOGGED" in finding.message
+        run_script(plain(settings), finding.hint)
+        assert complaints(settings) == {}
+
+
+def test_the_columns_of_a_row_filter_have_to_be_readable(postgres: PostgresServer) -> None:
+    """Also one that is not published, and not one of the filter of another publication."""
+    with source_database(
+        postgres,
+        "CREATE TABLE public.h (id int PRIMARY KEY, pad text, n int, secret int)",
+        "CREATE PUBLICATION pub FOR TABLE public.h (id, pad) WHERE (n > 2) WITH (publish = 'insert')",
+        "CREATE PUBLICATION other FOR TABLE public.h WHERE (secret > 2) WITH (publish = 'insert')",
+    ) as settings:
+        role = f"{settings.slot}_reader"
+        run_script(
+            plain(settings),
+            f"CREATE ROLE {role} LOGIN REPLICATION",
+            f"GRANT SELECT (id, pad) ON public.h TO {role}",
+        )
+        try:
+            of_role = replace(settings, dsn=postgres.dsn(settings.slot, role))
+            (finding,) = [one for one in preflight(of_role) if one.level == "fail"]
+            assert finding.subject == "table public.h"
+            assert finding.hint == f'GRANT SELECT ("n") ON "public"."h" TO "{role}"'
+            run_script(plain(settings), finding.hint)
+            assert "fail" not in complaints(of_role).values()
+        finally:
+            run_script(plain(settings), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
 @pytest.mark.parametrize("major", [nightly(15), 18])
 def test_a_standby_fails_on_every_major(pg_server: PostgresServers, major: int) -> None:
     """The daemon reads only from a primary, even if a standby could decode."""
