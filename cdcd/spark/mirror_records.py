@@ -1,6 +1,6 @@
 """The records of a mirror's batch: on the driver in Arrow, or in Spark's tasks.
 
-In: the ranges of a batch; for Spark, its start and end offsets.
+In: the ranges of a batch.
 Out: a summary of each topic's records, and their fold into new files.
 Invariant: both give the same result. The driver folds a batch that has few bytes: a job of Spark costs more than to
 read and fold so few.
@@ -9,8 +9,7 @@ Must not: read or write the manifest.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -20,9 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import Offsets
 from cdcd.spark.kafka import Range
 from cdcd.spark.plan import Look, TablePlan
 from cdcd.spark.ranges import read_ranges
@@ -188,12 +186,17 @@ def read_on_driver(
 
 
 def read_in_spark(
-    spark: SparkSession, options: dict[str, str], start: Offsets, end: Offsets, buckets: int
+    spark: SparkSession, connection: Connection, shares: Sequence[Sequence[Range]], buckets: int
 ) -> RecordsInSpark:
-    """Return the records between two cuts. `options`: those of the connection and of the tasks."""
-    positions = {"startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)}
-    frame = spark.read.format("cdcd").options(**options, **positions).load()
-    return RecordsInSpark(frame, buckets)
+    """Return the records of these ranges; each share is read by a task of its own."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch.column(0).to_pylist():
+                yield from read_ranges(connection.brokers, connection.read_properties(), shares[share])
+
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return RecordsInSpark(numbers.mapInArrow(read, RAW_DDL), buckets)
 
 
 def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collection[str]) -> list[Look]:

@@ -20,6 +20,8 @@ from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, with_loading, without_start
 from cdcd.spark.manifest import Manifest
 from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
+from cdcd.spark.pieces import pieces
+from cdcd.spark.record_sizes import RecordSizes
 from cdcd.spark.session import parallelism
 from cdcd.spark.source import CdcdStreamReader
 from cdcd.spark.source_options import parse_options
@@ -49,9 +51,6 @@ class MirrorSource:
         driver_bytes: int,
     ) -> None:
         self._spark, self._connection, self._driver_bytes = spark, connection, driver_bytes
-        self._of_tasks = connection.options() | {
-            name: value for name, value in options.items() if name == "topics"
-        }
         offsets = with_loading(start.offsets, frozenset(start.loading))
         own = {"startingOffsets": json.dumps(offsets), "loading": "true", "ids": "true"}
         self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
@@ -76,8 +75,8 @@ class MirrorSource:
         found = read_on_driver(self._connection, ranges, self._driver_bytes)
         if found is not None:
             return found
-        tasks = self._of_tasks | {"readers": str(parallelism(self._spark))}
-        return read_in_spark(self._spark, tasks, self._start, self.end, buckets)
+        shares = pieces(ranges, RecordSizes(self._connection).of(ranges), parallelism(self._spark))
+        return read_in_spark(self._spark, self._connection, shares, buckets)
 
     def close(self) -> None:
         """Leave the broker."""

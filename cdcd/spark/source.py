@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.commits import Commits
 from cdcd.spark.connection import Connection
@@ -51,7 +51,6 @@ from cdcd.spark.schemas import access_of
 from cdcd.spark.source_options import SourceOptions, parse_options
 from cdcd.spark.table_options import TableOptions, topics_of
 
-RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 UNLIMITED_ROWS = 2**62
 ONE_BATCH = (
     "%s: the query ends after its first batch, which is not at the newest commit. If you used availableNow: Spark "
