@@ -471,7 +471,7 @@ def table_added(w: World) -> Iterator[None]:
     w.resume("resume")
 
 
-@situation("CDCD-SOURCE-IDENTITY", "source.dsn names another database", "the one that was read before")
+@situation("CDCD-SOURCE-IDENTITY", "source.dsn names another database", "the server that cdcd read before")
 def another_database(w: World) -> Iterator[None]:
     right = w.daemon.config["source"]["dsn"]
     w.stream()

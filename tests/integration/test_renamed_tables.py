@@ -142,7 +142,7 @@ def test_a_rename_while_cdcd_was_stopped_is_reported_by_check_and_at_the_start(
     assert sql in findings
     lines = daemon.events("publication_changed")
     assert all(line["detail"] in findings for line in lines if line["change"] != "table_gone"), findings
-    assert ("the topic of its new name" in findings) == ("table_renamed" in expected)
+    assert ("the topic of the new name" in findings) == ("table_renamed" in expected)
     if sql:
         assert sql in sql_of(daemon, "table_replaced")
 

@@ -288,7 +288,7 @@ def test_an_outage_is_waited_for_a_limited_time_and_logged_once(
         (logged,) = (one.getMessage() for one in caplog.records if one.name == "cdcd.spark.registry")
         assert logged.startswith("trying again for 120 s: CDCD-REGISTRY-UNAVAILABLE")
         door.is_answered_for = lambda _asked: True
-        monkeypatch.setattr(registry_schemas, "PATIENCE_S", 0.5)
+        monkeypatch.setattr(registry_schemas, "RETRY_TIMEOUT_S", 0.5)
         failing = _refused(given, lambda source: source.by_id(ids[1]))
         assert isinstance(failing, RegistryUnavailable)
         door.shut()

@@ -91,7 +91,7 @@ def test_the_key_of_each_definition_holds_for_whoever_reads_by_key(
             assert (
                 "index public.t_leaf_at_the_end_low_pkey is DEFERRABLE" in hints["public.t_leaf_at_the_end"]
             )
-            assert "give it a primary key" in hints["public.t_partial"]
+            assert "add a primary key" in hints["public.t_partial"]
             assert not daemon.events("key_not_unique")
             assert daemon.stop() == 0
 

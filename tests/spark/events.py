@@ -13,6 +13,7 @@ import struct
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import RemoteDisconnected
 from typing import Any
 
 import fastavro
@@ -123,15 +124,24 @@ def _parsed(schema: Schema) -> Schema:
     return held[1]
 
 
+REGISTER_ATTEMPTS = 3
+
+
 def register_schema(registry_url: str, subject: str, schema: Schema) -> int:
-    """Register a schema under a subject and return its id."""
+    """Register a schema under a subject and return its id. A registry may close a connection while it is busy."""
     request = urllib.request.Request(
         f"{registry_url}/subjects/{subject}/versions",
         data=json.dumps({"schema": json.dumps(schema)}).encode(),
         headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return int(json.load(answer)["id"])
+    for attempt in range(REGISTER_ATTEMPTS):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return int(json.load(answer)["id"])
+        except RemoteDisconnected:
+            if attempt == REGISTER_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 def progress_value(
