@@ -1,4 +1,4 @@
-"""Merge a table's files beside the stream: deltas into a larger delta, and the deltas into new base files.
+"""Merge the files of a table in the background: deltas into a larger delta, and all deltas into new base files.
 
 In: the entry of a table as a manifest has it.  Out: the entry's files with fewer of them, and the same rows.
 Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table's files are not
@@ -18,10 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdcd.spark.manifest import ALL, BucketFile, TableEntry, remove_files
-from cdcd.spark.shape import KEY
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
     present,
@@ -31,7 +29,7 @@ from cdcd.spark.table_files import (
     write_bucket,
     write_delta,
 )
-from cdcd.spark.tasks import bucket_of
+from cdcd.spark.tasks import by_bucket
 
 FAN = 8
 """So many deltas of one level are merged into one of the next."""
@@ -91,17 +89,11 @@ def merged(
             level = merge.deltas[0].level + 1
             written.append(write_delta(target, shape, changed, bucket=ALL, level=level))
             return Merged(merge, (), tuple(written))
-        rows = present(changed)
-        count = buckets if shape.keyed else 1
-        places = pa.array(
-            [bucket_of(key, count) if shape.keyed else 0 for key in rows[KEY].to_pylist()], pa.int32()
-        )
         held = {file.bucket: file for file in merge.files}
-        for bucket in range(count):
+        for bucket, rows in enumerate(by_bucket(present(changed), buckets if shape.keyed else 1)):
             _check(stopping)
-            base = read_bucket(target, shape, held.get(bucket))
-            base = without_replaced(base, changed, shape)
-            both = pa.concat_tables([base, rows.filter(pc.equal(places, bucket))])
+            base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
+            both = pa.concat_tables([base, rows])
             if both.num_rows:
                 written.append(write_bucket(target, shape, bucket, both))
         return Merged(merge, tuple(written), ())
@@ -117,18 +109,15 @@ def _check(stopping: threading.Event) -> None:
 
 def with_merged(entry: TableEntry, result: Merged) -> TableEntry | None:
     """Return the entry with the merged files, None if it does not have the files any more that were merged."""
-    merge = result.merge
-    if not set(merge.deltas) <= set(entry.deltas) or (merge.is_whole and merge.files != entry.files):
+    merge, deltas = result.merge, entry.deltas
+    if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
         return None
-    if merge.is_whole:
-        if entry.deltas[: len(merge.deltas)] != merge.deltas:
-            return None
-        return replace(entry, files=result.files, deltas=entry.deltas[len(merge.deltas) :])
-    first = entry.deltas.index(merge.deltas[0])
-    if entry.deltas[first : first + len(merge.deltas)] != merge.deltas:
+    first = 0 if merge.is_whole else deltas.index(merge.deltas[0])
+    end = first + len(merge.deltas)
+    if deltas[first:end] != merge.deltas:
         return None
-    rest = entry.deltas[first + len(merge.deltas) :]
-    return replace(entry, deltas=(*entry.deltas[:first], *result.deltas, *rest))
+    files = result.files if merge.is_whole else entry.files
+    return replace(entry, files=files, deltas=(*deltas[:first], *result.deltas, *deltas[end:]))
 
 
 class Compactor:

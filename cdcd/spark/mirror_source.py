@@ -54,6 +54,7 @@ class MirrorSource:
         offsets = with_loading(start.offsets, frozenset(start.loading))
         own = {"startingOffsets": json.dumps(offsets), "loading": "true", "ids": "true"}
         self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
+        self._sizes = RecordSizes(connection)
         self._start: Offsets = {}
         self.end: Offsets = {}
 
@@ -75,7 +76,7 @@ class MirrorSource:
         found = read_on_driver(self._connection, ranges, self._driver_bytes)
         if found is not None:
             return found
-        shares = pieces(ranges, RecordSizes(self._connection).of(ranges), parallelism(self._spark))
+        shares = pieces(ranges, self._sizes.of(ranges), parallelism(self._spark))
         return read_in_spark(self._spark, self._connection, shares, buckets)
 
     def close(self) -> None:

@@ -327,7 +327,11 @@ def _fold_keyed(
     whole = Fold(shape, bucket, batch.applied, result, is_delta=not is_new, incomplete=lacking)
     if bucket != WHOLE:
         return [whole]
-    return [_part_of(whole, one, buckets) for one in range(buckets)]
+    parts = zip(by_bucket(result, buckets), by_bucket(lacking, buckets), strict=True)
+    return [
+        replace(whole, bucket=number, rows=rows, incomplete=rows_lacking)
+        for number, (rows, rows_lacking) in enumerate(parts)
+    ]
 
 
 def _incomplete(
@@ -339,18 +343,9 @@ def _incomplete(
     return pa.concat_tables([read_incomplete(target, shape, file) for file in files])
 
 
-def _part_of(whole: Fold, bucket: int, buckets: int) -> Fold:
-    """Return the rows of one bucket."""
-    return replace(
-        whole,
-        bucket=bucket,
-        rows=_in_bucket(whole.rows, bucket, buckets),
-        incomplete=_in_bucket(whole.incomplete, bucket, buckets),
-    )
-
-
-def _in_bucket(rows: pa.Table | None, bucket: int, buckets: int) -> pa.Table | None:
-    if rows is None:
-        return None
+def by_bucket(rows: pa.Table, buckets: int) -> list[pa.Table]:
+    """Return the rows of each bucket; all of them if there is one."""
+    if buckets == 1:
+        return [rows]
     places = pa.array([bucket_of(key, buckets) for key in rows.column(KEY).to_pylist()], pa.int32())
-    return rows.filter(pc.equal(places, bucket))
+    return [rows.filter(pc.equal(places, number)) for number in range(buckets)]
