@@ -35,7 +35,7 @@ from cdcd.model import (
 )
 from cdcd.pipeline.hold import Hold
 from cdcd.pipeline.pump import Pump
-from cdcd.pipeline.table_copies import TableCopies, WatchedTable
+from cdcd.pipeline.table_copies import WatchedTable
 from cdcd.snapshot.table_copy import Chunk
 from cdcd.snapshot.visibility import Snapshot
 
@@ -91,7 +91,6 @@ class ChunkEmitter:
     def __init__(
         self,
         pump: Pump,
-        copies: TableCopies,
         output: Output,
         new_context: Callable[[TransactionInfo], TransactionContext],
         ask_for_position: Callable[[], None],
@@ -102,13 +101,13 @@ class ChunkEmitter:
         `metadata` makes the records of the topic of transactions, None if they are not wanted.
         """
         self._pump = pump
-        self._copies = copies
+        self._copies = pump.progress.copies
         self._output = output
         self._new_context = new_context
         self._ask = ask_for_position
         self._metadata = metadata
         self.turn = asyncio.Lock()
-        self._seen_lsn = pump.commit_lsn
+        self._seen_lsn = pump.progress.commit_lsn
 
     async def emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
         """Write a slice; return the number of rows written, None if the chunk has to be read again."""
@@ -146,7 +145,7 @@ class ChunkEmitter:
 
     async def give_way(self, used_s: float, size_bytes: int) -> None:
         """Leave the processors to a stream with transactions, in proportion to the time that was used for a copy."""
-        before, self._seen_lsn = self._seen_lsn, self._pump.commit_lsn
+        before, self._seen_lsn = self._seen_lsn, self._pump.progress.commit_lsn
         if before != self._seen_lsn:
             used_s *= GIVE_WAY * max(1, min(len(self._copies.tables), MOST_AT_ONCE))
         else:
@@ -154,7 +153,7 @@ class ChunkEmitter:
         await asyncio.sleep(min(used_s, size_bytes / PAUSED_BYTES_PER_S, LONGEST_PAUSE_S))
 
     async def _emit(self, table: WatchedTable, plan: RelationPlan, one: Slice) -> int | None:
-        covered_lsn = self._pump.covered_lsn
+        covered_lsn = self._pump.progress.covered_lsn
         tx = self._context(covered_lsn)
         begin, name = await self._begin(table.copy.state, plan, tx)
         records = [] if one.batch is None else encode_batch(one.batch, {plan.relation.relid: plan}, tx)
@@ -164,13 +163,13 @@ class ChunkEmitter:
         table.copy.written(len(found), tx.info.commit_lsn if begin else 0, name)
         self._copies.emitted(covered_lsn, tx.tx_seq)
         records = [*begin, *found]
-        await self._output.add(RecordChunk(records, _size_bytes(one), self._pump.commit_position()))
+        await self._output.add(RecordChunk(records, _size_bytes(one), self._pump.progress.commit_position()))
         return len(found)
 
     async def _compare(
         self, table: WatchedTable, plan: RelationPlan, keys: Mapping[bytes, KeyValues], one: Slice
     ) -> int | None:
-        covered_lsn, plans = self._pump.covered_lsn, {plan.relation.relid: plan}
+        covered_lsn, plans = self._pump.progress.covered_lsn, {plan.relation.relid: plan}
         batch = one.batch or RowBatch(b"", 0)
         tx = self._context(covered_lsn)
         found = table.copy.compare(one.snapshot, keys, encode_batch(batch, plans, tx))
@@ -187,7 +186,7 @@ class ChunkEmitter:
         table.copy.written(len(rows))
         self._copies.emitted(covered_lsn, tx.tx_seq)
         size_bytes = _size_bytes(one) + 512 * len(records)
-        await self._output.add(RecordChunk(records, size_bytes, self._pump.commit_position()))
+        await self._output.add(RecordChunk(records, size_bytes, self._pump.progress.commit_position()))
         return len(found.gone)
 
     async def _begin(
@@ -214,7 +213,7 @@ class ChunkEmitter:
     async def received(self, end_lsn: Lsn, flush_wal: Callable[[], Awaitable[None]]) -> None:
         """Wait until everything committed below `end_lsn` was received. `flush_wal`: see `ChunkReader`."""
         looks = 0
-        while self._pump.covered_lsn < end_lsn:
+        while self._pump.progress.covered_lsn < end_lsn:
             looks += 1
             if looks % _LOOKS_BEFORE_FLUSH == 2:
                 await flush_wal()
@@ -229,11 +228,13 @@ class ChunkEmitter:
 
     async def truncate(self, plan: RelationPlan) -> None:
         """Write a truncate event, so that readers lose the table's rows. `turn` is held."""
-        covered_lsn = self._pump.covered_lsn
+        covered_lsn = self._pump.progress.covered_lsn
         tx = self._context(covered_lsn)
         records = encode_truncate(plan, lsn=covered_lsn, cascade=False, restart_identity=False, tx=tx)
         self._copies.emitted(covered_lsn, tx.tx_seq)
-        await self._output.add(RecordChunk(records, 512 * len(records), self._pump.commit_position()))
+        await self._output.add(
+            RecordChunk(records, 512 * len(records), self._pump.progress.commit_position())
+        )
 
     async def flush(self) -> None:
         """Wait until everything that was added is in Kafka."""
@@ -243,7 +244,7 @@ class ChunkEmitter:
         """Take `turn` where no transaction is open, and everything below `end_lsn` was received."""
         while True:
             await self.turn.acquire()
-            if self._pump.is_between_transactions and self._pump.covered_lsn >= end_lsn:
+            if self._pump.is_between_transactions and self._pump.progress.covered_lsn >= end_lsn:
                 return
             self.turn.release()
             await self._wait_for_more()

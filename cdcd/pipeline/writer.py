@@ -112,6 +112,21 @@ class Positions:
     durable: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """The limits and the delivery of a writer.
+
+    `numbered_by`: the hash of the options that number changes. `is_at_least_once`: readers see rows as they are
+    written, before their group is complete.
+    """
+
+    limits: GroupLimits
+    waiting_limit_bytes: int
+    numbered_by: str = ""
+    commit_cooldown_us: int = 0
+    is_at_least_once: bool = False
+
+
 class Writer:
     """Writes the groups of one producer epoch. `run()` ends only by an error or by cancellation."""
 
@@ -122,31 +137,28 @@ class Writer:
         self,
         sink: Sink,
         identity: SourceIdentity,
-        limits: GroupLimits,
+        options: WriterOptions,
         *,
-        waiting_limit_bytes: int,
         confirm: Callable[[int], None],
         observer: Observer,
         durable_lsn: int = 0,
         ahead: PendingSchemas | None = None,
         too_large: TooLarge | None = None,
-        numbered_by: str = "",
-        commit_cooldown_us: int = 0,
-        is_at_least_once: bool = False,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         before_renewal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_at_least_once`: readers see rows as they are written, before their group is complete.
+        """`waiting`: encloses each wait for Kafka.
 
-        `waiting`: encloses each wait for Kafka. `before_renewal`: raises an error if another daemon may have taken
-        over, whose producer a new epoch would fence (F69).
+        `before_renewal`: raises an error if another daemon may have taken over, whose producer a new epoch would
+        fence (F69).
         """
         self._waiting = waiting
         self._before_renewal = before_renewal
         self._sink = sink
         self._identity = identity
-        self._group = Group(limits)
-        self._waiting_limit_bytes = waiting_limit_bytes
+        self._options = options
+        self._group = Group(options.limits)
+        self._waiting_limit_bytes = options.waiting_limit_bytes
         self._confirm = confirm
         self._observer = observer
         self._safe = SafeLsn(durable_lsn)
@@ -161,16 +173,13 @@ class Writer:
         self._commit: asyncio.Future[Any] | None = None
         self._ahead = ahead
         self._too_large = too_large
-        self._numbered_by = numbered_by
         self._by_partition: Sequence[Record] = ()
         self._announcing: asyncio.Future[None] | None = None
         self._lock = asyncio.Lock()
         self._maintenance: MaintenanceTask | None = None
         self._idle_due_us = 0
         self._stalled_us = 0
-        self._commit_cooldown_us = commit_cooldown_us
         self._cooled_down_us = 0
-        self._is_at_least_once = is_at_least_once
         self._sends_early = False
         self._is_busy = False
         self._is_unsent = self._is_send_due = False
@@ -270,9 +279,9 @@ class Writer:
         Without a backlog and with at_least_once, rows are sent at once and only their position waits. With
         exactly_once, a group waits while its partitions join the transaction, if more rows are likely.
         """
-        self._sends_early = self._is_at_least_once and not is_backlog
+        self._sends_early = self._options.is_at_least_once and not is_backlog
         policy = wait_policy(
-            is_backlog=is_backlog, is_at_least_once=self._is_at_least_once, is_busy=self._is_busy
+            is_backlog=is_backlog, is_at_least_once=self._options.is_at_least_once, is_busy=self._is_busy
         )
         self._group.wait_by(policy)
 
@@ -477,7 +486,7 @@ class Writer:
             await asyncio.shield(self._commit)
         hit("committed")
         self._is_open = False
-        self._cooled_down_us = self._clock_us() + self._commit_cooldown_us
+        self._cooled_down_us = self._clock_us() + self._options.commit_cooldown_us
         self._phase, self._copy = commit_position.phase, commit_position.copy
         if rows:
             self._is_busy = min(rows, transactions) > 1
@@ -508,7 +517,7 @@ class Writer:
             snapshot_tables=commit_position.snapshot_tables,
             copy=commit_position.copy,
             prepared_before=commit_position.prepared_before,
-            part=None if part is None else replace(part, numbered_by=self._numbered_by),
+            part=None if part is None else replace(part, numbered_by=self._options.numbered_by),
         )
 
     async def close(self) -> None:

@@ -31,12 +31,10 @@ from cdcd.process.release import release_session
 from cdcd.recovery.new_snapshot import is_resolved_by
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
+from cdcd.session.process_state import ProcessState
 from cdcd.session.queries import slot_holders
-from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.session import Session
 from cdcd.session.snapshot_commands import SnapshotCommands
-from cdcd.session.stale_tables import StaleTables
-from cdcd.sink.limits import Limits
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
@@ -78,13 +76,9 @@ class Supervisor:
         publications: PublicationMonitor,
     ) -> None:
         self.commands = SnapshotCommands(status)
+        self._state = ProcessState(status, schemas, publications, self.commands)
         self._config = config
         self._status = status
-        self._schemas = schemas
-        self._publications = publications
-        self._limits = Limits()
-        self._stale = StaleTables()
-        self._crashes = ServerCrashes()
         self._is_snapshot_due = config.snapshot.mode == "always"
         status.waits.blocker_queries |= {
             "slot_held": lambda: slot_holders(config.source_settings()),
@@ -145,16 +139,10 @@ class Supervisor:
         try:
             self._running = Session(
                 self._config,
-                self._status,
-                self._schemas,
-                self._publications,
+                self._state,
                 self.stop,
-                self._last_error,
-                self._limits,
-                self._stale,
-                self._crashes,
-                self._is_snapshot_due,
-                self.commands,
+                last_error=self._last_error,
+                is_snapshot_due=self._is_snapshot_due,
             )
             await self._running.run()
         except CdcdError as error:
@@ -179,7 +167,7 @@ class Supervisor:
         if error.retry is not Retry.LIMITED:
             return False
         if isinstance(error, SnapshotStale):
-            return self._stale.is_given_up(error)
+            return self._state.stale.is_given_up(error)
         return self._is_met_too_often(outcome)
 
     def _is_met_too_often(self, outcome: SessionOutcome) -> bool:
@@ -194,9 +182,9 @@ class Supervisor:
         adapt_hint(error, self._config)
         has_streamed = session is not None and session.has_streamed
         if has_streamed:
-            self._stale.forget()
+            self._state.stale.forget()
         if session is not None and session.asked_us is not None:
-            self._crashes.ended(
+            self._state.crashes.ended(
                 error, session.asked_us, session.durable_lsn, has_advanced=session.has_advanced
             )
         self._last_error = to_remember(self._last_error, error, has_streamed=has_streamed)
@@ -214,11 +202,11 @@ class Supervisor:
         self.retry.clear()
         await self._wait_for_event(self.retry, None)
         self._pending = None  # from before the halt; the next start checks again
-        self._limits.forget_refused()
-        self._stale.forget()
-        self._crashes.forget()
+        self._state.limits.forget_refused()
+        self._state.stale.forget()
+        self._state.crashes.forget()
         if not self.stop.is_set():
-            self._publications.resumed(error)
+            self._state.publications.resumed(error)
             _LOG.info("resuming", why="requested")
 
     async def _back_off(self, error: CdcdError, failures: int) -> None:

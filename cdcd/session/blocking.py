@@ -192,7 +192,7 @@ class BlockingSnapshots:
                 self._parts.reports.failed(relid, error.message)
                 table = self._parts.reports.name_of(relid)
                 _LOG.error("table_not_copied", table=table, error=str(error), hint=error.advice)
-            await self._parts.writer.add(Chunk((), 0, self._parts.pump.commit_position()))
+            await self._parts.writer.add(Chunk((), 0, self._parts.pump.progress.commit_position()))
         finally:
             self._emitter.turn.release()
 

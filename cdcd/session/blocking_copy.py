@@ -31,6 +31,7 @@ from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import Writer
 from cdcd.schema.policy import Policies
 from cdcd.session.copy_workers import CopyWorkers
+from cdcd.session.parts import SessionParts
 from cdcd.session.snapshot_copy import Snapshotter
 from cdcd.session.snapshot_handover import published_now
 from cdcd.session.table_copier import InThread
@@ -67,6 +68,28 @@ class BlockingParts:
     has_metadata: bool
     selection: Selection
     policies: Policies
+
+
+def blocking_parts(parts: SessionParts, pump: Pump, server: ServerIdentity) -> BlockingParts:
+    """Return what the blocking snapshots of a session use. `server`: the server of the stream."""
+    config, clients = parts.config, parts.clients
+    return BlockingParts(
+        pump.progress.copies,
+        pump,
+        parts.writer,
+        parts.reports,
+        config.source_settings(),
+        server,
+        clients.catalog,
+        parts.plans,
+        parts.status,
+        parts.new_context,
+        clients.topics.has_records,
+        config.snapshot.workers,
+        config.format.transactions,
+        config.snapshot.selection(),
+        config.format.policies(),
+    )
 
 
 class PlacedPlans:
@@ -229,7 +252,7 @@ class BlockingCopy:
         parts, plans = self._parts, PlacedPlans(self._parts.plans)
         keyless = {table.relid for table, _ in tables if not table.has_key}
         positions = BlockingPositions(
-            parts.copies, keyless, point_lsn, lambda: parts.pump.with_copies(hold.position)
+            parts.copies, keyless, point_lsn, lambda: parts.pump.progress.with_copies(hold.position)
         )
         for plan in await plans.plan_tables([relation for _, relation in tables]):
             positions.set_topic(plan.relation.relid, plan.topic)

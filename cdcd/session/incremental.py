@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,8 +25,8 @@ from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.model import Record, TableCopyState
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
-from cdcd.pipeline.pump import Pump
-from cdcd.pipeline.table_copies import TableCopies, WatchedTable
+from cdcd.pipeline.stream_progress import StreamProgress
+from cdcd.pipeline.table_copies import WatchedTable
 from cdcd.pipeline.writer import Writer
 from cdcd.session.blocking import BlockingSnapshots
 from cdcd.session.comparison import TopicKeys, check_comparable
@@ -45,8 +46,6 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RECONNECT_S = 1.0
 CANCEL_AGAIN_S = 0.2
 CANCEL_WITHIN_S = 1.0
-UNLIMITED = LoadLimits()
-EVERYTHING = Selection()
 _TOO_MANY_HINT = (
     f"one command starts {MAX_TABLES} tables at most, because each progress record has the states of all: name "
     "fewer tables in each command, or run `cdcd resnapshot`"
@@ -60,42 +59,48 @@ T = TypeVar("T")
 ReleaseReader = Callable[[SnapshotReader], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """The options of the incremental snapshots. `workers`: the number of tables that are copied at the same time."""
+
+    workers: int
+    selection: Selection = field(default_factory=Selection)
+    chunk_time_s: float = 0.5
+    limits: LoadLimits = field(default_factory=LoadLimits)
+
+
 class IncrementalSnapshots:
     """The tables of one session. `run` works until it is cancelled; commands may come at any time."""
 
     def __init__(
         self,
-        copies: TableCopies,
         emitter: ChunkEmitter,
-        pump: Pump,
+        progress: StreamProgress,
         writer: Writer,
         published: PublishedTables,
         new_reader: Callable[[], ChunkReader],
         reports: TableReports,
         blocking: Callable[[InThread, ReleaseReader], BlockingSnapshots],
         topic_keys: TopicKeys,
+        options: CopyOptions,
         *,
-        workers: int,
-        selection: Selection = EVERYTHING,
-        chunk_time_s: float = 0.5,
-        limits: LoadLimits = UNLIMITED,
         lag_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`lag_s`: cdcd's replication lag, None if it is not known.
 
         `blocking` makes the blocking snapshots, which use the threads of this session.
         """
-        self._copies = copies
+        self._copies = copies = progress.copies
         self._emitter = emitter
-        self._pump = pump
+        self._progress = progress
         self._writer = writer
         self._published = published
         self._new_reader = new_reader
         self._reports = reports
-        self._workers = workers
-        self._selection = selection
-        self._chunk_time_s = chunk_time_s
-        self._gate = LoadGate(limits)
+        self._workers = options.workers
+        self._selection = options.selection
+        self._chunk_time_s = options.chunk_time_s
+        self._gate = LoadGate(options.limits)
         self._lag_s = lag_s
         self._changed = asyncio.Event()
         self._failed: set[int] = set()
@@ -234,7 +239,7 @@ class IncrementalSnapshots:
 
     async def _write_state(self, records: Sequence[Record] = ()) -> None:
         """Add the position with the present state, and records with it; `turn` is held."""
-        await self._writer.add(Chunk(records, 256 * len(records), self._pump.commit_position()))
+        await self._writer.add(Chunk(records, 256 * len(records), self._progress.commit_position()))
 
     async def _ends_of(self, relids: Iterable[int]) -> list[Record]:
         """Return the END of each copy that is ended before its last row."""

@@ -7,34 +7,28 @@ Must not: decide what is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from cdcd.avro.plan import RelationPlan
-from cdcd.avro.transaction import TransactionContext
 from cdcd.avro.truncates import is_truncate
 from cdcd.config import Config
 from cdcd.config.model import Buffer
-from cdcd.model import TransactionInfo
 from cdcd.monitoring.publication_monitor import PublicationMonitor
-from cdcd.monitoring.status import Status
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
-from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.pump import Pump
-from cdcd.pipeline.table_copies import TableCopies
-from cdcd.pipeline.writer import Writer
 from cdcd.session.blocking import BlockingSnapshots
-from cdcd.session.blocking_copy import BlockingParts
+from cdcd.session.blocking_copy import blocking_parts
 from cdcd.session.clients import Clients
-from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
 from cdcd.session.new_table_follower import NewTableFollower
+from cdcd.session.parts import SessionParts
 from cdcd.session.published_tables import PublishedTables
 from cdcd.session.signal_follower import SignalFollower
 from cdcd.session.start_state import StartState
 from cdcd.sink.stale_keys import StaleKeys, ends_of
 from cdcd.snapshot.chunk_reader import ChunkReader, ServerAndTimeline
-from cdcd.snapshot.reports import TableReports
 from cdcd.snapshot.signal_reader import SignalReader
 from cdcd.source.connection import connect_sql, translate
 
@@ -43,63 +37,37 @@ KEYS_PART = 4
 
 
 def new_incremental_snapshots(
-    config: Config,
-    start_state: StartState,
-    clients: Clients,
-    plans: Plans,
-    copies: TableCopies,
-    emitter: ChunkEmitter,
-    pump: Pump,
-    writer: Writer,
-    reports: TableReports,
-    status: Status,
-    new_context: Callable[[TransactionInfo], TransactionContext],
+    parts: SessionParts, start_state: StartState, pump: Pump, emitter: ChunkEmitter
 ) -> IncrementalSnapshots:
     """Return the incremental snapshots of a session, with its blocking ones."""
+    config, clients = parts.config, parts.clients
     source, options = config.source_settings(), config.snapshot
-    selection, policies = options.selection(), config.format.policies()
     published = PublishedTables(
         source,
         clients.catalog,
-        plans,
-        selection,
-        policies,
+        parts.plans,
+        options.selection(),
+        config.format.policies(),
         is_binary=start_state.options.binary,
     )
     server = ServerAndTimeline(start_state.server.system_identifier, start_state.server.timeline)
     connect = partial(connect_sql, source)
-    parts = BlockingParts(
-        copies,
-        pump,
-        writer,
-        reports,
-        source,
-        start_state.server,
-        clients.catalog,
-        plans,
-        status,
-        new_context,
-        clients.topics.has_records,
-        options.workers,
-        config.format.transactions,
-        selection,
-        policies,
-    )
     return IncrementalSnapshots(
-        copies,
         emitter,
-        pump,
-        writer,
+        pump.progress,
+        parts.writer,
         published,
         partial(ChunkReader, connect, translate, source.publications, published.find, server),
-        reports,
-        partial(BlockingSnapshots, parts, emitter),
+        parts.reports,
+        partial(BlockingSnapshots, blocking_parts(parts, pump, start_state.server), emitter),
         KeysInKafka(clients, config.buffer),
-        workers=options.workers,
-        selection=selection,
-        chunk_time_s=options.incremental.chunk_time_ms / 1000,
-        limits=options.incremental.limits(),
-        lag_s=status.lag_s,
+        CopyOptions(
+            workers=options.workers,
+            selection=options.selection(),
+            chunk_time_s=options.incremental.chunk_time_ms / 1000,
+            limits=options.incremental.limits(),
+        ),
+        lag_s=parts.status.lag_s,
     )
 
 

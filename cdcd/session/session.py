@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -33,9 +34,7 @@ from cdcd.errors import (
 )
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, Timelines, TransactionInfo
-from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.retry_waits import own_topics
-from cdcd.monitoring.status import Status
 from cdcd.pipeline.buffers import Buffers, waiting_share
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.dead_letters import DeadLetters
@@ -43,10 +42,10 @@ from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.partial_transaction import numbered_by
 from cdcd.pipeline.plans import Plans
 from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
+from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer, WriterOptions
 from cdcd.recovery.start_decision import Resume, Snapshot
-from cdcd.registry.confluent import Registry
 from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
@@ -55,18 +54,16 @@ from cdcd.session.gap import after_markers, mark_gap
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
 from cdcd.session.option_downgrade import unsafe_options
+from cdcd.session.parts import SessionParts
+from cdcd.session.process_state import ProcessState
 from cdcd.session.queries import is_any_rolled_back, prepared_before_slot
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import warn_of_halts
-from cdcd.session.server_crashes import ServerCrashes
-from cdcd.session.snapshot_commands import SnapshotCommands
 from cdcd.session.snapshot_handover import SnapshotHandover, published_now
-from cdcd.session.stale_tables import StaleTables
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
-from cdcd.sink.limits import Limits
-from cdcd.sink.schemas import SchemaTopic
+from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import StreamOptions
 from cdcd.source.start_lock import StartLock
 from cdcd.source.stream import ReplicationStream, open_stream
@@ -96,41 +93,33 @@ def _confirm_nothing(_lsn: int) -> None:
 class Session:
     """The parts of one session. `run` is called once. `last_error`: what ended the last session that streamed.
 
-    Four objects outlive the session: `schemas`, whose ids remain valid while a registry is down (F55); `limits`, the
-    sizes that brokers have refused (F65); `stale`, the tables rewritten during earlier snapshots; and `crashes`, the
-    server's crashes at one position.
+    `state` outlives the session.
     """
 
     def __init__(
         self,
         config: Config,
-        status: Status,
-        schemas: Registry | SchemaTopic,
-        publications: PublicationMonitor,
+        state: ProcessState,
         stop: asyncio.Event,
+        *,
         last_error: CdcdError | None = None,
-        limits: Limits | None = None,
-        stale: StaleTables | None = None,
-        crashes: ServerCrashes | None = None,
         is_snapshot_due: bool = False,
-        commands: SnapshotCommands | None = None,
     ) -> None:
-        self._commands = SnapshotCommands(status) if commands is None else commands
         self._config = config
+        self._state = state
+        self._commands = state.commands
         self._last_error = last_error
-        self._stale = StaleTables() if stale is None else stale
-        self._crashes = ServerCrashes() if crashes is None else crashes
-        self._status = status
-        self._publications = publications
+        self._status = status = state.status
+        self._publications = state.publications
         self._is_snapshot_due = is_snapshot_due
         self._stop = stop
         self._source = config.source_settings()
         self._rotation = Rotation(config)  # first, so that it hashes the files before a client reads them
-        self._clients = Clients(config, Limits() if limits is None else limits, schemas)
+        self._clients = Clients(config, state.limits, state.schemas)
         self._plans = Plans(
             self._clients.catalog,
             self._clients.topics,
-            schemas,
+            state.schemas,
             name=config.name,
             template=config.sink.topics.template,
             policies=config.format.policies(),
@@ -188,57 +177,8 @@ class Session:
         """Run the session; return when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
         try:
-            session_start = SessionStart(
-                self._config,
-                self._clients,
-                self._status,
-                self._publications,
-                self._last_error,
-                self._crashes,
-                is_snapshot_due=self._is_snapshot_due,
-            )
-            async with in_background(self._raise_failure()) as background:
-                # F69: before the sink is opened. That would fence a daemon that copies, when no session holds the
-                # slot.
-                pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
-                self._status.own_pids = {pid}
-                await background.or_failure(or_stop(session_start.run_checks(), self._stop))
-                # F79: from here on the start changes something.
-                self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-                start_state = await background.or_failure(
-                    or_stop(session_start.fence_and_decide(), self._stop)
-                )
-            wanted = session_start.to_try_in_background
-            del session_start  # frees the results of the checks, which may be large
-            self._database, self._timelines = start_state.server.database, start_state.timelines
-            self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
-            self._writer = self._new_writer(start_state)
-            self._status.writing(self._writer)
-            async with in_background(
-                self._writer.run(),
-                self._raise_failure(),
-                watch(self._clients.topics, self._clients.schemas, self._plans),
-                warn_of_halts(self._config, wanted, self._clients.schemas, self._clients.topics.has_records),
-                self._rotation.keep(self._writer, self._clients.renew, self._status),
-            ) as background:
-                position = start_state.verdict
-                if start_state.stored is not None and start_state.stored.gap is not None:
-                    marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
-                    markers = await background.or_failure(or_stop(marking, self._stop))
-                    if isinstance(position, Resume):
-                        position = replace(position, copy=after_markers(position.copy, *markers))
-                if self._config.snapshot.mode == "no_data" and start_state.is_first:
-                    await background.or_failure(or_stop(self._describe_tables(), self._stop))
-                if isinstance(position, Snapshot):
-                    copying = self._copy(position, start_state, self._writer)
-                    resume = await background.or_failure(or_stop(copying, self._stop))
-                    if resume is None:
-                        return
-                    position = resume
-                elif self._config.snapshot.mode == "initial_only":
-                    _LOG.info("nothing_to_copy", slot=self._source.slot, hint=_NOTHING_TO_COPY_HINT)
-                    return
-                await self._stream(position, start_state, self._writer, spill, background)
+            start_state, to_try = await self._start()
+            await self._work(start_state, to_try)
         except Stopped:
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
         except SinkFenced as error:
@@ -255,6 +195,60 @@ class Session:
             self._publications.is_on = False
             if not is_memory_short:
                 await self._close()
+
+    async def _start(self) -> tuple[StartState, Mapping[str, PublishedTable | None]]:
+        """Check, fence and decide; return the state, and the tables whose schemas are to be tried."""
+        session_start = SessionStart(
+            self._config,
+            self._clients,
+            self._status,
+            self._publications,
+            self._last_error,
+            self._state.crashes,
+            is_snapshot_due=self._is_snapshot_due,
+        )
+        async with in_background(self._raise_failure()) as background:
+            # F69: before the sink is opened. That would fence a daemon that copies, when no session holds the slot.
+            pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
+            self._status.own_pids = {pid}
+            await background.or_failure(or_stop(session_start.run_checks(), self._stop))
+            # F79: from here on the start changes something.
+            self._spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
+            start_state = await background.or_failure(or_stop(session_start.fence_and_decide(), self._stop))
+        self._database, self._timelines = start_state.server.database, start_state.timelines
+        self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
+        return start_state, session_start.to_try_in_background
+
+    async def _work(self, start_state: StartState, to_try: Mapping[str, PublishedTable | None]) -> None:
+        """Write the markers of a gap, copy if need be, and stream."""
+        self._writer = writer = self._new_writer(start_state)
+        self._status.writing(writer)
+        async with in_background(
+            writer.run(),
+            self._raise_failure(),
+            watch(self._clients.topics, self._clients.schemas, self._plans),
+            warn_of_halts(self._config, to_try, self._clients.schemas, self._clients.topics.has_records),
+            self._rotation.keep(writer, self._clients.renew, self._status),
+        ) as background:
+            position = await background.or_failure(or_stop(self._begin(start_state, writer), self._stop))
+            if position is not None:
+                await self._stream(position, start_state, writer, background)
+
+    async def _begin(self, start_state: StartState, writer: Writer) -> Resume | None:
+        """Return where the stream begins, after a copy if need be; None if no stream follows."""
+        position = start_state.verdict
+        if start_state.stored is not None and start_state.stored.gap is not None:
+            markers = await self._mark_gap(start_state.stored, start_state.stored.gap, writer)
+            if isinstance(position, Resume):
+                position = replace(position, copy=after_markers(position.copy, *markers))
+        if self._config.snapshot.mode == "no_data" and start_state.is_first:
+            await self._describe_tables()
+        if isinstance(position, Snapshot):
+            return await self._copy(position, start_state, writer)
+        if self._config.snapshot.mode == "initial_only":
+            _LOG.info("nothing_to_copy", slot=self._source.slot, hint=_NOTHING_TO_COPY_HINT)
+            return None
+        return position
 
     def _note_whose_slot(self, error: CdcdError) -> None:
         """Record what the error that ends this session proves about the slot's owner (F80).
@@ -289,24 +283,42 @@ class Session:
             raise self._failure
 
     def _new_writer(self, start_state: StartState) -> Writer:
-        commit = self._config.sink.commit
         return Writer(
             self._clients.sink,
             start_state.identity,
-            GroupLimits(
-                commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, self._config.large_limits()
-            ),
-            waiting_limit_bytes=waiting_share(self._config.buffer.memory),
+            self._writer_options(),
             confirm=_confirm_nothing,
             observer=self._status,
             durable_lsn=start_state.durable_lsn,
             ahead=self._clients.schema_topic,
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
-            numbered_by=numbered_by(self._config),
-            commit_cooldown_us=COMMIT_COOLDOWN_US if self._clients.is_exactly_once else 0,
-            is_at_least_once=not self._clients.is_exactly_once,
             waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
             before_renewal=lambda: refuse_if_taken_over(self._source, self._own_pid),
+        )
+
+    def _writer_options(self) -> WriterOptions:
+        config, commit, is_exactly_once = (
+            self._config,
+            self._config.sink.commit,
+            self._clients.is_exactly_once,
+        )
+        return WriterOptions(
+            GroupLimits(commit.max_rows, commit.max_bytes, commit.max_wait_ms * 1000, config.large_limits()),
+            waiting_limit_bytes=waiting_share(config.buffer.memory),
+            numbered_by=numbered_by(config),
+            commit_cooldown_us=COMMIT_COOLDOWN_US if is_exactly_once else 0,
+            is_at_least_once=not is_exactly_once,
+        )
+
+    def _parts(self, writer: Writer) -> SessionParts:
+        return SessionParts(
+            self._config,
+            self._clients,
+            self._plans,
+            writer,
+            self._status,
+            self._commands.table_reports,
+            self._new_context,
         )
 
     def _new_context(self, info: TransactionInfo) -> TransactionContext:
@@ -343,9 +355,7 @@ class Session:
         self.has_begun_copy = True
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
-        handover = SnapshotHandover(
-            self._config, self._clients, self._plans, writer, self._new_context, self._status, self._stale
-        )
+        handover = SnapshotHandover(self._parts(writer), self._state.stale)
         resume = await handover.run(begin, start_state.server, self._durable_us)
         self._publications.copied(handover.copied)
         return resume
@@ -357,7 +367,6 @@ class Session:
         begin: Resume,
         start_state: StartState,
         writer: Writer,
-        spill: SpillPool,
         background: BackgroundTasks,
     ) -> None:
         self.asked_us = start_state.server.clock_us
@@ -368,7 +377,7 @@ class Session:
         self._start_lock.release()  # the slot is held from here on
         try:
             before = await self._prepared_before(begin)
-            streaming, copying = self._new_streaming(stream, begin, start_state, before, writer, spill)
+            streaming, copying = self._new_streaming(stream, begin, start_state, before, writer)
             streaming.begin(position_before(begin, start_state, before, self._durable_us))
             with self._commands.attached(copying):  # before /status says that the session streams
                 self._note_streaming(stream, begin, start_state)
@@ -390,9 +399,9 @@ class Session:
         start_state: StartState,
         before: PreparedBefore,
         writer: Writer,
-        spill: SpillPool,
     ) -> tuple[Streaming, IncrementalSnapshots]:
-        options = start_state.options
+        options, spill = start_state.options, self._spill
+        assert spill is not None
         stream.batches_transactions = ENCODES_TRANSACTION_BATCHES and not self._config.format.transactions
         self._plans.begin_stream(is_sure=options.streaming == "off")
         assembler = Assembler(
@@ -406,41 +415,31 @@ class Session:
         )
         memory = self._config.buffer.memory
         self._buffers = buffers = Buffers(spill, writer.drain, memory, self._status.waiting_for_disk)
-        copies = TableCopies(begin.copy)
+        progress = StreamProgress(
+            assembler,
+            PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
+            part=start_state.part,
+            floors=Floors(begin.copy),
+            copies=TableCopies(begin.copy),
+        )
         pump = Pump(
             assembler,
             self._plans,
             writer,
             self._new_context,
             self._status,
-            PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
+            progress,
             buffers=buffers,
             any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
-            part=start_state.part,
-            floors=Floors(begin.copy),
-            copies=copies,
         )
         emitter = ChunkEmitter(
             pump,
-            copies,
             writer,
             self._new_context,
             stream.ask_for_position,
             self._plans.snapshot_metadata if self._config.format.transactions else None,
         )
-        copying = new_incremental_snapshots(
-            self._config,
-            start_state,
-            self._clients,
-            self._plans,
-            copies,
-            emitter,
-            pump,
-            writer,
-            self._commands.table_reports,
-            self._status,
-            self._new_context,
-        )
+        copying = new_incremental_snapshots(self._parts(writer), start_state, pump, emitter)
         return Streaming(stream, assembler, pump, writer, self._status, emitter.turn), copying
 
     def _note_streaming(self, stream: ReplicationStream, begin: Resume, start_state: StartState) -> None:

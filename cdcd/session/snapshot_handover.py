@@ -11,7 +11,7 @@ Must not: decide that a snapshot is needed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,18 +19,14 @@ from typing import Any
 import structlog
 
 from cdcd.ack.group import Chunk, CommitPosition
-from cdcd.avro.transaction import TransactionContext
-from cdcd.config import Config
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
-from cdcd.model import CopyState, PreparedBefore, Relation, TransactionInfo
+from cdcd.model import CopyState, PreparedBefore, Relation
 from cdcd.monitoring.status import Status
-from cdcd.pipeline.plans import Plans
-from cdcd.pipeline.writer import Writer
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot
 from cdcd.schema.policy import NO_RULES, Policies
-from cdcd.session.clients import Clients
 from cdcd.session.copy_workers import CopyWorkers
+from cdcd.session.parts import SessionParts
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
 from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
 from cdcd.session.snapshot_server import Exported, Standby, of_primary
@@ -63,19 +59,11 @@ async def published_now(
 class SnapshotHandover:
     """Creates the slot and copies. `stale`: tables rewritten during earlier snapshots, copied first (F81)."""
 
-    def __init__(
-        self,
-        config: Config,
-        clients: Clients,
-        plans: Plans,
-        writer: Writer,
-        new_context: Callable[[TransactionInfo], TransactionContext],
-        status: Status,
-        stale: StaleTables,
-    ) -> None:
+    def __init__(self, parts: SessionParts, stale: StaleTables) -> None:
+        config = parts.config
         self._source = config.source_settings()
         standby = config.standby_settings()
-        self._standby = None if standby is None else Standby(standby, self._source, status.waits)
+        self._standby = None if standby is None else Standby(standby, self._source, parts.status.waits)
         self._has_snapshot = config.snapshot.copies_tables
         self._is_only = config.snapshot.mode == "initial_only"
         self._has_metadata = config.format.transactions
@@ -83,11 +71,11 @@ class SnapshotHandover:
         self._workers = config.snapshot.workers
         self._selection = config.snapshot.selection()
         self._is_binary_stream = config.source.protocol.binary
-        self._clients = clients
-        self._plans = plans
-        self._writer = writer
-        self._new_context = new_context
-        self._status = status
+        self._clients = parts.clients
+        self._plans = parts.plans
+        self._writer = parts.writer
+        self._new_context = parts.new_context
+        self._status = parts.status
         self._stale = stale
         self.copied: set[int] = set()
         """The tables that this attempt copies."""

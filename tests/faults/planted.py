@@ -17,7 +17,7 @@ from cdcd.cli import main
 from cdcd.lsn import Lsn
 from cdcd.model import CopyState, RowBatch
 from cdcd.monitoring.lag import LagTracker
-from cdcd.pipeline import pump
+from cdcd.pipeline import event_encoder
 from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.writer import Writer
 from cdcd.session.copy_workers import CopyWorkers, Piece
@@ -43,12 +43,12 @@ def confirmed_early() -> None:
 
 def truncate_lost() -> None:
     """A TRUNCATE leaves no event."""
-    pump.encode_truncate = lambda *args, **options: []  # type: ignore[attr-defined]
+    event_encoder.encode_truncate = lambda *args, **options: []  # type: ignore[attr-defined]
 
 
 def row_lost() -> None:
     """The last record of every tenth row batch is lost."""
-    encode = pump.encode_batch  # type: ignore[attr-defined]
+    encode = event_encoder.encode_batch  # type: ignore[attr-defined]
     batches = [0]
 
     def encode_all_but_one(*args: Any) -> list[Any]:
@@ -56,7 +56,7 @@ def row_lost() -> None:
         batches[0] += 1
         return records[:-1] if batches[0] % 10 == 0 else records
 
-    pump.encode_batch = encode_all_but_one  # type: ignore[attr-defined]
+    event_encoder.encode_batch = encode_all_but_one  # type: ignore[attr-defined]
 
 
 def lag_never_reported() -> None:

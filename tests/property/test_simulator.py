@@ -16,10 +16,11 @@ import pytest
 from cdcd.ack.group import CommitPosition, Group, SafeLsn
 from cdcd.errors import SinkUnavailable
 from cdcd.model import PreparedBefore, Progress
-from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.event_encoder import EventEncoder
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.writer import Writer
 from cdcd.txn.events import TransactionBegun
-from tests.simulator.daemon import Daemon, _Pump
+from tests.simulator.daemon import Daemon, _Encoder
 from tests.simulator.judge import Case, drawn, expected, run, simulate
 from tests.simulator.regressions import REGRESSIONS
 from tests.simulator.shrink import failure_of, shrunk
@@ -59,9 +60,9 @@ def test_the_loss_is_noticed_wherever_the_connection_breaks() -> None:
 
 
 def _position_without(**fields: object) -> Callable[..., CommitPosition]:
-    commit_position = Pump.commit_position
+    commit_position = StreamProgress.commit_position
 
-    def changed(self: Pump, *, transactions: int = 0) -> CommitPosition:
+    def changed(self: StreamProgress, *, transactions: int = 0) -> CommitPosition:
         made = commit_position(self, transactions=transactions)
         return replace(made, prepared_before=replace(made.prepared_before, **fields))  # type: ignore[arg-type]
 
@@ -88,24 +89,24 @@ async def _take_for_committed(self: Writer) -> None:
         raise
 
 
-async def _write_again(self: Pump, event: TransactionBegun) -> None:
-    self._position.commit_lsn -= 1
+async def _write_again(self: EventEncoder, event: TransactionBegun) -> None:
+    self._progress.position.commit_lsn -= 1
     await _begun(self, event)
-    self._position.commit_lsn += 1
+    self._progress.position.commit_lsn += 1
 
 
 def _same_epoch(self: Writer, progress: Progress) -> None:
     self._sink.commit(progress)
 
 
-_commit_group, _begun = Writer._commit_group, Pump._begun
+_commit_group, _begun = Writer._commit_group, EventEncoder._begun
 
 
 @pytest.mark.parametrize(
     ("where", "name", "mutant", "is_foreign"),
     [
         pytest.param(
-            Pump,
+            StreamProgress,
             "commit_position",
             _position_without(undecided=frozenset()),
             True,
@@ -113,7 +114,7 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
             marks=pytest.mark.nightly,
         ),
         pytest.param(
-            Pump,
+            StreamProgress,
             "commit_position",
             _position_without(until_lsn=0),
             True,
@@ -154,7 +155,9 @@ _commit_group, _begun = Writer._commit_group, Pump._begun
             id="F77: the next commit has the same epoch",
             marks=pytest.mark.nightly,
         ),
-        pytest.param(Pump, "_begun", _write_again, False, id="F4: the last transaction is written again"),
+        pytest.param(
+            EventEncoder, "_begun", _write_again, False, id="F4: the last transaction is written again"
+        ),
         pytest.param(
             Group,
             "_must_close",
@@ -217,8 +220,11 @@ def most_undecided(work: Work, *, at_the_end: bool = False) -> int:
     return undecided if at_the_end else most
 
 
-def test_the_pump_has_each_method_that_the_simulator_replaces() -> None:
-    """If the pump renamed a method, the simulator's version would not be called, and the pump's own needs plans."""
-    own = {name for name, value in vars(_Pump).items() if inspect.isfunction(value)} - {"_write"}
+def test_the_encoder_has_each_method_that_the_simulator_replaces() -> None:
+    """If the encoder renamed one, the simulator's version would not be called, and the encoder's own needs plans."""
+    own = {name for name, value in vars(_Encoder).items() if inspect.isfunction(value)} - {
+        "_write",
+        "__init__",
+    }
     assert own
-    assert own <= vars(Pump).keys()
+    assert own <= vars(EventEncoder).keys()

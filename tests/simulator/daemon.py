@@ -22,8 +22,10 @@ from cdcd.errors import CdcdError, PreparedMissing, UnsafeStreaming
 from cdcd.model import Item, PlainItem, PreparedBefore, Relation, RowBatch, SourceIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pgoutput.decode import decode
+from cdcd.pipeline.event_encoder import EventEncoder
 from cdcd.pipeline.pump import Pump
-from cdcd.pipeline.writer import Writer
+from cdcd.pipeline.stream_progress import StreamProgress
+from cdcd.pipeline.writer import Writer, WriterOptions
 from cdcd.session.background_tasks import BackgroundTasks, in_background
 from cdcd.source.settings import StreamOptions
 from cdcd.txn.assembler import Assembler
@@ -75,11 +77,12 @@ def _clock_us() -> int:
     return int(asyncio.get_running_loop().time() * 1e6)
 
 
-class _Pump(Pump):
-    """The pump with other records: pairs of the transaction and the row, decoded with the columns at that time."""
+class _Encoder(EventEncoder):
+    """The encoder with other records: pairs of the transaction and the row, decoded with the columns at that time."""
 
-    _clock_us = staticmethod(_clock_us)
-    relations: dict[int, Relation]
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.relations: dict[int, Relation] = {}
 
     async def _relation(self, event: RelationSeen) -> None:
         self.relations[event.relation.relid] = event.relation
@@ -102,6 +105,13 @@ class _Pump(Pump):
                 records.append((self._tx.info, change))
         if records:
             await self._hand_on(records, len(records))
+
+
+class _Pump(Pump):
+    """The pump with the model's clock and records."""
+
+    _clock_us = staticmethod(_clock_us)
+    _new_encoder = _Encoder
 
 
 class _Plans:
@@ -177,8 +187,7 @@ class Session:
         self._writer = _Writer(
             sink,
             SourceIdentity("1", 1, "s", "s"),
-            limits,
-            waiting_limit_bytes=random.choice([0, 1000, 1 << 20]),
+            WriterOptions(limits, waiting_limit_bytes=random.choice([0, 1000, 1 << 20])),
             confirm=check,
             observer=_Uncounted(),
             durable_lsn=kafka.progress.end_lsn,
@@ -199,11 +208,9 @@ class Session:
             self._writer,
             lambda info: TransactionContext(info, timeline=1, name="s", database="s", now_us=0, version="s"),
             _Uncounted(),
-            PositionTracker(start_lsn, written_lsn),
+            StreamProgress(self.assembler, PositionTracker(start_lsn, written_lsn), part=kafka.progress.part),
             any_rolled_back=None if daemon is None else daemon.any_rolled_back,
-            part=kafka.progress.part,
         )
-        self._pump.relations = {}
         self._pace_s = random.choice([0.0, 0.0005, 0.01, 15.0])
 
     async def run(self, batches: Iterable[list[Item]], *, is_stopped: bool) -> CdcdError | None:

@@ -28,6 +28,7 @@ from cdcd.model import (
 )
 from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
 from cdcd.session.copy_workers import Piece
@@ -243,15 +244,19 @@ class Simulation:
         assert self.slot is not None
         start_lsn = self.random.choice([self.slot.confirmed_flush_lsn, begin.start_lsn])
         assert start_lsn <= begin.start_lsn
+        assembler = Assembler(1, written_commit_lsn=begin.written_commit_lsn)
         pump = Pump(
-            Assembler(1, written_commit_lsn=begin.written_commit_lsn),
+            assembler,
             Plans(self.server.tables),  # type: ignore[arg-type]
             self,
             _context,
             _Uncounted(),
-            PositionTracker(begin.start_lsn, begin.written_commit_lsn),
-            floors=self.floors(begin.copy),
-            copies=self.copies(begin.copy),
+            StreamProgress(
+                assembler,
+                PositionTracker(begin.start_lsn, begin.written_commit_lsn),
+                floors=self.floors(begin.copy),
+                copies=self.copies(begin.copy),
+            ),
         )
         received, described = start_lsn, set[int]()
         for _ in range(transactions):

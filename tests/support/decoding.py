@@ -18,8 +18,10 @@ from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
 from cdcd.model import Record, TransactionInfo
+from cdcd.pipeline.interfaces import Output
 from cdcd.pipeline.plans import Plans
-from cdcd.pipeline.pump import Output, Pump
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings, StreamOptions
@@ -82,7 +84,8 @@ async def decode(
 
 def _pump(plans: Plans, output: Output, options: StreamOptions) -> Pump:
     assembler = Assembler(options.protocol_version, options.streaming == "parallel", options.two_phase)
-    return Pump(assembler, plans, output, _context, _Uncounted(), PositionTracker(0))
+    progress = StreamProgress(assembler, PositionTracker(0))
+    return Pump(assembler, plans, output, _context, _Uncounted(), progress)
 
 
 @dataclass

@@ -29,7 +29,9 @@ from cdcd.model import (
     TransactionInfo,
 )
 from cdcd.pgoutput import messages as m
-from cdcd.pipeline.pump import Buffers, Pump
+from cdcd.pipeline.interfaces import Buffers
+from cdcd.pipeline.pump import Pump
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
 from cdcd.txn.assembler import Assembler
@@ -210,22 +212,26 @@ class Flow:
         self.idles: list[tuple[CommitPosition, bool]] = []
         self.plans = RealPlans()
         self.tally = Tally()
+        assembler = Assembler(
+            4,
+            two_phase=True,
+            refuse_unsafe_streaming=refuse_unsafe_streaming,
+            written_commit_lsn=written_commit_lsn,
+            prepared_before=prepared_before,
+        )
         self.pump = Pump(
-            Assembler(
-                4,
-                two_phase=True,
-                refuse_unsafe_streaming=refuse_unsafe_streaming,
-                written_commit_lsn=written_commit_lsn,
-                prepared_before=prepared_before,
-            ),
+            assembler,
             self.plans,
             self,
             _new_context,
             self.tally,
-            PositionTracker(start_lsn, written_commit_lsn, written_commit_us),
+            StreamProgress(
+                assembler,
+                PositionTracker(start_lsn, written_commit_lsn, written_commit_us),
+                part=part,
+                copies=copies,
+            ),
             buffers=buffers,
-            part=part,
-            copies=copies,
         )
 
     async def add(self, chunk: Chunk) -> None:

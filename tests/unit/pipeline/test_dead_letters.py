@@ -17,7 +17,7 @@ from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RecordTooLarge
 from cdcd.model import Column, PartPosition, Record, Relation, ReplicaIdentity, RowBatch, TransactionInfo
 from cdcd.pipeline.dead_letters import DeadLetters
-from cdcd.pipeline.writer import Writer
+from cdcd.pipeline.writer import Writer, WriterOptions
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.sink.produce_batch import by_partition
 from tests.unit.pipeline.test_writer import IDENTITY, MemorySink
@@ -111,8 +111,7 @@ class World:
         self.writer = Writer(
             self.sink,
             IDENTITY,
-            GroupLimits(1000, 1_000_000, 0),
-            waiting_limit_bytes=1_000_000,
+            WriterOptions(GroupLimits(1000, 1_000_000, 0), waiting_limit_bytes=1_000_000),
             confirm=self.report.confirmed.append,
             observer=self.report,
             too_large=DeadLetters(Plans(), self.report, topic),

@@ -127,11 +127,11 @@ async def test_a_hold_that_ends_before_it_is_reached_stops_nothing() -> None:
 async def test_a_position_of_the_hold_has_the_state_of_the_copies() -> None:
     copies = TableCopies(CopyState(blocking={7: BlockingCopyState("t")}))
     flow = Flow()
-    flow.pump._copies = copies
+    flow.pump.progress.copies = copies
     await flow.feed(begin(100), relation(), inserts("a"), commit(100))
     async with held(flow, 300, *transaction(300, "b")) as hold:
         copies.set_blocking(7, None)
-        at = flow.pump.with_copies(hold.position)
+        at = flow.pump.progress.with_copies(hold.position)
         assert (at.commit_lsn, at.copy) == (100, None)
 
 

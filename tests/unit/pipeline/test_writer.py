@@ -21,7 +21,7 @@ from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import PartPosition, PreparedBefore, Progress, Record, SourceIdentity
 from cdcd.pipeline import writer as writer_module
-from cdcd.pipeline.writer import Writer
+from cdcd.pipeline.writer import Writer, WriterOptions
 
 IDENTITY = SourceIdentity("1", 1, "shopdb", "slot")
 HOUR_US = 3_600_000_000
@@ -170,14 +170,16 @@ class World:
         self.writer = Writer(
             self.sink,
             IDENTITY,
-            GroupLimits(max_rows, 1_000_000, max_wait_us),
-            waiting_limit_bytes=waiting_limit_bytes,
+            WriterOptions(
+                GroupLimits(max_rows, 1_000_000, max_wait_us),
+                waiting_limit_bytes,
+                commit_cooldown_us=commit_cooldown_us,
+                is_at_least_once=is_at_least_once,
+            ),
             confirm=self._confirm,
             observer=self,
             durable_lsn=durable_lsn,
             ahead=self.schemas,
-            commit_cooldown_us=commit_cooldown_us,
-            is_at_least_once=is_at_least_once,
             before_renewal=self.look,
         )
         self.task = asyncio.ensure_future(self.writer.run())

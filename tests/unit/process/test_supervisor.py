@@ -32,7 +32,6 @@ from cdcd.monitoring.status import Status
 from cdcd.ops.metrics import Metrics
 from cdcd.process import supervisor as supervisor_module
 from cdcd.process.supervisor import Supervisor
-from cdcd.session.stale_tables import StaleTables
 
 DEADLINE_S = 20
 STREAM = object()
@@ -57,17 +56,12 @@ class Sessions:
 
     def __call__(
         self,
-        config: object,
-        status: Status,
-        schemas: object,
-        publications: object,
+        _config: object,
+        _state: object,
         stop: asyncio.Event,
+        *,
         last_error: CdcdError | None,
-        limits: object,
-        stale: StaleTables,
-        _crashes: object,
         is_snapshot_due: bool,
-        _commands: object,
     ) -> Ending:
         self.last_error.append(last_error)
         self.snapshot_due.append(is_snapshot_due)
@@ -283,14 +277,7 @@ async def test_the_memory_of_a_session_is_released_before_the_next(monkeypatch: 
     held: list[weakref.ref[Ending]] = []
     alive: list[int] = []
 
-    def new_session(
-        _config: object,
-        _status: object,
-        _schemas: object,
-        _publications: object,
-        stop: asyncio.Event,
-        *_more: object,
-    ) -> Ending:
+    def new_session(_config: object, _state: object, stop: asyncio.Event, **_more: object) -> Ending:
         alive.append(sum(one() is not None for one in held))
         session = Knotted(None, stop) if len(held) < 5 else Ending(STREAM, stop)
         held.append(weakref.ref(session))

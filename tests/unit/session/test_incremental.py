@@ -6,9 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
+from cdcd.ack.position_tracker import PositionTracker
 from cdcd.model import CopyState, TableCopyState
+from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
 from cdcd.snapshot.reports import TableReports
 
 
@@ -58,8 +60,10 @@ def test_a_connection_is_closed_after_the_thread_that_reads_from_it() -> None:
         reports = TableReports(lambda: 0.0, lambda _table, _rows: None)
         new_reader: Any = lambda: reader  # noqa: E731
         blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
+        options = CopyOptions(workers=1)
+        progress = StreamProgress(unused, PositionTracker(0), copies=copies)
         copying = IncrementalSnapshots(
-            copies, unused, unused, unused, unused, new_reader, reports, blocking, unused, workers=1
+            unused, progress, unused, unused, new_reader, reports, blocking, unused, options
         )
         running = asyncio.create_task(copying.run())
         await asyncio.get_running_loop().run_in_executor(None, reader.is_used.wait)
