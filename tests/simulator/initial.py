@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from cdcd.session.snapshot_copy import Snapshotter
 from cdcd.session.snapshot_handover import _progress_of, _resume
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import CopiedRows
-from cdcd.snapshot.units import CopyUnit
+from cdcd.snapshot.units import Blocks, CopyUnit
 from cdcd.source.copyboth import cut_items
 from cdcd.txn.assembler import Assembler
 from tests.simulator import clock
@@ -132,6 +132,7 @@ class Simulation:
         self._odds = self.random.choice([0.03, 0.06, 0.15])
         self._unit_keys = self.random.choice([1, 3, KEYS])
         self._has_standby = Random(f"{seed} standby").random() < 0.5
+        self._has_ranges = Random(f"{seed} ranges").random() < 0.5
         self._open: list[Record] = []
         self._position: CommitPosition | None = None
 
@@ -226,8 +227,14 @@ class Simulation:
         self.counts["copies"] += 1
 
     def units_of(self, relid: int) -> list[CopyUnit]:
-        """Divide a table into ranges of keys."""
-        return [CopyUnit(table_of(relid), number) for number in range(-(-KEYS // self._unit_keys))]
+        """Divide a table into ranges of keys. The progress record has the ranges left, if a copy can continue."""
+        table = replace(table_of(relid), can_continue=self._has_ranges)
+        firsts = range(0, KEYS, self._unit_keys)
+        ends = [*firsts[1:], None]
+        return [
+            CopyUnit(table, number, range=Blocks(0, 1, first, end))
+            for number, (first, end) in enumerate(zip(firsts, ends, strict=True))
+        ]
 
     def rows_of(self, unit: CopyUnit, point: int) -> Iterator[CopiedRows]:
         """Yield the rows of a unit, as a snapshot sees them."""
@@ -290,6 +297,7 @@ class Simulation:
             return
         self.kafka.commit(self._open, self._position, self._slot_lsn)
         self._open = []
+        self.judge_ranges()
         is_streaming = self._position.phase == "streaming"
         if is_streaming and self.slot is not None and self.random.random() < 0.5:
             self.slot.confirmed_flush_lsn = max(self.slot.confirmed_flush_lsn, self._position.end_lsn)
@@ -342,10 +350,38 @@ class Simulation:
         if self.server.commits and self.server.commits[-1].lsn >= (stored.copy or CopyState()).point_lsn:
             assert stored.copy is None or not stored.copy.floors, "floors are kept behind their points"
 
+    def judge_ranges(self) -> None:
+        """Each row of a range that the progress record does not have as left is committed."""
+        stored = self.kafka.stored
+        if stored is None or stored.phase != "snapshot" or stored.copy is None:
+            return
+        for relid, state in stored.copy.tables.items():
+            left = [Blocks.parse(text) for text in state.after or ()]
+            complete = {key for key in range(KEYS) if not any(_has(one, key) for one in left)}
+            keys = {f"key {key}" for key in complete} & self.server.rows_at(
+                stored.copy.point_lsn, relid
+            ).keys()
+            assert keys <= self.copied_keys(relid), "a range is complete whose rows are not committed"
+            self.counts["ranges"] += bool(complete)
+
+    def copied_keys(self, relid: int) -> set[str]:
+        """Return the keys of the copied rows of the last attempt."""
+        keys = set[str]()
+        for event in (decoded(record) for record in self.kafka.topic if record.topic == str(relid)):
+            if event.op == "t":
+                keys = set()
+            elif event.op == "r":
+                keys.add(event.key)
+        return keys
+
     def copied_after(self, point: int) -> set[int]:
         """Return the tables with rows of a later snapshot."""
         events = ((int(record.topic), decoded(record)) for record in self.kafka.topic)
         return {relid for relid, event in events if event.op == "r" and event.place[0] + 1 > point}
+
+
+def _has(blocks: Blocks, key: int) -> bool:
+    return blocks.first <= key and (blocks.end is None or key < blocks.end)
 
 
 def _context(info: TransactionInfo) -> TransactionContext:
