@@ -19,8 +19,8 @@ def test_the_page_is_the_codes_own(name: str) -> None:
 
 def test_each_page_has_the_rows_of_its_subject() -> None:
     """One example of each kind, so that a generator that finds nothing fails."""
-    options, commands, errors, evolution = (
-        MADE[page]() for page in ("options.md", "cli.md", "errors.md", "evolution.md")
+    options, commands, errors, evolution, metrics = (
+        MADE[page]() for page in ("options.md", "cli.md", "errors.md", "evolution.md", "metrics.md")
     )
     assert (
         "\n| `CDCD-PROTOCOL` | The server sent bytes that the protocol does not allow | limited | nothing"
@@ -32,6 +32,10 @@ def test_each_page_has_the_rows_of_its_subject() -> None:
     assert "| `--accept-gap` |" in commands
     assert "\n| widen an integer | a new version | a wider field |\n" in evolution
     assert "\n| change of scale | incompatible | the same bytes" in evolution
+    assert (
+        "\n| `cdcd_events_total` | counter | `table`, `op` | Events encoded, by table and operation. "
+        "| before the table is known |\n" in metrics
+    )
 
 
 def test_a_place_of_a_template_without_a_table_is_refused(tmp_path: Path) -> None:
