@@ -6,13 +6,12 @@ Must not: add text about a metric that its description does not have, except lin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from cdcd.ops.metric_group import Described
 from cdcd.ops.metrics import Metrics
-from tests.docs.filled import filled
+from tests.docs.filled import cell, filled
 
 TEMPLATE = Path(__file__).with_suffix(".template")
 _HEAD = "| metric | kind | labels | meaning | absent |\n|---|---|---|---|---|\n"
@@ -35,8 +34,6 @@ LINKS = {
     "cdcd_incremental_snapshot_tables": _SNAPSHOTS,
 }
 """The pages that explain more."""
-_NAME = re.compile(r"\b[a-z]+(?:[._][a-z]+)+\b")
-"""Options and names of PostgreSQL in a text."""
 
 
 def metrics_page() -> str:
@@ -55,8 +52,4 @@ def _table(metrics: Iterable[Described]) -> str:
 def _row(metric: Described) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     link = f" See {LINKS[metric.name]}." if metric.name in LINKS else ""
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {_text(metric.text)}{link} | {_text(metric.absent)} |\n"
-
-
-def _text(words: str) -> str:
-    return _NAME.sub(r"`\g<0>`", words.replace("|", "\\|").replace("<", "&lt;"))
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {cell(metric.text)}{link} | {cell(metric.absent)} |\n"

@@ -19,9 +19,8 @@ def test_the_page_is_the_codes_own(name: str) -> None:
 
 def test_each_page_has_the_rows_of_its_subject() -> None:
     """One example of each kind, so that a generator that finds nothing fails."""
-    options, commands, errors, evolution, metrics = (
-        MADE[page]() for page in ("options.md", "cli.md", "errors.md", "evolution.md", "metrics.md")
-    )
+    names = ("options.md", "cli.md", "errors.md", "evolution.md", "metrics.md", "types.md")
+    options, commands, errors, evolution, metrics, types = (MADE[name]() for name in names)
     assert (
         "\n| `CDCD-PROTOCOL` | The server sent bytes that the protocol does not allow | limited | nothing"
         in errors
@@ -36,6 +35,8 @@ def test_each_page_has_the_rows_of_its_subject() -> None:
         "\n| `cdcd_events_total` | counter | `table`, `op` | Events encoded, by table and operation. "
         "| before the table is known |\n" in metrics
     )
+    assert "\n| `timetz` | string: the server's text |  |\n" in types
+    assert "\n| `money_as` | `decimal` (default) | as in the table above |\n" in types
 
 
 def test_a_place_of_a_template_without_a_table_is_refused(tmp_path: Path) -> None:
