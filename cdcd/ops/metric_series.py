@@ -267,6 +267,9 @@ class MetricSeries:
         self.estimates = EstimateCollector(label_of)
         self.registry.register(self.estimates)
         new.collected(self.estimates.metrics)
+        self._make_completed(new)
+
+    def _make_completed(self, new: MetricGroup) -> None:
         self._snapshot_duration = new.optional(
             "snapshot_duration_seconds",
             "Duration of the last snapshot that this process completed.",
