@@ -2,12 +2,13 @@
 
 Comes in: the `format` mapping.  Goes out: `Format`, and the pure core's `Policies`.
 Invariant: a rule knows the same options as the defaults do, under the same names, because it is made from them.
-Must not: know the effect of an option on the bytes.
+Must not: apply an option to a value; `EFFECTS` only describes the options.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, create_model, field_validator, model_validator
@@ -73,6 +74,57 @@ class Columns(Room):
         default="",
         description="the text in string and bytes columns for a TOASTed value that was not sent; none: null",
     )
+
+
+_AS_ABOVE = "as in the table above"
+
+EFFECTS: Mapping[str, Mapping[str, str]] = {
+    "numeric_as": {
+        "exact": _AS_ABOVE,
+        "string": "every numeric is the server's text",
+        "double": "every numeric is the nearest double, with NaN and infinities; **loses digits**, so that two keys "
+        "may become equal (the log event is `key_not_exact`); a value that PostgreSQL's own cast refuses as out of "
+        "range is special",
+        "variable_scale": "numerics without a decimal type are Debezium's record of scale and unscaled value; NaN "
+        "and infinities are special",
+    },
+    "money_as": {
+        "decimal": _AS_ABOVE,
+        "string": "the amount as a decimal number, independent of the locale",
+    },
+    "interval_as": {
+        "iso_8601": _AS_ABOVE,
+        "fields": "record `cdcd.Interval` of `months`, `days`, `us`; infinities are special",
+        "microseconds": "long, as in Debezium: a month is 365.25/12 days; **loses the distinction of months and "
+        "days**, so that two keys may become equal; infinities and values out of range are special",
+    },
+    "json_as": {
+        "json": _AS_ABOVE,
+        "string": "a string without the connect.name",
+    },
+    "special": {
+        "separate": "the field of such a value is null, and `source.special` has the server's text",
+        "halt": "such a value halts cdcd with table, column, type and LSN, never with the value",
+        "string": "the whole column is a string of the server's text, for each type that may have such a value: see "
+        "the third column of the table above, which has every array and every composite, too",
+    },
+    "max_value_bytes": {
+        "a number": "the longest text of a value, in bytes; 0: Kafka's limit",
+    },
+    "oversized": {
+        "halt": "a value whose text is longer than `max_value_bytes` halts cdcd, and the error has its size",
+        "omit": "its field is null, and `source.special` has the number of bytes under `after.<field>.omitted_bytes` "
+        "(a field's name has no dot); a key halts",
+    },
+    "placeholder": {
+        "a text": "the content of string and bytes columns for a TOASTed value that was not sent; the column is in "
+        "`source.unchanged` as well",
+    },
+}
+"""The effect of each choice of `Columns`, for docs/types.md; an option without choices has the kind of its value.
+
+The descriptions of the fields are shorter, because the sample and the JSON Schema have them.
+"""
 
 
 class Tables(Room):

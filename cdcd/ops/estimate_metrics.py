@@ -10,10 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from cdcd.ops.metric_group import Described
+
 __all__ = ["EstimateCollector"]
+
+_ROWS = Described(
+    "cdcd_snapshot_rows_estimated",
+    "The server's estimate (pg_class.reltuples) of the rows of each table that is being copied or waits for it.",
+    "for other tables, and for a table without statistics",
+    ("table",),
+)
 
 
 class EstimateCollector(Collector):
@@ -21,6 +30,8 @@ class EstimateCollector(Collector):
 
     `label_of`: the value of the label for a table; several tables may share one.
     """
+
+    metrics = (_ROWS,)
 
     def __init__(self, label_of: Callable[[str], str]) -> None:
         self._label_of = label_of
@@ -31,11 +42,7 @@ class EstimateCollector(Collector):
         rows: Counter[str] = Counter()
         for table, estimate in self.estimates():
             rows[self._label_of(table)] += estimate
-        found = GaugeMetricFamily(
-            "cdcd_snapshot_rows_estimated",
-            "The server's estimate of the rows of each table that is being copied.",
-            labels=["table"],
-        )
+        found = _ROWS.family()
         for label, estimate in rows.items():
             found.add_metric([label], estimate)
         yield found

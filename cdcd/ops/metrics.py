@@ -1,56 +1,37 @@
-"""The metrics of the daemon, under the names that dashboards and alerts use.
+"""The values of the daemon's metrics.
 
 In: plain calls of the daemon, at most a few for each batch or group.  Out: the exposition text.
-Invariant: every counter whose labels are known exists from the start with 0, so that rates include the first event; a
-gauge whose value is unknown (before the first event, while PostgreSQL is unreachable, if the feature is off) is
-absent: never 0, never its last value. Labels are bounded (tables beyond a limit count as "other"; no LSN, xid or
-error text).
+Invariant: labels are bounded (tables beyond a limit count as "other"; no LSN, xid or error text). `metric_series`
+has the rules for what exists from the start and what is absent.
 Must not: be called for each row, contain values of rows.
 """
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from prometheus_client import (
-    CollectorRegistry,
     Counter,
-    Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 
-from cdcd.errors import CdcdError, Retry
-from cdcd.extensions import implementation
-from cdcd.ops.estimate_metrics import EstimateCollector
+from cdcd.errors import CdcdError
 from cdcd.ops.health import STATES
-from cdcd.ops.optional_gauge import OptionalGauge
-from cdcd.ops.slot_metrics import SlotCollector, SlotReading
-from cdcd.ops.source_metrics import SourceMetrics
-from cdcd.ops.wait_metrics import WaitCollector
-from cdcd.recovery import new_snapshot
+from cdcd.ops.metric_series import OPERATIONS, REASONS, MetricSeries, labels_of
+from cdcd.ops.slot_metrics import SlotReading
 
 __all__ = ["OPERATIONS", "Metrics", "SlotReading"]
 
-OPERATIONS = ("insert", "update", "delete", "truncate", "snapshot")
-COMPONENTS = ("source", "sink", "registry")
-REASONS = ("unavailable", "authentication", "slot_active", "other")
-BACKPRESSURE_CAUSES = ("producer", "spill")
-REGISTRY_OPERATIONS = ("lookup", "register", "set_compatibility", "global_config")
 OTHER_TABLE = "other"
 
-_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
-_DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-
-class Metrics:
+class Metrics(MetricSeries):
     """All metrics of one daemon, in a separate registry. `clock` returns seconds of the Unix epoch."""
 
     def __init__(
@@ -63,31 +44,17 @@ class Metrics:
         with_process: bool = True,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
         self._clock = clock
         self._max_tables = max_tables
         self._tables: set[str] = set()
         self._events_of: dict[tuple[str, str], Counter] = {}
         """A cache of the series in use, because a look-up costs as much as several rows."""
         self._blocked_since_s: dict[str, float] = {}
-        self._slot = SlotCollector()
-        self.registry.register(self._slot)
-        self.waits = WaitCollector(clock)
-        self.registry.register(self.waits)
-        self.estimates = EstimateCollector(self._table)
-        self.registry.register(self.estimates)
+        super().__init__(version, revision, clock, self._table)
         if with_process:
             ProcessCollector(registry=self.registry)
             PlatformCollector(registry=self.registry)
             GCCollector(registry=self.registry)
-        self._make_state(version, revision)
-        self._make_lag()
-        self._make_throughput()
-        self._make_kafka()
-        self._make_reliability()
-        self._make_snapshot()
-        self.source = SourceMetrics(self.registry)
-        """The metrics of the monitors."""
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -275,7 +242,7 @@ class Metrics:
 
     def failed(self, error: type[CdcdError]) -> None:
         """Count an error; the class fatal waits for an operator or ends the process."""
-        self._errors.labels(*_labels_of(error)).inc()
+        self._errors.labels(*labels_of(error)).inc()
 
     def status_updates(self, count: int) -> None:
         """Count status updates sent to the server."""
@@ -334,189 +301,6 @@ class Metrics:
             return OTHER_TABLE
         self._tables.add(table)
         return table
-
-    def _optional(self, name: str, text: str) -> OptionalGauge:
-        return OptionalGauge(f"cdcd_{name}", text, self.registry)
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"cdcd_{name}", text, labels, registry=self.registry)
-
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"cdcd_{name}", text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"cdcd_{name}", text, registry=self.registry, buckets=buckets)
-
-    def _make_state(self, version: str, revision: str) -> None:
-        build = self._gauge(
-            "build_info",
-            "1, with the versions of cdcd and Python, and whether the C extensions are used.",
-            ("version", "revision", "python", "extensions"),
-        )
-        build.labels(version, revision, platform.python_version(), implementation()).set(1)
-        self._state = self._gauge(
-            "pipeline_state", "1 for the pipeline's state, 0 for all others.", ("state",)
-        )
-        self._halted = self._gauge("halted_reason_info", "1, with the error code of the halt.", ("reason",))
-        self._source_connected = self._gauge("source_connected", "1 while the replication stream is open.")
-        self._sink_connected = self._gauge("sink_connected", "1 while the producer is open.")
-        self._last_turn = self._optional(
-            "event_loop_last_iteration_timestamp_seconds", "Time of the event loop's last iteration."
-        )
-        self.state("starting")
-
-    def _make_lag(self) -> None:
-        self._lag = self._optional(
-            "replication_lag_seconds",
-            "Age of the oldest commit that is not, or may not be, durable in Kafka; absent while unknown.",
-        )
-        self._last_commit = self._optional(
-            "last_commit_timestamp_seconds", "Commit time of the last transaction that is durable in Kafka."
-        )
-        self._kafka_last_commit = self._optional(
-            "kafka_last_commit_timestamp_seconds", "Time of the last commit of a group in Kafka."
-        )
-        self._latency = self._histogram(
-            "event_latency_seconds",
-            "Time from a commit in PostgreSQL to its durability in Kafka, once for each group with such a commit.",
-            _LATENCY_BUCKETS,
-        )
-
-    def _make_throughput(self) -> None:
-        self._source_bytes = self._counter("source_bytes_total", "Bytes received from PostgreSQL.")
-        self._events = self._counter(
-            "events_total", "Events encoded, by table and operation.", ("table", "op")
-        )
-        transactions = self._counter(
-            "transactions_total", "PostgreSQL transactions received, by result.", ("result",)
-        )
-        self._transactions = {
-            result: transactions.labels(result) for result in ("committed", "empty", "aborted")
-        }
-        self._python_columns = self._counter(
-            "encoded_in_python_columns_total",
-            "Values whose type the C extension does not encode.",
-        )
-        self._python_rows = self._counter(
-            "encoded_in_python_rows_total", "Rows that the C extension passed to its Python fallback."
-        )
-        self._open_transactions = self._optional(
-            "open_transactions", "Open transactions; absent without a stream."
-        )
-        self._prepared = self._optional(
-            "prepared_transactions",
-            "Transactions prepared and neither committed nor rolled back; absent without a stream or two_phase.",
-        )
-        self._prepared_age = self._optional(
-            "prepared_oldest_age_seconds",
-            "Time for which the oldest prepared transaction has held back the confirmed LSN, or 0.",
-        )
-        self._buffer_bytes = self._optional("buffer_bytes", "Bytes waiting for the producer or for a commit.")
-        self._make_spill()
-        self._backpressure = self._gauge("backpressure_active", "1 while reading is paused.")
-        self._backpressure_seconds = self._counter(
-            "backpressure_seconds_total", "Seconds for which reading was paused, by cause.", ("cause",)
-        )
-        for cause in BACKPRESSURE_CAUSES:
-            self._backpressure_seconds.labels(cause)
-
-    def _make_spill(self) -> None:
-        self._spill_bytes = self._optional("spill_bytes", "Bytes of open transactions on disk.")
-        self._spill_limit = self._optional("spill_limit_bytes", "Limit of the bytes on disk (buffer.spill).")
-        self._spill_files = self._optional("spill_files", "Files with open transactions.")
-        self._spilled_transactions = self._counter(
-            "spilled_transactions_total", "Open transactions written to disk in whole or in part."
-        )
-        self._spilled_bytes = self._counter("spilled_bytes_total", "Bytes written to disk.")
-
-    def _make_kafka(self) -> None:
-        self._kafka_transactions = self._counter(
-            "kafka_transactions_total", "Groups written to Kafka, by result.", ("result",)
-        )
-        for result in ("committed", "aborted"):
-            self._kafka_transactions.labels(result)
-        self._dead_letters = self._counter(
-            "dead_letters_total", "Rows too large for Kafka, replaced by a marker.", ("table",)
-        )
-        self._producer_rebuilds = self._counter(
-            "producer_rebuilds_total",
-            "Producers recreated within a session: the files that they read were changed (files), or a request of a "
-            "Kafka transaction may still arrive (late_request).",
-            ("reason",),
-        )
-        for reason in ("files", "late_request"):
-            self._producer_rebuilds.labels(reason)
-        self._kafka_duration = self._histogram(
-            "kafka_transaction_duration_seconds", "Duration of the commit of a group.", _DURATION_BUCKETS
-        )
-        self._registrations = self._counter(
-            "schema_registrations_total", "Schemas registered, including those that existed already."
-        )
-        self._registry_requests = self._counter(
-            "registry_requests_total", "Requests to the schema registry.", ("operation", "code")
-        )
-        for operation in REGISTRY_OPERATIONS:
-            self._registry_requests.labels(operation, "200")
-            self._registry_requests.labels(operation, "unreachable")
-
-    def _make_reliability(self) -> None:
-        self._reconnects = self._counter(
-            "reconnects_total", "Reconnects, by component and reason.", ("component", "reason")
-        )
-        self._errors = self._counter(
-            "errors_total", "Errors, by component and class (who fixes them).", ("component", "class")
-        )
-        for component in COMPONENTS:
-            for reason in REASONS:
-                self._reconnects.labels(component, reason)
-        for error in _errors_of(CdcdError):
-            self._errors.labels(*_labels_of(error))
-        self._status_updates = self._counter("status_updates_total", "Status messages sent to PostgreSQL.")
-        self._duplicates = self._counter(
-            "duplicates_suppressed_total", "Transactions dropped on replay because they were durable already."
-        )
-
-    def _make_snapshot(self) -> None:
-        self._snapshot_running = self._gauge("snapshot_running", "1 while the snapshot runs.")
-        self._snapshot_tables = self._optional("snapshot_tables", "Tables of the snapshot.")
-        self._snapshot_remaining = self._optional(
-            "snapshot_tables_remaining", "Tables that the snapshot has not copied yet."
-        )
-        self._snapshot_rows = self._counter(
-            "snapshot_rows_total", "Rows that the snapshot has copied.", ("table",)
-        )
-        self._new_snapshots = self._counter(
-            "new_snapshots_total", "New snapshots that cdcd has begun by itself, by reason.", ("reason",)
-        )
-        for reason in new_snapshot.REASONS:
-            self._new_snapshots.labels(reason)
-        self._snapshot_duration = self._optional(
-            "snapshot_duration_seconds", "Duration of the last completed snapshot."
-        )
-        self._snapshot_completed = self._optional(
-            "snapshot_last_completed_timestamp_seconds", "Time of the end of the last completed snapshot."
-        )
-        self._incremental_tables = self._gauge(
-            "incremental_snapshot_tables", "Tables of incremental snapshots, by state.", ("state",)
-        )
-        self._incremental_completed = self._optional(
-            "incremental_snapshot_last_completed_timestamp_seconds",
-            "Time at which the last table was copied completely while streaming.",
-        )
-
-
-def _errors_of(error: type[CdcdError]) -> Iterator[type[CdcdError]]:
-    """Return every known error class; each has a counter from the start, so that a rate includes the first error."""
-    for kind in error.__subclasses__():
-        yield kind
-        yield from _errors_of(kind)
-
-
-def _labels_of(error: type[CdcdError]) -> tuple[str, str]:
-    """Return the component, which is the word after CDCD in the code, and the class."""
-    word = error.code.split("-")[1].lower() if "-" in error.code else "other"
-    component = {"slot": "source", "topic": "sink"}.get(word, word)
-    return component, "fatal" if error.retry in (Retry.OPERATOR, Retry.NEVER) else "retryable"
 
 
 def _series(name: str, labels: Mapping[str, str]) -> str:

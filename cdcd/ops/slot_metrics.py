@@ -7,15 +7,62 @@ Must not: query PostgreSQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from cdcd.ops.metric_group import Described
 
 __all__ = ["SlotCollector", "SlotReading"]
 
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
+NO_SLOT = "without a response of PostgreSQL, while a standby responds, or without a slot"
+_NO_POSITION = "without a response of PostgreSQL; before there is a slot with a position"
+_NO_STATISTICS = f"{NO_SLOT}; until the server has statistics of the slot"
+
+UNCONFIRMED_BYTES = Described(
+    "cdcd_replication_lag_bytes", "WAL that PostgreSQL has written and cdcd has not confirmed.", _NO_POSITION
+)
+UNRECEIVED_BYTES = Described(
+    "cdcd_received_lag_bytes", "WAL that PostgreSQL has written and cdcd has not received.", _NO_POSITION
+)
+BY_FIELD: Mapping[str, Described] = {
+    "is_active": Described("cdcd_slot_active", "1 while a walsender uses the slot, otherwise 0.", NO_SLOT),
+    "retained_wal_bytes": Described("cdcd_slot_retained_wal_bytes", "WAL retained by the slot.", NO_SLOT),
+    "confirmed_flush_lag_bytes": Described(
+        "cdcd_slot_confirmed_flush_lag_bytes", "WAL after the slot's confirmed LSN.", NO_SLOT
+    ),
+    "safe_wal_bytes": Described(
+        "cdcd_slot_safe_wal_bytes",
+        "WAL that may be written before the slot is at risk.",
+        f"{NO_SLOT}; without max_slot_wal_keep_size",
+    ),
+    "restart_lsn": Described("cdcd_slot_restart_lsn", "The slot's restart LSN, as a number.", NO_SLOT),
+    "confirmed_flush_lsn": Described(
+        "cdcd_slot_confirmed_flush_lsn", "The slot's confirmed LSN, as a number.", NO_SLOT
+    ),
+    "catalog_xmin_age": Described(
+        "cdcd_slot_catalog_xmin_age",
+        "Age of the slot's catalog_xmin, which holds back vacuum, in transactions.",
+        NO_SLOT,
+    ),
+    "spilled_bytes": Described(
+        "cdcd_slot_server_spilled_bytes",
+        "Bytes that the server has written to its disk while decoding.",
+        _NO_STATISTICS,
+    ),
+    "streamed_bytes": Described(
+        "cdcd_slot_server_streamed_bytes",
+        "Bytes of open transactions that the server has streamed instead of writing them to its disk.",
+        _NO_STATISTICS,
+    ),
+}
+"""The gauges by their fields in a `SlotReading`."""
+WAL_STATUS = Described(
+    "cdcd_slot_wal_status", "1 for the slot's wal_status, 0 for all others.", NO_SLOT, ("status",)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +94,16 @@ class SlotCollector(Collector):
         reading = self.reading
         if reading is None:
             return
-        gauges: tuple[tuple[str, str, float | None], ...] = (
-            (
-                "replication_lag_bytes",
-                "WAL written and not yet confirmed by cdcd, at the last query.",
-                self.unconfirmed_bytes,
-            ),
-            (
-                "received_lag_bytes",
-                "WAL written and not yet received by cdcd, at the last query.",
-                self.unreceived_bytes,
-            ),
-            ("slot_active", "1 while a walsender uses the slot.", float(reading.is_active)),
-            ("slot_retained_wal_bytes", "WAL retained by the slot.", reading.retained_wal_bytes),
-            (
-                "slot_confirmed_flush_lag_bytes",
-                "WAL after the slot's confirmed LSN.",
-                reading.confirmed_flush_lag_bytes,
-            ),
-            (
-                "slot_safe_wal_bytes",
-                "WAL that may be written before the slot is at risk.",
-                reading.safe_wal_bytes,
-            ),
-            ("slot_restart_lsn", "The slot's restart LSN, as a number.", reading.restart_lsn),
-            (
-                "slot_confirmed_flush_lsn",
-                "The slot's confirmed LSN, as a number.",
-                reading.confirmed_flush_lsn,
-            ),
-            (
-                "slot_catalog_xmin_age",
-                "Age of the slot's catalog_xmin, which holds back vacuum, in transactions.",
-                reading.catalog_xmin_age,
-            ),
-            (
-                "slot_server_spilled_bytes",
-                "Written to the server's disk while decoding.",
-                reading.spilled_bytes,
-            ),
-            (
-                "slot_server_streamed_bytes",
-                "Streamed for open transactions instead of written to the server's disk.",
-                reading.streamed_bytes,
-            ),
-        )
-        for name, text, value in gauges:
+        values: list[tuple[Described, float | None]] = [
+            (UNCONFIRMED_BYTES, self.unconfirmed_bytes),
+            (UNRECEIVED_BYTES, self.unreceived_bytes),
+            *((metric, getattr(reading, field)) for field, metric in BY_FIELD.items()),
+        ]
+        for metric, value in values:
             if value is not None:
-                yield GaugeMetricFamily(f"cdcd_{name}", text, value=value)
+                yield metric.family(float(value))
         if reading.wal_status is not None:
-            status = GaugeMetricFamily(
-                "cdcd_slot_wal_status", "1 for the slot's wal_status.", labels=["status"]
-            )
+            status = WAL_STATUS.family()
             for name in WAL_STATUSES:
                 status.add_metric([name], float(name == reading.wal_status))
             yield status

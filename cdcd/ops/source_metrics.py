@@ -11,10 +11,9 @@ from __future__ import annotations
 import time
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter
-
 from cdcd.model import PublicationChangeKind
-from cdcd.ops.optional_gauge import OptionalGauge
+from cdcd.ops.metric_group import MetricGroup
+from cdcd.ops.slot_metrics import NO_SLOT
 
 __all__ = ["SourceMetrics"]
 
@@ -22,38 +21,30 @@ __all__ = ["SourceMetrics"]
 class SourceMetrics:
     """Counters and gauges of the monitor."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._changes = Counter(
-            "cdcd_publication_changes_total",
-            "Changes of the publications that are read, by kind.",
-            ("change",),
-            registry=registry,
+    def __init__(self, new: MetricGroup) -> None:
+        self._guard = new.optional(
+            "wal_guard_level",
+            "Level of the WAL guard: 0 ok, 1 warn, 2 critical, 3 drop slot.",
+            absent=f"{NO_SLOT}; up to ten seconds after PostgreSQL responds again",
+        )
+        self._given_up = new.counter(
+            "wal_guard_slots_dropped_total", "Slots dropped by the WAL guard to save the primary."
+        )
+        self._changes = new.counter(
+            "publication_changes_total", "Changes of the publications that cdcd reads, by kind.", ("change",)
         )
         for change in get_args(PublicationChangeKind):
             self._changes.labels(change)
-        self._unpublished = OptionalGauge(
-            "cdcd_unpublished_tables_with_topic",
-            "Unpublished tables whose topic holds records; absent before the first query.",
-            registry,
+        self._unpublished = new.optional(
+            "unpublished_tables_with_topic",
+            "Unpublished tables whose topic holds records.",
+            absent="without a response of PostgreSQL; while a published table is locked",
         )
-        self._guard = OptionalGauge(
-            "cdcd_wal_guard_level",
-            "Level of the WAL guard: 0 ok, 1 warn, 2 critical, 3 drop slot; absent while the slot is unknown.",
-            registry,
-        )
-        self._given_up = Counter(
-            "cdcd_wal_guard_slots_dropped_total",
-            "Slots dropped by the WAL guard to save the primary.",
-            registry=registry,
-        )
-
-        self._heartbeats = Counter(
-            "cdcd_heartbeats_sent_total", "Heartbeats written into the source.", registry=registry
-        )
-        self._round_trip = OptionalGauge(
-            "cdcd_heartbeat_last_roundtrip_timestamp_seconds",
-            "Time when a heartbeat was last confirmed; absent before the first.",
-            registry,
+        self._heartbeats = new.counter("heartbeats_sent_total", "Heartbeats written into the source.")
+        self._round_trip = new.optional(
+            "heartbeat_last_roundtrip_timestamp_seconds",
+            "Time of the last confirmed heartbeat.",
+            absent="before the first one, and without heartbeats",
         )
 
     def heartbeat_sent(self) -> None:

@@ -10,18 +10,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from cdcd.ops.metric_group import Described
 from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, cleaned
 
 __all__ = ["WaitCollector"]
 
-_LABELS = ["kind", "pid", "database", "user", "application", "who"]
+_SECONDS = Described(
+    "cdcd_wait_seconds",
+    "Duration of the current wait for another system, by kind; 0 without a wait, or for less than 3 s.",
+    labels=("kind",),
+)
+_BLOCKERS = Described(
+    "cdcd_wait_blocker_info",
+    "1 for each blocker of a current wait.",
+    "without a wait, or with an unknown blocker",
+    ("kind", "pid", "database", "user", "application", "who"),
+)
 
 
 class WaitCollector(Collector):
     """A collector of the waits that the function `waits` returns; no waits until it is set."""
+
+    metrics = (_SECONDS, _BLOCKERS)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -30,18 +43,12 @@ class WaitCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the current waits."""
         waits, now_s = self.waits(), self._clock()
-        seconds = GaugeMetricFamily(
-            "cdcd_wait_seconds",
-            "Time for which cdcd has waited for another system, by kind; 0: no wait.",
-            labels=["kind"],
-        )
+        seconds = _SECONDS.family()
         for kind in KINDS:
             ages = [now_s - wait.since_s for wait in waits if wait.kind == kind]
             seconds.add_metric([kind], max([0.0, *ages]))
         yield seconds
-        blockers = GaugeMetricFamily(
-            "cdcd_wait_blocker_info", "1 for each blocker of a wait.", labels=_LABELS
-        )
+        blockers = _BLOCKERS.family()
         shown = {
             (
                 wait.kind,

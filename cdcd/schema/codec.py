@@ -106,16 +106,23 @@ class Codec:
     """The encoders of one type. `binary` is None where the send format has no direct encoder; it may still be decoded
     to text (`binary_format.table`).
 
-    `may_be_special`: the type has values that `avro` cannot hold, for which the encoders raise `Special`.
-    `text_op` and `binary_op`: the encoders as operations.
+    `special`: the values that `avro` cannot hold, for which the encoders raise `Special`, in words; "" for none.
+    `text_op` and `binary_op`: the encoders as operations. `content`: what a value of `avro` is, in words, where its
+    type does not say it. docs/types.md is generated from the words.
     """
 
     avro: AvroType
     text: Encoder
     binary: Encoder | None = None
-    may_be_special: bool = False
+    special: str = ""
     text_op: Operation = CALL
     binary_op: Operation = CALL
+    content: str = ""
+
+    @property
+    def may_be_special(self) -> bool:
+        """Return whether the type has values that `avro` cannot hold."""
+        return self.special != ""
 
 
 Builder = Callable[[int, Policy], Codec]

@@ -30,7 +30,7 @@ def column_codec(codec: Codec, policy: Policy) -> Codec:
         codec = Codec(
             codec.avro,
             _limited(codec.text, policy.max_value_bytes),
-            may_be_special=codec.may_be_special,
+            special=codec.special,
             text_op=limited,
         )
     return codec

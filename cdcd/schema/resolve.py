@@ -146,7 +146,7 @@ def _plain_codec(pg_type: PgType, typmod: int, policy: Policy) -> Codec:
         return builder(typmod, policy)
     if pg_type.kind in range.KINDS:
         return range.CODEC
-    return text.PLAIN if pg_type.kind == "e" else text.TEXT_ONLY
+    return text.ENUM if pg_type.kind == "e" else text.TEXT_ONLY
 
 
 def _qualified(pg_type: PgType) -> str:

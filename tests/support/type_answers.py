@@ -62,6 +62,8 @@ BUILT_IN: dict[str, Any] = {
     **dict.fromkeys(("point", "line", "lseg", "box", "path", "polygon", "circle"), STRING),
     **dict.fromkeys(_OF_THE_CATALOG, STRING),
 }
+MAY_BE_SPECIAL = {"xid8", "numeric", "date", "time", "timestamp", "timestamptz", "interval"}
+"""Types with values that their Avro types cannot hold."""
 SINCE_13 = {"xid8", "pg_snapshot", "regcollation"}
 SINCE_14 = {"pg_brin_bloom_summary", "pg_brin_minmax_multi_summary"}
 
@@ -79,6 +81,10 @@ _FLOATS = {"type": "array", "items": "float"}
 
 OF_OTHERS: dict[str, dict[str, Any]] = {
     "vector": {"vector": _FLOATS, "halfvec": _FLOATS, "sparsevec": STRING},
-    "postgis": {"geometry": "bytes", "geography": "bytes"},
+    "postgis": {
+        **dict.fromkeys(("geometry", "geography"), "bytes"),
+        **dict.fromkeys(("box2d", "box3d", "box2df", "gidx", "spheroid", "raster"), STRING),
+    },
+    "pg_trgm": {"gtrgm": STRING},
 }
 """Types of extensions that the servers of most tests do not have."""

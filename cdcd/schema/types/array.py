@@ -18,6 +18,7 @@ from cdcd.schema.varint import encode_long
 _NULL = b"\x00"
 _SOME = b"\x02"
 _END = b"\x00"
+_SPECIAL = "more than one dimension, a lower bound other than 1, a special element"
 
 
 def array_codec(element: Codec, delimiter: str) -> Codec:
@@ -26,7 +27,7 @@ def array_codec(element: Codec, delimiter: str) -> Codec:
     operation = CALL
     if element.text_op.op is not Op.CALL and len(delimiter.encode()) == 1:
         operation = Operation(Op.ARRAY_TEXT, ord(delimiter), element=element.text_op)
-    return Codec(avro, _text(element.text, delimiter.encode()), may_be_special=True, text_op=operation)
+    return Codec(avro, _text(element.text, delimiter.encode()), special=_SPECIAL, text_op=operation)
 
 
 def _text(encode: Encoder, delimiter: bytes) -> Encoder:

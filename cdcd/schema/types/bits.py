@@ -34,7 +34,7 @@ def bits_of_binary(raw: bytes) -> bytes:
 
 
 _ONE = Codec("boolean", _TEXT_BIT.__getitem__, lambda raw: _TEXT_BIT[bits_of_binary(raw)])
-_MANY = Codec("string", encode_bits, lambda raw: encode_string(bits_of_binary(raw)))
+_MANY = Codec("string", encode_bits, lambda raw: encode_string(bits_of_binary(raw)), content="0 and 1")
 
 
 def _build_bit(typmod: int, policy: Policy) -> Codec:
@@ -42,3 +42,6 @@ def _build_bit(typmod: int, policy: Policy) -> Codec:
 
 
 BUILDERS: dict[int, Builder] = {BIT: _build_bit, VARBIT: lambda typmod, policy: _MANY}
+
+MODIFIERS = {BIT: {"of length 1": (1,), "otherwise": (-1, 2)}}
+"""Examples of the modifiers on which the Avro type depends, for docs/types.md."""

@@ -21,6 +21,10 @@ from cdcd.schema.types.quoted import DOUBLED, of_doubled
 
 _value_at = re.compile(rb'(?:"(' + DOUBLED + rb')"|([^"\\(),]*))(,|\Z)').match
 _NULL, _SOME = b"\x00", b"\x02"
+_SPECIAL = (
+    "a special attribute; other attributes than in the current catalog: another number, or an attribute that its "
+    "type cannot parse"
+)
 
 
 def composite_codec(pg_type: PgType, codecs: Sequence[Codec], type_names: Sequence[str]) -> Codec:
@@ -41,7 +45,7 @@ def composite_codec(pg_type: PgType, codecs: Sequence[Codec], type_names: Sequen
             )
         ],
     }
-    return Codec(avro, _text([codec.text for codec in codecs]), may_be_special=True)
+    return Codec(avro, _text([codec.text for codec in codecs]), special=_SPECIAL)
 
 
 def _field(name: str, attribute: Attribute, codec: Codec, type_name: str) -> dict[str, Any]:

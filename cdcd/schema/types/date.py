@@ -61,7 +61,7 @@ _CODEC = Codec(
     {"type": "int", "logicalType": "date"},
     encode_date,
     encode_binary_date,
-    may_be_special=True,
+    special="infinities, days beyond 32 bits",
     text_op=Operation(Op.DATE_TEXT),
     binary_op=Operation(Op.DATE_BINARY),
 )

@@ -10,6 +10,9 @@ from cdcd.model import PgType
 
 KIND = "d"
 
+AVRO, SPECIAL = "the Avro type of its base type", "as its base type"
+"""A domain in docs/types.md."""
+
 
 def base_of(pg_type: PgType, typmod: int) -> tuple[int, int]:
     """Return the base type's oid and the modifier that applies to it."""

@@ -76,12 +76,14 @@ def encode_binary_real(raw: bytes) -> bytes:
     return raw[::-1] if value == value else _REAL_NAN
 
 
+_CONTENT = "NaN and the infinities included"
 _REAL = Codec(
     "float",
     encode_real,
     encode_binary_real,
     text_op=Operation(Op.REAL_TEXT),
     binary_op=Operation(Op.REAL_BINARY),
+    content=_CONTENT,
 )
 _DOUBLE = Codec(
     "double",
@@ -89,6 +91,7 @@ _DOUBLE = Codec(
     encode_binary_double,
     text_op=Operation(Op.DOUBLE_TEXT),
     binary_op=Operation(Op.DOUBLE_BINARY),
+    content=_CONTENT,
 )
 
 BUILDERS: dict[int, Builder] = {

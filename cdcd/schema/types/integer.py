@@ -72,7 +72,7 @@ _XID8 = Codec(
     "long",
     encode_xid8,
     encode_binary_xid8,
-    may_be_special=True,
+    special="above 2^63 - 1",
     text_op=Operation(Op.INTEGER_TEXT, MIN_LONG, MAX_LONG),
     binary_op=Operation(Op.UNSIGNED_BINARY, 8),
 )

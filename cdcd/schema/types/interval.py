@@ -122,9 +122,15 @@ _MICROSECONDS: AvroType = {
 }
 
 _CODECS = {
-    "iso_8601": Codec("string", encode_interval, encode_binary_interval, may_be_special=True),
-    "fields": Codec(FIELDS, encode_fields, encode_binary_fields, may_be_special=True),
-    "microseconds": Codec(_MICROSECONDS, encode_microseconds, may_be_special=True),
+    "iso_8601": Codec(
+        "string",
+        encode_interval,
+        encode_binary_interval,
+        special="infinities",
+        content="ISO 8601; months, days and time are each exact and not mixed",
+    ),
+    "fields": Codec(FIELDS, encode_fields, encode_binary_fields, special="infinities"),
+    "microseconds": Codec(_MICROSECONDS, encode_microseconds, special="infinities, values out of range"),
 }
 
 BUILDERS: dict[int, Builder] = {INTERVAL: lambda typmod, policy: _CODECS[policy.interval_as]}

@@ -60,7 +60,7 @@ def _as_string(digits: int) -> Codec:
         (n,) = struct.unpack(">q", raw)
         return encode_string(_number(n, digits))
 
-    return Codec("string", encode, encode_binary)
+    return Codec("string", encode, encode_binary, content="a decimal number")
 
 
 def _build_money(typmod: int, policy: Policy) -> Codec:
@@ -68,7 +68,15 @@ def _build_money(typmod: int, policy: Policy) -> Codec:
     if policy.money_as == "string":
         return _as_string(digits)
     avro = {"type": "bytes", "logicalType": "decimal", "precision": _PRECISION, "scale": digits}
-    return Codec(avro, encode_money, encode_binary_money)
+    return Codec(
+        avro,
+        encode_money,
+        encode_binary_money,
+        content="s is the number of fraction digits of the database's lc_monetary",
+    )
 
 
 BUILDERS: dict[int, Builder] = {MONEY: _build_money}
+
+MODIFIERS = {MONEY: {"": (0, 2, 3)}}
+"""Examples of the numbers of fraction digits, for docs/types.md."""

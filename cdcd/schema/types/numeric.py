@@ -38,6 +38,10 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
     return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
 
+def _modifier(precision: int, scale: int) -> int:
+    return (precision << 16 | scale & 0x7FF) + 4
+
+
 def encode_unscaled(n: int) -> bytes:
     """Return Avro decimal bytes of an unscaled value, as short as Java's BigInteger.toByteArray."""
     size = (n if n >= 0 else ~n).bit_length() // 8 + 1
@@ -119,7 +123,7 @@ def _decimal(precision: int, scale: int) -> Codec:
 
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     return replace(
-        _codec(avro, encode, may_be_special=True),
+        _codec(avro, encode, special="NaN, infinities"),
         text_op=Operation(Op.DECIMAL_TEXT, precision, scale),
         binary_op=Operation(Op.DECIMAL_BINARY, precision, scale),
     )
@@ -143,8 +147,8 @@ def encode_double(raw: bytes) -> bytes:
     return encode_float8(raw)
 
 
-def _codec(avro: AvroType, encode: Encoder, *, may_be_special: bool) -> Codec:
-    return Codec(avro, encode, lambda raw: encode(text_of_binary(raw)), may_be_special)
+def _codec(avro: AvroType, encode: Encoder, *, special: str) -> Codec:
+    return Codec(avro, encode, lambda raw: encode(text_of_binary(raw)), special)
 
 
 VARIABLE_SCALE: AvroType = {
@@ -157,12 +161,13 @@ VARIABLE_SCALE: AvroType = {
 """Debezium's type for a numeric without precision."""
 
 _STRING = replace(
-    _codec("string", encode_text_numeric, may_be_special=False),
+    _codec("string", encode_text_numeric, special=""),
     text_op=Operation(Op.NUMERIC_TEXT),
     binary_op=Operation(Op.NUMERIC_BINARY),
+    content="the server's text",
 )
-_DOUBLE = _codec("double", encode_double, may_be_special=True)
-_VARIABLE = _codec(VARIABLE_SCALE, encode_variable_scale, may_be_special=True)
+_DOUBLE = _codec("double", encode_double, special="values that PostgreSQL's cast refuses as out of range")
+_VARIABLE = _codec(VARIABLE_SCALE, encode_variable_scale, special="NaN, infinities")
 
 
 def _build_numeric(typmod: int, policy: Policy) -> Codec:
@@ -179,3 +184,14 @@ def _build_numeric(typmod: int, policy: Policy) -> Codec:
 
 
 BUILDERS: dict[int, Builder] = {NUMERIC: _build_numeric}
+
+MODIFIERS = {
+    NUMERIC: {
+        f"with precision <= {MAX_PRECISION} and 0 <= scale <= precision": (
+            _modifier(4, 4),
+            _modifier(MAX_PRECISION, 0),
+        ),
+        "otherwise": (-1, _modifier(MAX_PRECISION + 1, 0), _modifier(2, 3), _modifier(2, -1)),
+    }
+}
+"""Examples of the modifiers on which the Avro type depends, for docs/types.md."""

@@ -23,7 +23,7 @@ def encode_geometry(raw: bytes) -> bytes:
     return encode_bytes(unhexlify(raw))
 
 
-_CODEC = Codec("bytes", encode_geometry, encode_bytes)
+_CODEC = Codec("bytes", encode_geometry, encode_bytes, content="EWKB")
 
 EXTENSION_BUILDERS: dict[tuple[str, str], Builder] = {
     (EXTENSION, "geometry"): lambda typmod, policy: _CODEC,

@@ -8,7 +8,9 @@ type in pg_type.
 
 from __future__ import annotations
 
-from cdcd.schema.codec import Builder
+from dataclasses import replace
+
+from cdcd.schema.codec import Builder, Codec
 from cdcd.schema.types.text import TEXT_ONLY
 
 INT2VECTOR, OIDVECTOR = 22, 30
@@ -42,4 +44,13 @@ OIDS = {
     5038: "pg_snapshot",
 }
 
-BUILDERS: dict[int, Builder] = dict.fromkeys(OIDS, lambda typmod, policy: TEXT_ONLY)
+_OF_A_NAME = replace(TEXT_ONLY, content="the name, with its schema outside pg_catalog")
+
+
+def _builder(codec: Codec) -> Builder:
+    return lambda typmod, policy: codec
+
+
+BUILDERS: dict[int, Builder] = {
+    oid: _builder(_OF_A_NAME if name.startswith("reg") else TEXT_ONLY) for oid, name in OIDS.items()
+}

@@ -6,6 +6,8 @@ Out: an Avro string, byte for byte.  Invariant: the text is not trimmed, padded 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdcd.schema.codec import Builder, Codec, Op, Operation
 from cdcd.schema.varint import encode_string
 
@@ -15,9 +17,12 @@ TSVECTOR, TSQUERY, JSONPATH = 3614, 3615, 4072
 _STRING = Operation(Op.STRING)
 
 PLAIN = Codec("string", encode_string, encode_string, text_op=_STRING, binary_op=_STRING)
-"""A type whose send function sends its text: the text family, enums, citext."""
+"""A type whose send function sends its text: the text family, citext."""
 
-TEXT_ONLY = Codec("string", encode_string, text_op=_STRING)
+ENUM = replace(PLAIN, content="the label")
+"""Any enum."""
+
+TEXT_ONLY = Codec("string", encode_string, text_op=_STRING, content="the server's text")
 """Any other type: the server's text output."""
 
 

@@ -89,11 +89,11 @@ _TIME = Codec(
     {"type": "long", "logicalType": "time-micros"},
     encode_time,
     encode_binary_time,
-    may_be_special=True,
+    special="24:00:00",
     text_op=Operation(Op.TIME_TEXT),
     binary_op=Operation(Op.TIME_BINARY),
 )
-_TIMETZ = Codec("string", encode_timetz, encode_binary_timetz)
+_TIMETZ = Codec("string", encode_timetz, encode_binary_timetz, content="the server's text")
 
 BUILDERS: dict[int, Builder] = {
     TIME: lambda typmod, policy: _TIME,

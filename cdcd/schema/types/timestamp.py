@@ -22,6 +22,8 @@ from cdcd.schema.varint import MAX_LONG, MIN_LONG, encode_long
 
 TIMESTAMP, TIMESTAMPTZ = 1114, 1184
 
+_SPECIAL = "infinities, times beyond int64 microseconds since 1970"
+
 _is_offset = re.compile(rb"([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?").fullmatch
 _split_timestamp = re.compile(
     rb"(\d{4,7}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-][\d:]+)?( BC)?"
@@ -90,7 +92,7 @@ _LOCAL = Codec(
     {"type": "long", "logicalType": "local-timestamp-micros"},
     encode_timestamp,
     encode_binary_timestamp,
-    may_be_special=True,
+    special=_SPECIAL,
     text_op=Operation(Op.TIMESTAMP_TEXT),
     binary_op=Operation(Op.TIMESTAMP_BINARY),
 )
@@ -98,7 +100,7 @@ _INSTANT = Codec(
     {"type": "long", "logicalType": "timestamp-micros"},
     encode_timestamptz,
     encode_binary_timestamptz,
-    may_be_special=True,
+    special=_SPECIAL,
     text_op=Operation(Op.TIMESTAMPTZ_TEXT),
     binary_op=Operation(Op.TIMESTAMP_BINARY),
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.extensions import implementation
 from cdcd.ops.health import STATES
+from cdcd.ops.metric_group import NEVER, Described
 from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.ops.optional_gauge import OptionalGauge
+from cdcd.waits import Blocker, Wait
 
 
 class Clock:
@@ -32,25 +35,61 @@ def metrics(clock: Clock) -> Metrics:
     return Metrics("0.1.0", clock=clock, max_tables=2, with_process=False)
 
 
-def test_every_name_follows_the_rules(metrics: Metrics) -> None:
-    """Prefix, base units, `_total` on counters only, a help text that is a sentence."""
+def descriptions(metrics: Metrics) -> dict[str, Described]:
+    return {metric.name: metric for group in metrics.groups for metric in group.metrics}
+
+
+def exposed(metrics: Metrics) -> dict[str, Metric]:
+    """Return the exposed families by the names of their descriptions."""
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in families}
+
+
+@pytest.fixture
+def full(metrics: Metrics) -> Metrics:
+    """Metrics of which each has a value."""
+    metrics.state("halted", halted_code="CDCD-SLOT-LOST")
     metrics.slot(SlotReading(True, 1, 1, 1, "reserved", 1, 1, 1, 1, 1))
+    metrics.positions(server_lsn=3, received_lsn=2, confirmed_lsn=1)
     metrics.table_known("public.orders")
     metrics.snapshot_rows("public.orders", 1)
-    for gauge in vars(metrics).values():
+    metrics.incremental_tables(("waiting",), lambda state: 0)
+    metrics.estimates.estimates = lambda: [("public.orders", 1)]
+    metrics.waits.waits = lambda: [Wait("kafka", "Kafka", 0.0, (Blocker("broker 1"),))]
+    for gauge in [*vars(metrics).values(), *vars(metrics.source).values()]:
         if isinstance(gauge, OptionalGauge):
             gauge.set(1)
-    families = list(text_string_to_metric_families(metrics.exposition().decode()))
+    return metrics
+
+
+def test_every_name_follows_the_rules(full: Metrics) -> None:
+    """Prefix, base units, `_total` on counters only, a help text that is a sentence."""
+    families = exposed(full)
     assert len(families) > 50
-    for family in families:
+    for family in families.values():
         assert re.fullmatch(r"cdcd_[a-z0-9_]+", family.name)
         assert not re.search(r"_(ms|us|ns|kb|mb|count)$", family.name)
-        assert family.documentation.endswith(".")
+        assert re.fullmatch(r"[A-Z1].+\.", family.documentation)
         for sample in family.samples:
             if family.type == "counter":
                 assert sample.name.endswith("_total")
             if family.type == "gauge":
                 assert not sample.name.endswith(("_total", "_created"))
+
+
+def test_every_metric_is_described_as_it_is_exposed(full: Metrics) -> None:
+    """docs/metrics.md is generated from the descriptions."""
+    described, families = descriptions(full), exposed(full)
+    assert described.keys() == families.keys()
+    for name, metric in described.items():
+        family = families[name]
+        assert (metric.kind, metric.text) == (family.type, family.documentation)
+        assert all({*sample.labels} - {"le"} == {*metric.labels} for sample in family.samples), name
+
+
+def test_before_the_first_session_exactly_the_metrics_that_may_be_absent_are(metrics: Metrics) -> None:
+    known = {name for name, family in exposed(metrics).items() if family.samples}
+    assert known == {name for name, metric in descriptions(metrics).items() if metric.absent == NEVER}
 
 
 @pytest.mark.parametrize(
