@@ -19,7 +19,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from cdcd.spark.manifest import ALL, BucketFile, TableEntry, remove_files
+from cdcd.spark.manifest import ALL_BUCKETS, BucketFile, TableEntry, remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
     present,
@@ -87,7 +87,7 @@ def merged(
         changed = read_deltas(target, shape, merge.deltas)
         if not merge.is_whole:
             level = merge.deltas[0].level + 1
-            written.append(write_delta(target, shape, changed, bucket=ALL, level=level))
+            written.append(write_delta(target, shape, changed, bucket=ALL_BUCKETS, level=level))
             return Merged(merge, (), tuple(written))
         held = {file.bucket: file for file in merge.files}
         for bucket, rows in enumerate(by_bucket(present(changed), buckets if shape.keyed else 1)):

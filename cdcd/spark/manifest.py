@@ -49,7 +49,7 @@ _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
 class BucketFile:
     """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
 
-    A delta has the changed rows of a bucket, or of all (`ALL`). `level`: how often it was merged from others.
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others.
     """
 
     bucket: int
@@ -59,8 +59,8 @@ class BucketFile:
     level: int = 0
 
 
-ALL = -1
-"""The bucket of a delta that has rows of several buckets."""
+ALL_BUCKETS = -1
+"""The bucket number of a delta with rows of several buckets, and of a fold of a table as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcd.spark.fold import without_keys
-from cdcd.spark.manifest import ALL, DATA, BucketFile, TableEntry
+from cdcd.spark.manifest import ALL_BUCKETS, DATA, BucketFile, TableEntry
 from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, aligned, arrow_schema, as_complete
 from cdcd.spark.storage import Target, open_storage
 
@@ -36,7 +36,7 @@ def write_bucket(target: Target, shape: TableShape, bucket: int, rows: pa.Table)
 
 
 def write_delta(
-    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL, level: int = 0
+    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL_BUCKETS, level: int = 0
 ) -> BucketFile:
     """Write changed rows with `__deleted` into a new file, and make it durable."""
     return _written(target, shape, bucket, "delta", rows, level)

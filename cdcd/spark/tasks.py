@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
-from cdcd.spark.manifest import ALL, BucketFile
+from cdcd.spark.manifest import ALL_BUCKETS, BucketFile
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divided
 from cdcd.spark.storage import Target
@@ -40,8 +40,6 @@ MOST_THREADS = 8
 """Of the driver."""
 MOST_COLUMN_BYTES = 1 << 30
 """A column of Arrow has at most 2 GiB of bytes."""
-WHOLE = -1
-"""A bucket number that means all buckets of the table."""
 
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
@@ -185,7 +183,7 @@ def united(folds: list[Fold]) -> list[Fold]:
     ]
     return [
         *rest,
-        replace(folds[0], bucket=ALL, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
+        replace(folds[0], bucket=ALL_BUCKETS, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
     ]
 
 
@@ -239,7 +237,7 @@ class _Batch(NamedTuple):
 
 
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
-    """Fold the records of one (topic, bucket), or of all buckets of a topic (`WHOLE`)."""
+    """Fold the records of one (topic, bucket), or of all buckets of a topic (`ALL_BUCKETS`)."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
     batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
@@ -262,7 +260,7 @@ def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
 
 def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch | None:
     """Return the batch, mostly folded; None if all records have to be folded row by row."""
-    if not plan.shape.keyed or bucket == WHOLE or group.nbytes > MOST_COLUMN_BYTES:
+    if not plan.shape.keyed or bucket == ALL_BUCKETS or group.nbytes > MOST_COLUMN_BYTES:
         return None
     keys, values = group["key"].combine_chunks(), group["value"].combine_chunks()
     changes = changes_of(keys, values, plan.schemas, plan.shape.fields)
@@ -314,10 +312,10 @@ def _fold_keyed(
     existing = read_bucket(target, shape, None)
     if not is_new and any(event.unchanged for event in batch.events):
         wanted = pa.array({event.key for event in batch.events}, pa.binary())
-        files = [one for one in plan.files.values() if bucket in (WHOLE, one.bucket)]
+        files = [one for one in plan.files.values() if bucket in (ALL_BUCKETS, one.bucket)]
         existing = look_up(target, shape, files, plan.deltas, wanted)
     known = pa.concat_tables([as_complete(existing), incomplete])
-    rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == WHOLE)
+    rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == ALL_BUCKETS)
     if batch.latest is not None:
         rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
         keys = pa.concat_arrays([keys, batch.latest.keys])
@@ -325,7 +323,7 @@ def _fold_keyed(
     lacking = pa.concat_tables([without_keys(incomplete, keys), lacking])
     result = complete if is_new else changed_rows(complete, keys)
     whole = Fold(shape, bucket, batch.applied, result, is_delta=not is_new, incomplete=lacking)
-    if bucket != WHOLE:
+    if bucket != ALL_BUCKETS:
         return [whole]
     parts = zip(by_bucket(result, buckets), by_bucket(lacking, buckets), strict=True)
     return [
@@ -339,7 +337,7 @@ def _incomplete(
 ) -> pa.Table:
     files: list[BucketFile | None] = [None]
     if not emptied_now:
-        files += [one for one in plan.incomplete.values() if bucket in (WHOLE, one.bucket)]
+        files += [one for one in plan.incomplete.values() if bucket in (ALL_BUCKETS, one.bucket)]
     return pa.concat_tables([read_incomplete(target, shape, file) for file in files])
 
 

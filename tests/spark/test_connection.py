@@ -259,7 +259,7 @@ def test_the_functions_that_spark_connect_sends_have_references_only(
     ],
     ids=["wrong password", "no mechanism", "another protocol", "no certificate"],
 )
-def test_what_kafka_refuses_is_told_with_the_option(
+def test_what_kafka_refuses_is_an_error_with_the_option(
     options: dict[str, str], error: type[CdcdError], advice: str, secured: Secured, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong").write_text(WRONG)

@@ -17,7 +17,7 @@ from cdcd.spark import compaction, table_files, tasks
 from cdcd.spark.arrow_fold import changes_of, latest
 from cdcd.spark.compaction import Merge, due, merged, with_merged
 from cdcd.spark.events import Sequence
-from cdcd.spark.manifest import TableEntry
+from cdcd.spark.manifest import ALL_BUCKETS, TableEntry
 from cdcd.spark.next_manifest import entry_after
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.shape import Field, TableShape
@@ -164,7 +164,7 @@ class Mirrored:
         found = self._folded(group, plan)
         is_moved = any(one.moved for one in found)
         if is_moved:
-            group = group.set_column(1, "bucket", pa.array([tasks.WHOLE] * len(changes), pa.int32()))
+            group = group.set_column(1, "bucket", pa.array([ALL_BUCKETS] * len(changes), pa.int32()))
             found = self._folded(group, plan)
         self._entry = entry_after(entry, plan.shape, found)
         self._merge()
