@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, cleaned
+from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, clean_name
 
 __all__ = ["WaitCollector"]
 
@@ -46,7 +46,7 @@ class WaitCollector(Collector):
             (
                 wait.kind,
                 "" if one.pid is None else str(one.pid),
-                *(cleaned(label) for label in (one.database, one.user, one.application, one.who)),
+                *(clean_name(label) for label in (one.database, one.user, one.application, one.who)),
             )
             for wait in waits
             for one in wait.blockers[:MOST_BLOCKERS]

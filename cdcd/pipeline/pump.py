@@ -18,7 +18,7 @@ from typing import Protocol
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.ack.shutdown import ShutdownWatch
-from cdcd.avro.encode import Encoded, encode_batch, encode_transaction_batch, encode_truncate
+from cdcd.avro.encode import EncodedTransactions, encode_batch, encode_transaction_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
@@ -56,7 +56,7 @@ from cdcd.txn.events import (
 )
 from cdcd.txn.frames import count_operations
 from cdcd.txn.lookahead import Lookahead
-from cdcd.txn.transaction_batch import expanded
+from cdcd.txn.transaction_batch import expand
 
 
 class Plans(Protocol):
@@ -87,7 +87,7 @@ class Counts(Protocol):
     def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
-    def whole(self, encoded: Encoded) -> None: ...  # noqa: D102
+    def whole(self, encoded: EncodedTransactions) -> None: ...  # noqa: D102
     def duplicates(self, count: int) -> None: ...  # noqa: D102
 
 
@@ -221,7 +221,7 @@ class Pump:
             found = encode_transaction_batch(
                 item, self._plans.by_relid, self._context_of, first, self._position.commit_lsn
             )
-            if isinstance(found, Encoded):
+            if isinstance(found, EncodedTransactions):
                 self._assembler.passed_whole(item)
                 if self._copies.is_watching:
                     self._copies.note_transactions(item, self._plans.by_relid, self._position.commit_lsn)
@@ -232,7 +232,7 @@ class Pump:
             await self._plans.ready((found,))
             if found not in self._plans.by_relid:
                 break  # the encoder raises RelationUnknown, with the details of the row (F43)
-        for plain in expanded(item):
+        for plain in expand(item):
             await self._feed_plain(plain)
 
     def _context_of_all(self, item: TransactionBatch) -> TransactionContext | None:
@@ -249,7 +249,7 @@ class Pump:
     def _context_of(self, xid: int, commit_lsn: Lsn, commit_pg_us: int) -> TransactionContext:
         return self._new_context(TransactionInfo(xid, commit_lsn, commit_pg_us))
 
-    async def _passed(self, found: Encoded, size_bytes: int) -> None:
+    async def _passed(self, found: EncodedTransactions, size_bytes: int) -> None:
         self._counts.duplicates(found.dropped)
         transactions = found.with_rows + found.empty
         if transactions == 0:

@@ -47,10 +47,10 @@ from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
-from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
+from cdcd.session.background_tasks import BackgroundTasks, StopRequested, in_background, or_stop
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
-from cdcd.session.fencing import judged, refuse_if_taken_over
+from cdcd.session.fencing import error_of_fencing, refuse_if_taken_over
 from cdcd.session.gap import after_markers, mark_gap
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.incremental_parts import background_work, new_incremental_snapshots
@@ -239,7 +239,7 @@ class Session:
                     _LOG.info("nothing_to_copy", slot=self._source.slot, hint=_NOTHING_TO_COPY_HINT)
                     return
                 await self._stream(position, start_state, self._writer, spill, background)
-        except Stopped:
+        except StopRequested:
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
         except SinkFenced as error:
             raise await self._judged(error) from error
@@ -271,7 +271,7 @@ class Session:
     async def _judged(self, error: SinkFenced) -> CdcdError:
         """Return the error for the cause: another cdcd, or the broker's timeout."""
         judging = partial(
-            judged,
+            error_of_fencing,
             age_s=self._clients.sink.age_s,
             own_pid=self._own_pid,
             own_offset=self._clients.sink.progress_offset,
@@ -280,7 +280,7 @@ class Session:
             return await or_stop(
                 in_thread(judging, error, self._source, self._clients.sink_settings), self._stop
             )
-        except Stopped:
+        except StopRequested:
             return error
 
     async def _raise_failure(self) -> None:
@@ -484,7 +484,7 @@ class Session:
     async def _until_stopped(self, streaming: Streaming, copying: IncrementalSnapshots) -> None:
         # One task for all turns, not one for each. Under back-pressure a turn waits for Kafka; a stop does not wait
         # for the turn (the server sends its changes again).
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(StopRequested):
             works = background_work(self._config, copying, self._publications)
             async with in_background(*works) as background:
                 await background.or_failure(or_stop(streaming.run(), self._stop))

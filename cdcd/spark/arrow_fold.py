@@ -21,7 +21,7 @@ from cdcd.columnar.decoder import RecordDecoder
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.events import BEGINNING, SNAPSHOT, STREAM, Sequence
-from cdcd.spark.schemas import HEADER_BYTES, Schema, expanded
+from cdcd.spark.schemas import HEADER_BYTES, Schema, expand
 from cdcd.spark.shape import SPECIAL_TYPE, Field, TableShape, arrow_schema
 
 _SOURCE = pa.struct(
@@ -109,7 +109,7 @@ def _decoder(schemas: Mapping[int, Schema], fields: tuple[Field, ...]) -> Record
     def schema_of(number: int) -> Any:
         if number not in schemas:
             raise SparkReadError("a record has a schema id that the plan lacks", schema_id=number)
-        return expanded(schemas[number])
+        return expand(schemas[number])
 
     return RecordDecoder(wanted, schema_of)
 

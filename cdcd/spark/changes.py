@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.columnar.decoder import Decoded, RecordDecoder
+from cdcd.columnar.decoder import DecodedRows, RecordDecoder
 from cdcd.columnar.faults import Fault
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import AvroType
@@ -193,7 +193,7 @@ def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:
 # --- broken records ------------------------------------------------------------------------------------------
 
 
-def _bad(part: str, decoded: Decoded) -> dict[int, _Problem]:
+def _bad(part: str, decoded: DecodedRows) -> dict[int, _Problem]:
     """Return the problem of each row of which this part cannot be decoded."""
     return {
         one.row: _Problem(
@@ -236,7 +236,7 @@ def _quarantined(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> dic
     }
 
 
-def _schema_ids(values: Decoded) -> pa.Int64Array:
+def _schema_ids(values: DecodedRows) -> pa.Int64Array:
     if not values.bad:
         return values.schema_ids
     of_bad = {one.row: one.schema_id for one in values.bad}

@@ -40,7 +40,7 @@ from cdcd.spark.positions import (
     Position,
     newer,
     records_before,
-    removed,
+    removed_error,
 )
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_log import ProgressLog
@@ -130,24 +130,24 @@ class Commits:
         check_names(self._cluster, self._prefix, self._options.topics, positions, named)
         self._has_checked_names = True
 
-    def reached(self, end: Offsets) -> Offsets:
+    def known_end(self, end: Offsets) -> Offsets:
         """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
 
         `end`: offsets that a batch has reached, also of partitions that no progress record names.
         """
-        return self._ids.marked(merge(of_topics(end), self._log.reached), end)
+        return self._ids.with_ids(merge(of_topics(end), self._log.reached), end)
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
-        return self.following(start, NO_LIMITS)
+        return self.next_end(start, NO_LIMITS)
 
-    def following(self, start: Offsets, limits: BatchLimits) -> Offsets:
+    def next_end(self, start: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
         self._log.forget(start)
         end = cut(start, self._log.pending, limits)
         if of_topics(end) == of_topics(start) and loading_of(end) == loading_of(start):
             return start
-        return self._ids.marked(end, start)
+        return self._ids.with_ids(end, start)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""
@@ -157,7 +157,7 @@ class Commits:
             self._refuse_newer(position, position.offsets)
             return position.offsets
         if position.kind == EARLIEST:
-            return self._ids.marked(self._log_starts, {})
+            return self._ids.with_ids(self._log_starts, {})
         if self._options.loading:  # whose commits may be inside a snapshot; a position is not
             others = Commits(replace(self._options, loading=False))
             try:
@@ -175,7 +175,7 @@ class Commits:
         self._refuse_removed(position, offsets, total(commits), self._log_starts)
         for topic in sorted(frozenset[str]().union(*(one.former for one in commits[before:]))):
             raise created_again(topic)
-        return self._ids.marked(merge(self._log_starts, offsets), {})
+        return self._ids.with_ids(merge(self._log_starts, offsets), {})
 
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
@@ -267,7 +267,7 @@ class Commits:
             for partition, first in partitions.items():
                 offset = offsets.get(topic, {}).get(partition, 0)
                 if offset < min(first, named.get(topic, {}).get(partition, 0)):
-                    raise removed(position, topic, partition, offset, first)
+                    raise removed_error(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records.
@@ -282,7 +282,7 @@ class Commits:
         self._ids.check(end)
         return check_history(self._cluster, of_topics(start), of_topics(end))
 
-    def existing(self, offsets: Offsets) -> Offsets:
+    def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""
         found = of_topics(offsets)
         return only(found, frozenset(found) - self._cluster.missing(found))

@@ -22,9 +22,9 @@ import pyarrow as pa
 from cdcd.spark.manifest import ALL_BUCKETS, BucketFile, TableEntry, remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
-    present,
     read_bucket,
     read_deltas,
+    without_deleted,
     without_replaced,
     write_bucket,
     write_delta,
@@ -51,7 +51,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """The result of a merge, with the files that it has written."""
 
     merge: Merge
@@ -59,11 +59,11 @@ class Merged:
     deltas: tuple[BucketFile, ...]
 
 
-class Stopped(Exception):
+class MergeStopped(Exception):
     """A merge was asked to stop."""
 
 
-def due(topic: str, entry: TableEntry) -> Merge | None:
+def next_merge(topic: str, entry: TableEntry) -> Merge | None:
     """Return what has to be merged of a table, None if nothing."""
     deltas = entry.deltas
     changed = sum(one.rows for one in deltas)
@@ -77,10 +77,10 @@ def due(topic: str, entry: TableEntry) -> Merge | None:
     return None
 
 
-def merged(
+def write_merge(
     target: Storage, entry: TableEntry, merge: Merge, buckets: int, stopping: threading.Event
-) -> Merged:
-    """Write the merged files. Raises Stopped, and then has removed what it has written."""
+) -> MergeResult:
+    """Write the merged files. Raises MergeStopped after removing the written files."""
     written: list[BucketFile] = []
     try:
         shape = entry.shape()
@@ -88,15 +88,15 @@ def merged(
         if not merge.is_whole:
             level = merge.deltas[0].level + 1
             written.append(write_delta(target, shape, changed, bucket=ALL_BUCKETS, level=level))
-            return Merged(merge, (), tuple(written))
+            return MergeResult(merge, (), tuple(written))
         held = {file.bucket: file for file in merge.files}
-        for bucket, rows in enumerate(by_bucket(present(changed), buckets if shape.keyed else 1)):
+        for bucket, rows in enumerate(by_bucket(without_deleted(changed), buckets if shape.keyed else 1)):
             _check(stopping)
             base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
             both = pa.concat_tables([base, rows])
             if both.num_rows:
                 written.append(write_bucket(target, shape, bucket, both))
-        return Merged(merge, tuple(written), ())
+        return MergeResult(merge, tuple(written), ())
     except BaseException:
         remove_files(target, [one.path for one in written])
         raise
@@ -104,10 +104,10 @@ def merged(
 
 def _check(stopping: threading.Event) -> None:
     if stopping.is_set():
-        raise Stopped
+        raise MergeStopped
 
 
-def with_merged(entry: TableEntry, result: Merged) -> TableEntry | None:
+def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
     """Return the entry with the merged files, None if it does not have the files any more that were merged."""
     merge, deltas = result.merge, entry.deltas
     if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
@@ -127,7 +127,7 @@ class Compactor:
         self._target, self._buckets = target, buckets
         self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
         self._stopping = threading.Event()
-        self._running: Future[Merged] | None = None
+        self._running: Future[MergeResult] | None = None
         self._changed: dict[str, None] = {}
 
     @property
@@ -145,10 +145,10 @@ class Compactor:
             topic = next(iter(self._changed))
             del self._changed[topic]
             entry = tables.get(topic)
-            merge = None if entry is None else due(topic, entry)
+            merge = None if entry is None else next_merge(topic, entry)
             if entry is not None and merge is not None:
                 self._running = self._pool.submit(
-                    merged, self._target, entry, merge, self._buckets, self._stopping
+                    write_merge, self._target, entry, merge, self._buckets, self._stopping
                 )
         return self._running is not None
 
@@ -185,9 +185,9 @@ class Compactor:
         self._running = None
 
 
-def _paths(result: Merged) -> list[str]:
+def _paths(result: MergeResult) -> list[str]:
     return [one.path for one in (*result.files, *result.deltas)]
 
 
-def _replaced(result: Merged) -> list[BucketFile]:
+def _replaced(result: MergeResult) -> list[BucketFile]:
     return [*result.merge.files, *result.merge.deltas]

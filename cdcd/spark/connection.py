@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cdcd.property_names import is_of_a_producer, is_secret_property
 from cdcd.registry.settings import RegistrySettings
-from cdcd.spark.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolved
+from cdcd.spark.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolve
 
 if TYPE_CHECKING:
     from cdcd.config import LoadedReader
@@ -40,7 +40,7 @@ class RegistryAccess:
 
     def settings(self) -> RegistrySettings:
         """Return the client's settings; the secrets are read now. Raises SecretUnreadable."""
-        properties = resolved(self.properties, "schema.registry.")
+        properties = resolve(self.properties, "schema.registry.")
         user, _, password = properties.pop(USER_INFO, "").partition(":")
         token = properties.pop(TOKEN, None)
         return RegistrySettings(
@@ -62,7 +62,7 @@ class TopicAccess:
 
     def read_properties(self) -> ResolvedProperties:
         """Return librdkafka's properties; the secrets are read now. Raises SecretUnreadable."""
-        return resolved(self.properties, "kafka.")
+        return resolve(self.properties, "kafka.")
 
 
 SchemaAccess = RegistryAccess | TopicAccess
@@ -79,7 +79,7 @@ class Connection:
 
     def read_properties(self) -> ResolvedProperties:
         """Return librdkafka's properties; the secrets are read now. Raises SecretUnreadable."""
-        return resolved(self.properties, "kafka.")
+        return resolve(self.properties, "kafka.")
 
     @property
     def schemas(self) -> SchemaAccess | None:

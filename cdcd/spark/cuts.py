@@ -2,10 +2,10 @@
 
 In: complete commits in order (`slots.Slots`) and a batch's start offsets.  Out: the batch's end offsets.
 Invariant: a cut is the sum of complete commits, so that it never splits a PostgreSQL transaction; offsets of a topic
-never decrease. It ends inside a snapshot only for a query that asks for the loading tables (`seen`). Offsets are
-{topic: {partition as text: next offset}}, the JSON that Spark stores in its checkpoint. Pseudo topics are in them,
-too: the tables that are loading at the cut (`with_loading`), so that a batch knows them whenever it is repeated; the
-ids of the topics (`with_ids`), since the offsets of a topic that was created again cannot be told from those of the
+never decrease. It ends inside a snapshot only for a query that asks for the loading tables (`commit_of_query`).
+Offsets are {topic: {partition as text: next offset}}, the JSON that Spark stores in its checkpoint. They contain
+pseudo topics, too: the tables that are loading at the cut (`with_loading`), so that a repeated batch knows them; the
+ids of the topics (`with_ids`), which distinguish the offsets of a topic that was created again from those of the
 former one; and in the first end of a query its start (`with_start`), which Spark does not store.
 Must not: do I/O.
 """
@@ -123,7 +123,7 @@ def _is_apart(fields: Mapping[str, Any]) -> bool:
     return max(map(parse_lsn, floors.values())) > reached
 
 
-def seen(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
+def commit_of_query(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
     """Return what a query of these topics (None: all) sees of a record.
 
     `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
@@ -217,10 +217,10 @@ def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
         count += 1
     if count < 2:
         return list(commits)
-    return [joined(commits[:count]), *commits[count:]]
+    return [join_commits(commits[:count]), *commits[count:]]
 
 
-def joined(commits: Sequence[Commit]) -> Commit:
+def join_commits(commits: Sequence[Commit]) -> Commit:
     """Return complete commits as one."""
     former = frozenset[str]().union(*(one.former for one in commits))
     return replace(commits[-1], offsets=total(commits), former=former)
@@ -229,10 +229,10 @@ def joined(commits: Sequence[Commit]) -> Commit:
 def without(commit: Commit, topics: frozenset[str]) -> Commit:
     """Return a commit of which no row in these topics is in Kafka any more: they were created again."""
     gone = topics & commit.offsets.keys()
-    return replace(left(commit, gone), former=commit.former | gone) if gone else commit
+    return replace(without_offsets(commit, gone), former=commit.former | gone) if gone else commit
 
 
-def left(commit: Commit, topics: Set[str]) -> Commit:
+def without_offsets(commit: Commit, topics: Set[str]) -> Commit:
     """Return a commit without its offsets of these topics."""
     if topics.isdisjoint(commit.offsets):
         return commit

@@ -42,7 +42,7 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
     try:
         start, end = commits.batch()
         commits.ranges(start, end)
-        start, end = commits.existing(start), commits.existing(end)
+        start, end = commits.without_deleted(start), commits.without_deleted(end)
     finally:
         commits.close()
     starting, ending = _of_the_same_partitions(start, end)

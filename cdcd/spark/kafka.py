@@ -339,16 +339,16 @@ class Tail:
 
     def _fetch(self) -> list[Message]:
         assert self._consumer is not None
-        return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
+        return check_messages(take(self._consumer, FETCH_RECORDS, POLL_S))
 
 
-def taken(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+def take(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
     """Return what a consumer has, waiting only for the first message; `consume` waits until it has `most`."""
     first = consumer.consume(1, wait_s)
     return [*first, *consumer.consume(most - 1, 0)] if first else first
 
 
-def checked(messages: list[Message]) -> list[Message]:
+def check_messages(messages: list[Message]) -> list[Message]:
     """Return the records and ends of partitions. Raise errors, except those that librdkafka retries."""
     settled: list[Message] = []
     for message in messages:

@@ -23,7 +23,7 @@ from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.shape import Field, TableShape
-from cdcd.spark.storage import Storage, Stored, Target, open_storage
+from cdcd.spark.storage import Storage, StoredFile, Target, open_storage
 
 NAME = "manifest.json"
 MAX_BYTES = 256 << 20
@@ -126,7 +126,7 @@ def read_manifest(target: Target) -> Manifest | None:
     return None if stored is None else _parsed(storage, stored)
 
 
-def _parsed(storage: Storage, stored: Stored) -> Manifest:
+def _parsed(storage: Storage, stored: StoredFile) -> Manifest:
     try:
         fields = json.loads(stored.data)
         written_as = fields.pop("format", None)
@@ -176,7 +176,7 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
     remove_files(storage, expired)
 
 
-def _publish(storage: Storage, data: bytes, before: Stored | None) -> None:
+def _publish(storage: Storage, data: bytes, before: StoredFile | None) -> None:
     try:
         if before is None:
             storage.put_new(NAME, data)

@@ -50,7 +50,7 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import refuse_anothers, starting_manifest, take
-from cdcd.spark.tasks import Folded
+from cdcd.spark.tasks import FoldResult
 
 AVAILABLE_NOW = "available_now"
 LOOK_AGAIN_S = 0.1
@@ -241,7 +241,7 @@ class MirrorBatches:
             )
         return plans, entries
 
-    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[Folded]:
+    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[FoldResult]:
         folded = records.fold(plans, self._target, self.buckets)
         moved = {one.topic for one in folded if one.moved}
         if moved:
@@ -253,7 +253,9 @@ class MirrorBatches:
             folded += records.fold(whole, self._target, self.buckets, whole=True)
         return folded
 
-    def _report(self, manifest: Manifest, looks: list[Look], folded: list[Folded], seconds: float) -> None:
+    def _report(
+        self, manifest: Manifest, looks: list[Look], folded: list[FoldResult], seconds: float
+    ) -> None:
         report = BatchReport(
             self._applied,
             sum(one.rows for one in looks),

@@ -27,7 +27,7 @@ from cdcd.spark.plan import Look, TablePlan
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.schemas import HEADER_BYTES
 from cdcd.spark.storage import Storage
-from cdcd.spark.tasks import Folded, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
 
 
 class Summary(NamedTuple):
@@ -51,7 +51,7 @@ class Records(Protocol):
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files; `whole`: all buckets of a table at once."""
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class RecordsOnDriver:
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files."""
         changes = self._of(plans, pc.is_valid(self._records["value"]))
         keys = changes["key"].to_pylist()
@@ -155,7 +155,7 @@ class RecordsInSpark:
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files."""
         changes = self._frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
         if whole:

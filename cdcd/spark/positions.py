@@ -158,7 +158,9 @@ def _older(position: Position) -> PositionUnavailable:
     )
 
 
-def removed(position: Position, topic: str, partition: str, offset: int, first: int) -> PositionUnavailable:
+def removed_error(
+    position: Position, topic: str, partition: str, offset: int, first: int
+) -> PositionUnavailable:
     """Return the error of a position whose records Kafka has removed."""
     return PositionUnavailable(
         "Kafka has removed records after this position (the topic's retention)",

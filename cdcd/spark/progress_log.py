@@ -12,14 +12,24 @@ from collections import deque
 from collections.abc import Sequence
 
 from cdcd.errors import SinkAuthorization
-from cdcd.spark.cuts import Commit, Offsets, add, as_one, covers, has_records, left, seen, without
+from cdcd.spark.cuts import (
+    Commit,
+    Offsets,
+    add,
+    as_one,
+    commit_of_query,
+    covers,
+    has_records,
+    without,
+    without_offsets,
+)
 from cdcd.spark.entry import Entry
 from cdcd.spark.history import DeletedTopics
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.positions import LATEST
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_reader import ProgressReader
-from cdcd.spark.slots import Slots, completed, pairs_of
+from cdcd.spark.slots import Slots, complete_commits, pairs_of
 from cdcd.spark.source_options import SourceOptions
 from cdcd.spark.topic_ids import TopicIds
 
@@ -134,7 +144,7 @@ class ProgressLog:
         if entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
         self._rewind()
-        first = entry.first(ends, completed(map(self._seen, self._reader.read()), self._slots))
+        first = entry.first(ends, complete_commits(map(self._seen, self._reader.read()), self._slots))
         self._entry = None
         if first is None:  # Kafka has removed it since
             self._rewind()
@@ -158,7 +168,7 @@ class ProgressLog:
             return False
         self._rewind()
         read: set[str] = set()
-        for commit in completed(map(self._seen, self._reader.read(read)), self._slots):
+        for commit in complete_commits(map(self._seen, self._reader.read(read)), self._slots):
             if commit.offsets:  # without any it would be covered by each start
                 if not covers(start, commit):
                     return False
@@ -194,7 +204,7 @@ class ProgressLog:
         self._slots = Slots()
 
     def _seen(self, commit: Commit) -> Commit:
-        return seen(commit, self._options.topics, loading=self._options.loading)
+        return commit_of_query(commit, self._options.topics, loading=self._options.loading)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
         """Return these commits and the new ones, as there may be millions: those at which no batch ends are one.
@@ -239,7 +249,7 @@ class ProgressLog:
         gone = self._deleted.among([topic for topic in self.reached if not has_records(start, topic)])
         if gone:
             self._slots.remove(gone, are_former=False)
-            self.pending = deque(left(one, gone) for one in self.pending)
+            self.pending = deque(without_offsets(one, gone) for one in self.pending)
             self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
 
     def forget(self, start: Offsets) -> None:

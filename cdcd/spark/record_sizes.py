@@ -19,7 +19,7 @@ from cdcd.spark.client_errors import making_client
 from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, distance
-from cdcd.spark.kafka import FETCH_RECORDS, Range, consumer_settings, taken
+from cdcd.spark.kafka import FETCH_RECORDS, Range, consumer_settings, take
 
 SMALL_BATCH_OFFSETS = 1000
 REMEMBERED_OFFSETS = 1_000_000
@@ -89,7 +89,7 @@ def _sample(connection: Connection, ranges: Sequence[Range]) -> dict[str, float]
         found: dict[str, dict[int, int]] = {}
         waiting, deadline_s = {part.topic for part in ranges}, time.monotonic() + SAMPLE_TIMEOUT_S
         while waiting and time.monotonic() < deadline_s:
-            for message in taken(consumer, FETCH_RECORDS, _WAIT_S):
+            for message in take(consumer, FETCH_RECORDS, _WAIT_S):
                 error = message.error()
                 if error is None:
                     found.setdefault(message.topic(), {})[message.offset()] = _bytes_of(message)

@@ -20,7 +20,7 @@ from typing import TypeVar
 from cdcd.errors import CdcdError, ConfigError, RegistryRefused, RegistryUnavailable
 from cdcd.redaction import clean
 from cdcd.registry.client import is_transport, new_client
-from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, TokenUnavailable
+from cdcd.registry.rest import Client, RegisteredSchema, RegistryErrorAnswer, TokenUnavailable
 from cdcd.registry.settings import client_properties
 from cdcd.spark.connection import RegistryAccess
 from cdcd.spark.schema_source import Version
@@ -90,7 +90,7 @@ class RegistrySchemas:
         found = self._ask(lambda client: client.version(subject, number), subject=subject)
         return self._version(found, subject, number)
 
-    def _version(self, found: Registered, subject: str, number: int) -> Version:
+    def _version(self, found: RegisteredSchema, subject: str, number: int) -> Version:
         if found.schema_id is None:
             raise _no_registry(self._access, subject=subject)
         return Version(subject, number, found.schema_id, _avro(found, subject=subject))
@@ -214,7 +214,7 @@ def _shown(error: Exception) -> str:
     return clean(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
 
 
-def _avro(found: Registered, **context: object) -> str:
+def _avro(found: RegisteredSchema, **context: object) -> str:
     if found.kind != "AVRO" or not found.text:
         raise RegistryRefused(
             "a registered schema is not Avro",

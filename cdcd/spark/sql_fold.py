@@ -42,7 +42,7 @@ class History:
     last: Mapping[int, At]
 
 
-def ordered(changes: DataFrame) -> DataFrame:
+def order_changes(changes: DataFrame) -> DataFrame:
     """Return the changes, without tombstones, with their position `at`."""
     return changes.where("op is not null").withColumn("at", F.expr(_AT))
 
@@ -97,7 +97,7 @@ def value_of(value: Column, special: Column, type_: str) -> Column:
     return F.struct(value.alias("value"), special.alias("special"))
 
 
-def folded(
+def fold(
     changes: DataFrame, columns: Sequence[tuple[str, str]], history: History, began: Mapping[str, At]
 ) -> DataFrame:
     """Return the rows: `key`, and for each column `c0`, `c1`, ... what `value_of` returns, null if no change has it.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from cdcd.spark.fold import without_keys
 from cdcd.spark.manifest import ALL_BUCKETS, DATA, BucketFile, TableEntry
-from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, aligned, arrow_schema, as_complete
+from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, align, arrow_schema, as_complete
 from cdcd.spark.storage import Target, open_storage
 
 DELETED = "__deleted"
@@ -114,7 +114,7 @@ def _newest(rows: pa.Table) -> pa.Table:
     return rows.take(last)
 
 
-def present(deltas: pa.Table) -> pa.Table:
+def without_deleted(deltas: pa.Table) -> pa.Table:
     """Return the rows of `read_deltas` that are not deleted."""
     return deltas.filter(pc.invert(deltas[DELETED])).drop_columns([DELETED])
 
@@ -131,7 +131,7 @@ def read_rows(
     """Return the rows of base files under the deltas, and the rows of the deltas."""
     changed = read_deltas(target, shape, deltas)
     parts = [without_replaced(read_bucket(target, shape, file), changed, shape) for file in files]
-    return pa.concat_tables([*parts, present(changed)])
+    return pa.concat_tables([*parts, without_deleted(changed)])
 
 
 def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa.Table:
@@ -183,7 +183,7 @@ def look_up(
     changed = changed.filter(pc.is_in(changed[KEY], value_set=keys))
     left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
     parts = [_found(target, shape, file, left) for file in files] if len(left) else []
-    return pa.concat_tables([*parts, present(changed)])
+    return pa.concat_tables([*parts, without_deleted(changed)])
 
 
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
@@ -224,4 +224,4 @@ def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
     numbers = tuple(one.number for one in shape.fields)
     if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == numbers:
         return rows
-    return aligned(rows, file.columns, shape)
+    return align(rows, file.columns, shape)

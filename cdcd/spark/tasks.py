@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
-from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
+from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
 from cdcd.spark.manifest import ALL_BUCKETS, BucketFile
 from cdcd.spark.plan import TablePlan
-from cdcd.spark.shape import KEY, TableShape, as_complete, divided
+from cdcd.spark.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import (
     added_rows,
@@ -49,7 +49,7 @@ _RESULT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldResult:
     """The result of one bucket's fold.
 
     `path` None: no file of complete rows. `is_delta`: its rows replace others; else they are all of the bucket.
@@ -76,11 +76,11 @@ def bucket_of(key: bytes, buckets: int) -> int:
 
 def fold_in_tasks(
     changes: DataFrame, plans: dict[str, TablePlan], target: Target, buckets: int
-) -> list[Folded]:
+) -> list[FoldResult]:
     """Fold each (topic, bucket) of a frame in Spark's tasks."""
 
     def run(group: pa.Table) -> pa.Table:
-        found = written(fold_group(group, plans, target, buckets), target)
+        found = write_folds(fold_group(group, plans, target, buckets), target)
         return pa.Table.from_pylist([_row_of(one) for one in found], schema=_RESULT_ARROW)
 
     chosen = changes.select("topic", "bucket", "key", "value")
@@ -91,7 +91,7 @@ def fold_in_tasks(
 
 def fold_on_driver(
     changes: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int
-) -> list[Folded]:
+) -> list[FoldResult]:
     """Fold each (topic, bucket) of a table, some at the same time. The changed rows of a table are one file."""
     groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
     if not groups:
@@ -101,7 +101,7 @@ def fold_on_driver(
         by_topic: dict[str, list[Fold]] = {}
         for one in (fold for folds in found for fold in folds):
             by_topic.setdefault(one.shape.topic, []).append(one)
-        files = pool.map(lambda folds: written(united(folds), target), by_topic.values())
+        files = pool.map(lambda folds: write_folds(unite_deltas(folds), target), by_topic.values())
         return [one for folded in files for one in folded]
 
 
@@ -120,14 +120,14 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
         start += size
 
 
-def _row_of(one: Folded) -> dict[str, Any]:
-    row = {name: getattr(one, name) for name in Folded.__dataclass_fields__ if name != "applied"}
+def _row_of(one: FoldResult) -> dict[str, Any]:
+    row = {name: getattr(one, name) for name in FoldResult.__dataclass_fields__ if name != "applied"}
     return row | one.applied._asdict()
 
 
-def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
+def _unpacked(rows: Iterable[dict[str, Any]]) -> list[FoldResult]:
     return [
-        Folded(
+        FoldResult(
             applied=ev.Sequence(*(one[name] for name in ev.Sequence._fields)),
             **{name: value for name, value in one.items() if name not in ev.Sequence._fields},
         )
@@ -172,7 +172,7 @@ class Fold:
     moved: bool = False
 
 
-def united(folds: list[Fold]) -> list[Fold]:
+def unite_deltas(folds: list[Fold]) -> list[Fold]:
     """Return the folds of one table with one delta, which has the rows of all buckets."""
     deltas = [one.rows for one in folds if one.is_delta and one.rows is not None]
     if len(deltas) < 2 or any(one.moved for one in folds):
@@ -187,7 +187,7 @@ def united(folds: list[Fold]) -> list[Fold]:
     ]
 
 
-def written(folds: list[Fold], target: Target) -> list[Folded]:
+def write_folds(folds: list[Fold], target: Target) -> list[FoldResult]:
     """Write the rows of folds into new files, none if a row needs another bucket."""
     if any(one.moved for one in folds):
         return [_described(replace(one, rows=None, moved=True), None, None) for one in folds]
@@ -204,8 +204,8 @@ def written(folds: list[Fold], target: Target) -> list[Folded]:
     return found
 
 
-def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> Folded:
-    return Folded(
+def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> FoldResult:
+    return FoldResult(
         topic=one.shape.topic,
         bucket=one.bucket,
         changed=one.rows is not None,
@@ -255,7 +255,7 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
 def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
     found = _events_of(group, plan)
     shape = _checked(found, plan)
-    return _Batch(ordered(found, shape), None, shape, max(event.sequence for event in found))
+    return _Batch(order_events(found, shape), None, shape, max(event.sequence for event in found))
 
 
 def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch | None:
@@ -271,7 +271,7 @@ def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch |
     found = latest(changes, shape)
     if found is None:
         return None
-    events = ordered([*others, *_events_of(group.take(found.rest), plan)], shape)
+    events = order_events([*others, *_events_of(group.take(found.rest), plan)], shape)
     return _Batch(events, found, shape, max([changes.last, *(event.sequence for event in others)]))
 
 
@@ -319,7 +319,7 @@ def _fold_keyed(
     if batch.latest is not None:
         rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
         keys = pa.concat_arrays([keys, batch.latest.keys])
-    complete, lacking = divided(rows)
+    complete, lacking = divide(rows)
     lacking = pa.concat_tables([without_keys(incomplete, keys), lacking])
     result = complete if is_new else changed_rows(complete, keys)
     whole = Fold(shape, bucket, batch.applied, result, is_delta=not is_new, incomplete=lacking)

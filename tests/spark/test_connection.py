@@ -244,7 +244,7 @@ def test_the_functions_that_spark_connect_sends_have_references_only(
     access = access_of(connection_from({"config": secured.configure()}))
     options = {"access_key_id": "cdcd", "secret_access_key": f"file:{tmp_path}/kafka"}
     fold = partial(fold_group, plans={}, target=open_storage("s3://lake/shop", options), buckets=4)
-    sent = cloudpickle.dumps((fold, decoding_of(access, [secured.items.topic]).decoded))
+    sent = cloudpickle.dumps((fold, decoding_of(access, [secured.items.topic]).decode))
     assert all(f"{tmp_path}/{name}".encode() in sent for name in ("kafka", "registry", "key"))
     assert [secret for secret in (KAFKA, REGISTRY, "of the key") if secret.encode() in sent] == []
 
