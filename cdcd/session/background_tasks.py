@@ -19,7 +19,7 @@ class StopRequested(Exception):
 
 
 async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T:
-    """Await `work`; raise Stopped, with `work` cancelled, when `stop` is set first."""
+    """Await `work`; raise StopRequested, with `work` cancelled, when `stop` is set first."""
     doing = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -51,12 +51,15 @@ _PREFIX_HINT = (
     "correct the prefix or the brokers, or start cdcd with this name; if the topic exists, grant the principal Read "
     "and Describe on it"
 )
-_NO_ID = "they have no id; if they are, start a new query at `earliest`, a mirror with an empty target"
+_NO_ID = (
+    "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
+    "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
+)
 log = logging.getLogger("cdcd.spark.source")
 
 
 class Commits:
-    """The driver's view of the progress topic (`ProgressLog`) and of the topics: returns cuts."""
+    """The driver's view of the progress topic (`ProgressLog`) and of the topics; its methods return cuts."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -81,7 +84,7 @@ class Commits:
         return self._log.is_inside_snapshot
 
     def end_now(self) -> None:
-        """Set the newest progress record of now as the last one that is read."""
+        """Read no further than the progress record that is the newest now."""
         self._log.end_now()
 
     def refresh(self, start: Offsets | None = None, *, each: bool = False) -> None:
@@ -102,7 +105,8 @@ class Commits:
         is_inside = self.is_inside_snapshot and not self.is_behind
         if is_inside and not self._is_reported:
             log.warning(
-                "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
+                "%s: a snapshot is not complete; no batch has its rows until the snapshot is complete",
+                self._prefix,
             )
         self._is_reported = is_inside
 
@@ -112,16 +116,13 @@ class Commits:
         for topic in of_topics(start).keys() - known:
             if self._ids.was_created_again(topic) and has_records(start, topic):
                 self._reported.add(topic)
-                log.warning(
-                    "%s was created again, and the query's offsets in it may be those of the former topic: %s",
-                    topic,
-                    _NO_ID,
-                )
+                log.warning(_NO_ID, topic)
 
     def check_names(self) -> None:
         """Raise SparkReadError, PositionUnavailable for a topic or a partition of the options that never existed.
 
-        Not before cdcd has written, and all records are read that may name a topic that was deleted.
+        The check waits until cdcd has written and a backlog of progress records is read, which may name deleted
+        topics.
         """
         if self._has_checked_names or self.is_behind or self._absence is not None:
             return
@@ -131,7 +132,7 @@ class Commits:
         self._has_checked_names = True
 
     def known_end(self, end: Offsets) -> Offsets:
-        """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
+        """Return the offsets of Kafka at the newest known commit, without adding up the pending commits.
 
         `end`: offsets that a batch has reached, also of partitions that no progress record names.
         """
@@ -158,7 +159,7 @@ class Commits:
             return position.offsets
         if position.kind == EARLIEST:
             return self._ids.with_ids(self._log_starts, {})
-        if self._options.loading:  # whose commits may be inside a snapshot; a position is not
+        if self._options.loading:  # its commits may be inside a snapshot; a position may not
             others = Commits(replace(self._options, loading=False))
             try:
                 return others.initial()
@@ -225,9 +226,9 @@ class Commits:
                 raise created_again(topic)
 
     def check_start(self, start: Offsets) -> None:
-        """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were made anew.
+        """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were created again.
 
-        Only the first call looks.
+        Only the first call checks.
         """
         if not self._checked:
             self._refuse_newer(Position(OFFSETS, "offsets of the checkpoint"), start)
@@ -241,8 +242,8 @@ class Commits:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
         if not self._log.is_opened and self._log.is_waiting:
             raise PositionUnavailable(
-                "the last transaction is written only in part, and no record before it is left",
-                hint="start again when it is complete, or start at `earliest`",
+                "the last transaction is written only in part, and Kafka has no earlier progress record",
+                hint="start again when the transaction is complete, or start at `earliest`",
                 position=self._options.starting.given,
             )
         return list(self._log.pending), self._log.parts
@@ -288,7 +289,7 @@ class Commits:
         return only(found, frozenset(found) - self._cluster.missing(found))
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to Kafka."""
         self._log.close()
 
     @cached_property
@@ -300,7 +301,7 @@ class Commits:
 
     @cached_property
     def _absence(self) -> str | None:
-        """What is wrong if no cdcd has written with this prefix when the query starts; looked up once."""
+        """The problem if Kafka has no progress topic of this prefix when the query starts; determined once."""
         topic = self._prefix + PROGRESS_SUFFIX
         if topic in self._cluster.partitions():
             return None
@@ -313,7 +314,7 @@ def _refuse_reversed(start: Offsets, end: Offsets) -> None:
             if offset < start.get(topic, {}).get(partition, 0):
                 raise PositionUnavailable(
                     "the end is before the start",
-                    hint="exchange both, or choose a later end",
+                    hint="exchange start and end, or choose a later end",
                     topic=topic,
                     partition=partition,
                 )

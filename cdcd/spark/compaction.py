@@ -1,10 +1,10 @@
 """Merge the files of a table in the background: deltas into a larger delta, and all deltas into new base files.
 
 In: the entry of a table as a manifest has it.  Out: the entry's files with fewer of them, and the same rows.
-Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table's files are not
-those any more that it read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about N / 2
-rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the logarithm
-of the table, and a reader opens few files.
+Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table no longer
+has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
+N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
+logarithm of the table, and a reader opens few files.
 Must not: read or write the manifest.
 """
 
@@ -32,11 +32,11 @@ from cdcd.spark.table_files import (
 from cdcd.spark.tasks import by_bucket
 
 FAN = 8
-"""So many deltas of one level are merged into one of the next."""
+"""The number of deltas of one level that are merged into one delta of the next level."""
 SHARE = 2
-"""The base files are written again when the deltas have the rows of a half of them."""
+"""The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
 LARGE_ROWS = 200_000
-"""With so many changed rows they are written again also if there are few deltas."""
+"""Deltas with this many rows are large, also if there are fewer than `FAN`."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -64,7 +64,7 @@ class MergeStopped(Exception):
 
 
 def next_merge(topic: str, entry: TableEntry) -> Merge | None:
-    """Return what has to be merged of a table, None if nothing."""
+    """Return the files of a table that have to be merged next, None if there are none."""
     deltas = entry.deltas
     changed = sum(one.rows for one in deltas)
     is_half = changed * SHARE >= sum(one.rows for one in entry.files)
@@ -108,7 +108,7 @@ def _check(stopping: threading.Event) -> None:
 
 
 def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
-    """Return the entry with the merged files, None if it does not have the files any more that were merged."""
+    """Return the entry with the merged files, None if the entry no longer has the merged files."""
     merge, deltas = result.merge, entry.deltas
     if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
         return None
@@ -160,7 +160,7 @@ class Compactor:
     def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
 
-        Raises what the merge has raised.
+        Raises the error of the merge.
         """
         if self._running is None or not self._running.done():
             return {}
@@ -177,7 +177,7 @@ class Compactor:
         return {topic: changed}
 
     def close(self) -> None:
-        """Stop a merge, and remove what it has written."""
+        """Stop a merge, and remove its files."""
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._running is not None and not self._running.cancelled() and self._running.exception() is None:

@@ -4,8 +4,8 @@ In: a DataFrame with topic, partition, offset, key and value (`format("cdcd")`, 
 topics, a connection or a registry's URL.
 Out: the columns of `changes.change_schema`, in a batch or a stream.
 Invariant: every record is decoded under its own schema, then converted to the registry's newest schema of the
-topics, by name and by Avro's promotions; an older column that does not fit is an error. What was not asked for is
-skipped in the records.
+topics, by name and by Avro's promotions; an older column that does not fit is an error. Columns that the query does
+not select are skipped in the records.
 Must not: drop a record: tombstones have a null op.
 """
 
@@ -92,7 +92,7 @@ def decode(
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the records of some topics become columns: what a task needs. It has references to secrets only."""
+    """The decoding of the records of some topics, as a task needs it. It has references to secrets only."""
 
     choices: Choices
     schemas: SchemaSet

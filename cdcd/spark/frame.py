@@ -203,7 +203,7 @@ def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | Non
 
 
 def check_cases(fields: Iterable[pa.Field], path: str) -> None:
-    """Raise SparkReadError if two names of one struct differ only in case: Spark could not tell them apart."""
+    """Raise SparkReadError if two names of one struct differ only in case: Spark does not distinguish them."""
     seen: dict[str, str] = {}
     for field in fields:
         other = seen.setdefault(field.name.lower(), field.name)

@@ -1,4 +1,4 @@
-"""Columns that a query has, and its table lost while the query ran: by DROP COLUMN, or under another name.
+"""Columns of a query that its table lost while the query ran: by DROP COLUMN, or by a new name.
 
 In: the versions of the schemas when the query started; a schema that a record has, and its id.
 Out: the names of the lost columns.

@@ -42,7 +42,7 @@ DATA = "_data"
 are replaced by later files, so a reader without the manifest must not find them."""
 _FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
-"""What a crash leaves in a local folder has 32 more digits."""
+"""A temporary file that a crash leaves in a local folder has 32 more digits in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Manifest:
     cluster: str = ""
     """The id of the mirrored Kafka cluster; "" if an older version has written the manifest."""
     replaced: tuple[tuple[str, float], ...] = ()
-    """Files of earlier manifests that this one no longer has, with the time (Unix epoch, seconds) since when."""
+    """Files of earlier manifests that this one no longer has, with the time of removal (Unix epoch, seconds)."""
     loading: tuple[str, ...] = ()
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     writer: str = ""

@@ -54,7 +54,7 @@ from cdcd.spark.tasks import FoldResult
 
 AVAILABLE_NOW = "available_now"
 LOOK_AGAIN_S = 0.1
-"""How long a mirror waits that has read everything."""
+"""The pause of a mirror that has read all records."""
 log = logging.getLogger("cdcd.spark.mirror")
 _NOT_REMOTE_HINT = (
     "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
@@ -83,7 +83,7 @@ def mirror(
     accept_gaps: bool = False,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> MirrorQuery:
-    """Start what updates `target` from the topics, in a thread.
+    """Start a thread that updates `target` from the topics.
 
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
@@ -122,7 +122,7 @@ def mirror(
 def run_batches(
     source: MirrorSource, batches: MirrorBatches, stopping: threading.Event, interval_s: float | None
 ) -> None:
-    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit of now."""
+    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit."""
     source.begin(ends_now=interval_s is None)
     while not stopping.is_set():
         started_s = time.monotonic()

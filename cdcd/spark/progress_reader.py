@@ -65,7 +65,7 @@ class ProgressReader:
         return frozenset(slot for slot in self._slots if self._recorded.get(slot) != {})
 
     def end_now(self) -> None:
-        """End at the newest record of now: later ones are not read."""
+        """End at the record that is the newest now: later ones are not read."""
         self._tail.end_now()
 
     def rewind(self) -> None:

@@ -51,7 +51,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How records are decoded. `marker`: a field of the reader schema that is true in each decoded record.
+    """The schemas for decoding. `marker`: a field of the reader schema that is true in each decoded record.
 
     It has a default, and no writer has it, so it is null only where `from_avro` could not decode.
     """

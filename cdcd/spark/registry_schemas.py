@@ -2,8 +2,8 @@
 
 In: a `RegistryAccess`, an id or a subject.  Out: schemas, as registered.
 Invariant: an outage is logged and waited for, a limited time, because a registry (without one: cdcd's admin port) may
-be restarted. What only a correction ends (credentials, certificates, a wrong address) is raised at once, with what to
-correct. After a refusal the secrets are read again.
+be restarted. An error that requires a correction (credentials, certificates, a wrong address) is raised at once, with
+a hint. After a refusal the secrets are read again.
 Must not: register anything; only the daemon registers.
 """
 

@@ -88,7 +88,7 @@ Value = str | SecretReference | UserInfo
 
 
 def reference_in(text: str) -> SecretReference | None:
-    """Return the reference that a text is, None for any other text."""
+    """Return the parsed reference, None for any other text."""
     for kind in KINDS:
         place = text.removeprefix(f"{kind}:")
         if place not in ("", text):

@@ -1,9 +1,9 @@
 """The complete commits of all slots that write to one progress topic.
 
 In: progress records in order.  Out: commits, each complete.
-Invariant: a commit has all records of its slot since the one before it, and none of another slot, whose transaction
-or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all slots, each
-at its last complete commit.
+Invariant: a commit has all records of its slot since the slot's previous commit, and none of another slot, whose
+transaction or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all
+slots, each at its last complete commit.
 Must not: do I/O.
 
 A topic has one slot at a time. Slots of one name that run at the same time have different topics; where a slot

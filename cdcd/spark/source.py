@@ -214,7 +214,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return _read(self._options.connection, partition.value, self._decoding)
 
     def stop(self) -> None:
-        """Leave the broker. Warn of a query of Spark 4.1 that a limit has ended before the newest commit."""
+        """Close the connections to Kafka. Warn if a limit has ended a query of Spark 4.1 before the newest commit."""
         if self._commits is not None:
             commits, self._commits = self._commits, None
             try:

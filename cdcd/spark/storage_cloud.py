@@ -28,7 +28,7 @@ from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
 REQUEST_TIMEOUT = "60s"
 CONNECT_TIMEOUT = "5s"
 RETRIES: Any = {"max_retries": 1000, "retry_timeout": timedelta(seconds=60)}
-"""The time is the limit: the pauses are random, from 0.1 s, so that eight of them once took one second together."""
+"""The time limits the retries, not their number: pauses are random, from 0.1 s, and eight may take one second."""
 PART_BYTES = 16 << 20
 """A larger file is read and written in parts, so that the time-out of a request suffices on a slow link."""
 _DELETED_AT_ONCE = 1000

@@ -24,7 +24,7 @@ from cdcd.spark.storage import Target, open_storage
 
 DELETED = "__deleted"
 GROUP_ROWS = 32_768
-"""Of a row group: a look-up reads those whose range of keys has a key that it looks for."""
+"""The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 
 
 # --- write ---------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def _written(
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
-    """Return complete rows, and the other ones of these keys as deleted."""
+    """Return the complete rows, and the keys without one as deleted rows."""
     gone = keys.filter(pc.invert(pc.is_in(keys, value_set=rows[KEY].combine_chunks())))
     columns: list[Any] = [
         gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
@@ -71,7 +71,7 @@ def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
 
 
 def added_rows(rows: pa.Table) -> pa.Table:
-    """Return rows of a delta that replace none."""
+    """Return the rows of a delta that replaces no rows."""
     return rows.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
@@ -215,7 +215,7 @@ def _may_have(statistics: Any, keys: pa.Array) -> bool:
 def _opened(target: Target, file: BucketFile) -> pq.ParquetFile:
     folder = open_storage(target).folder
     if folder is not None:
-        with suppress(FileNotFoundError):  # the storage has the error for it
+        with suppress(FileNotFoundError):  # the storage raises the error
             return pq.ParquetFile(folder / file.path, memory_map=True)
     return pq.ParquetFile(pa.BufferReader(open_storage(target).read(file.path)))
 

@@ -37,7 +37,7 @@ from cdcd.spark.table_files import (
 )
 
 MOST_THREADS = 8
-"""Of the driver."""
+"""The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30
 """A column of Arrow has at most 2 GiB of bytes."""
 

@@ -1,4 +1,4 @@
-"""Compare a mirror with its topics: has each table of the mirror the rows that follow from the changes?
+"""Compare a mirror with its topics: does each table have the rows that result from the changes?
 
 In: a connection, the target of a mirror.  Out: for each table whether it is equal, or how it differs, or why that
 cannot be known.
@@ -65,7 +65,7 @@ _CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
 class _Unknown(Exception):
-    """Why it cannot be known whether a table is equal."""
+    """The reason why a table cannot be compared."""
 
 
 def verify(
@@ -103,7 +103,7 @@ def verify(
 
 @contextmanager
 def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
-    """PostgreSQL distinguishes columns that differ only in case, so a comparison has to."""
+    """PostgreSQL distinguishes columns that differ only in case; so does a comparison."""
     was = spark.conf.get(_CASE_SENSITIVE)
     spark.conf.set(_CASE_SENSITIVE, "true")
     try:
