@@ -11,7 +11,7 @@ import json
 import zlib
 from typing import Any
 
-__all__ = ["MAX_BYTES", "json_of", "shown", "unpacked"]
+__all__ = ["MAX_BYTES", "decompress", "json_of", "shown"]
 
 MAX_BYTES = 16 << 20
 """Enough for the topics of 200,000 tables. The parsed value may briefly take about twenty times as much memory."""
@@ -28,7 +28,7 @@ def json_of(value: bytes, max_bytes: int = MAX_BYTES) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def unpacked(value: bytes, max_bytes: int = MAX_BYTES) -> bytes:
+def decompress(value: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the decompressed bytes. Raises ValueError if they exceed the limit, are cut off, or data follows."""
     one = zlib.decompressobj()
     try:

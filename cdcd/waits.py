@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from cdcd.redaction import clean
 
-Kind = Literal[
+WaitKind = Literal[
     "slot_creation",
     "lock",
     "slot_held",
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
     ends_when: str
 
 
-KINDS: dict[Kind, Rule] = {
+KINDS: dict[WaitKind, Rule] = {
     "slot_creation": Rule(
         "PostgreSQL to create the slot, after every transaction that was writing when the creation began",
         "these transactions commit or roll back, in every database of the server, prepared ones included (COMMIT "
@@ -106,32 +106,32 @@ class Blocker:
     since_s: float | None = None
 
     def __str__(self) -> str:
-        of = f" of {cleaned(self.user)}" if self.user else ""
-        where = f" in database {cleaned(self.database)}" if self.database else ""
-        application = f" ({cleaned(self.application)})" if self.application else ""
+        of = f" of {clean_name(self.user)}" if self.user else ""
+        where = f" in database {clean_name(self.database)}" if self.database else ""
+        application = f" ({clean_name(self.application)})" if self.application else ""
         since = f", since {instant(self.since_s)}" if self.since_s is not None else ""
-        doing = f", {cleaned(self.doing)}" if self.doing else ""
-        return f"{cleaned(self.who)}{of}{where}{application}{doing}{since}"
+        doing = f", {clean_name(self.doing)}" if self.doing else ""
+        return f"{clean_name(self.who)}{of}{where}{application}{doing}{since}"
 
     def page(self) -> dict[str, Any]:
         """Return the blocker's fields for /status, without those that are unknown."""
         known: dict[str, Any] = {
-            "who": cleaned(self.who),
+            "who": clean_name(self.who),
             "pid": self.pid,
-            "database": cleaned(self.database or ""),
-            "user": cleaned(self.user or ""),
-            "application": cleaned(self.application or ""),
-            "doing": cleaned(self.doing),
+            "database": clean_name(self.database or ""),
+            "user": clean_name(self.user or ""),
+            "application": clean_name(self.application or ""),
+            "doing": clean_name(self.doing),
             "since": None if self.since_s is None else instant(self.since_s),
         }
         return {name: value for name, value in known.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WaitCause:
     """The result of a query about a wait: the object that is waited for, and the blockers."""
 
-    kind: Kind
+    kind: WaitKind
     what: str = ""
     blockers: tuple[Blocker, ...] = ()
 
@@ -140,7 +140,7 @@ class Seen:
 class Wait:
     """One wait. `since_s`: when the wait began (Unix epoch)."""
 
-    kind: Kind
+    kind: WaitKind
     what: str
     since_s: float
     blockers: tuple[Blocker, ...] = ()
@@ -154,7 +154,7 @@ class Wait:
     def waits_for(self) -> str:
         """The condition that is waited for, with its object if that is known."""
         rule = KINDS[self.kind].waits_for
-        return f"{rule}: {cleaned(self.what)}" if self.what else rule
+        return f"{rule}: {clean_name(self.what)}" if self.what else rule
 
     def page(self, now_s: float) -> dict[str, Any]:
         """Return the wait's fields for /status."""
@@ -183,6 +183,6 @@ def instant(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def cleaned(text: str | None) -> str:
+def clean_name(text: str | None) -> str:
     """Return a name as it may be shown: a client can set its application_name to any text."""
     return clean(text or "", _MOST_CHARACTERS)

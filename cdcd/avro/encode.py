@@ -78,7 +78,7 @@ def take_fallback_counts() -> tuple[int, int]:
     return (0, 0) if _EXTENSION is None else _EXTENSION.take_fallback_counts()
 
 
-class Encoded(NamedTuple):
+class EncodedTransactions(NamedTuple):
     """The result of encoding whole transactions.
 
     `operations` by (relid, type byte). `first_us` and `last_us` are the commit times (Unix epoch) of the first and
@@ -103,19 +103,19 @@ def encode_transaction_batch(
     new_context: Callable[[int, int, int], TransactionContext],
     first: TransactionContext,
     written_commit_lsn: int,
-) -> Encoded | int | None:
+) -> EncodedTransactions | int | None:
     """Return the records of whole transactions, or the relid of a row without a plan, or None.
 
     None: the caller has to encode them one by one. `new_context` makes the context of a transaction from its xid,
     commit LSN and commit time; `first` is the context of one of them, and all have its timeline. Only the C extension
-    has this path. Its result is that of encoding one transaction after the other (`expanded`).
+    has this path. Its result is that of encoding one transaction after the other (`expand`).
     """
     if _EXTENSION is None:
         return None
     found = _EXTENSION.encode_transaction_batch(
         transactions, plans, new_context, first, written_commit_lsn, encode_row_in_python
     )
-    return Encoded(*found) if isinstance(found, tuple) else found
+    return EncodedTransactions(*found) if isinstance(found, tuple) else found
 
 
 def encode_batch_in_python(

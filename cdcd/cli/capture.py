@@ -24,7 +24,7 @@ from cdcd.source.capture import Capture, server_of
 from cdcd.source.capture_file import CaptureHeader, create, write_frame, write_header
 from cdcd.source.copyboth import XLOG_DATA
 from cdcd.source.identity import ServerIdentity
-from cdcd.source.settings import SourceSettings, StreamOptions, granted
+from cdcd.source.settings import SourceSettings, StreamOptions, granted_options
 
 _LOOK_AGAIN_S = 0.2
 
@@ -33,7 +33,7 @@ def run(config: Config, path: Path, *, seconds: float | None, messages: int | No
     """Capture into a new file until a signal or a limit. Raises cdcd's errors."""
     settings = config.source_settings()
     server = server_of(settings)
-    options = granted(server.version_num, config.wanted_options(server.version_num))
+    options = granted_options(server.version_num, config.wanted_options(server.version_num))
     try:
         with create(path) as file:
             try:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from cdcd.cli.admin_port import check_admin_port
-from cdcd.cli.start_inspection import known_of, looked
+from cdcd.cli.start_inspection import inspect_start, known_of
 from cdcd.config import Config
 from cdcd.findings import Finding, Level
 from cdcd.redaction import clean, escape
@@ -31,9 +31,9 @@ def check(config: Config) -> list[Finding]:
     with known_of(config) as known:
         found = [
             *_files(config),
-            *unverified(config),
+            *unverified_servers(config),
             *check_admin_port(config),
-            *looked(known),
+            *inspect_start(known),
             *_cluster(known),
         ]
     return list(dict.fromkeys(found))
@@ -76,7 +76,7 @@ def _files(config: Config) -> list[Finding]:
     ]
 
 
-def unverified(config: Config) -> list[Finding]:
+def unverified_servers(config: Config) -> list[Finding]:
     """Return a warning for each server of PostgreSQL on another machine whose certificate is not verified."""
     message = (
         "the server's certificate is not verified, so an attacker on the network can read and change the data"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from cdcd.cli.output import ascii_escapes, say
-from cdcd.config import Loaded, load
+from cdcd.config import LoadedConfig, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.redaction import escape, strike
 
@@ -164,7 +164,7 @@ def _demo(options: argparse.Namespace) -> int:
     return status
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _loaded(options: argparse.Namespace) -> LoadedConfig:
     if options.config is None:
         print("cdcd: --config FILE is required", file=sys.stderr)
         raise SystemExit(_NO_CONFIG)

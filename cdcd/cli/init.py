@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from cdcd.cli.published_topics import LOCK_TIMEOUT_MS, command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
-from cdcd.cli.start_inspection import ask, known_of, looked
+from cdcd.cli.start_inspection import ask, inspect_start, known_of
 from cdcd.config import Config
 from cdcd.errors import CdcdError, PublicationMissing, SlotMissing
 from cdcd.findings import Finding
@@ -111,7 +111,7 @@ def _attempt(make: Callable[[Config], list[Step]], config: Config) -> list[Step]
 def _refused(config: Config) -> list[Step]:
     """Return the findings that refuse a start, except for objects that `cdcd init` creates."""
     with known_of(config, create_slot=True, timeout_s=_TIMEOUT_S) as known:
-        findings = looked(known)
+        findings = inspect_start(known)
     return [_not_done(one) for one in dict.fromkeys(findings) if _is_in_the_way(one, config)]
 
 

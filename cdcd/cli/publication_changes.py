@@ -16,14 +16,14 @@ from cdcd.monitoring.publication_monitor import UNPUBLISHED_TABLE_HINT, diff, hi
 from cdcd.sink.names import topic_of_table
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.source.publication_diff import Change, load, published_oids, read_published
-from cdcd.source.unpublished_tables import unpublished, with_topic
+from cdcd.source.unpublished_tables import read_unpublished, with_topic
 
 
-def compared(config: Config, identities: TopicIdentities, connection: Any) -> list[Finding]:
+def compare_publication(config: Config, identities: TopicIdentities, connection: Any) -> list[Finding]:
     """Return the changes since records were last written. Raises Source errors, ProgressUnreadable."""
     names = config.source_settings().publications
     now = read_published(connection, names)
-    not_published = unpublished(connection, published_oids(now), names)
+    not_published = read_unpublished(connection, published_oids(now), names)
     before = load(identities.published) if identities.published else {}
     found = diff(connection, {name: before[name] for name in names if name in before}, now, not_published)
     findings = [_finding(change, config) for change in found if change.kind != "table_gone"]

@@ -21,7 +21,7 @@ from cdcd.cli.daemon_port import NoAnswer, ask_daemon
 from cdcd.cli.exclusive import exclusive, look, who
 from cdcd.cli.published_topics import command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
-from cdcd.cli.start_inspection import ask, peeked, refuse_unready
+from cdcd.cli.start_inspection import ask, peek_progress, refuse_unready
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch, TopicMissing
 from cdcd.lsn import Lsn, format_lsn
@@ -136,7 +136,7 @@ def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> 
     An open transaction of a killed daemon hides the durable progress. The checks therefore run again after fencing,
     and then decide by the durable progress.
     """
-    stored, is_final = peeked(config)
+    stored, is_final = peek_progress(config)
     if stored is None:
         if is_final:
             raise _nothing_written(config)
@@ -255,7 +255,7 @@ def _halted(
 
 def _halt_of(config: Config) -> CdcdError | None:
     """Return the error with which a start would halt, without fencing any producer."""
-    stored, is_final = peeked(config)
+    stored, is_final = peek_progress(config)
     if stored is None and is_final:
         raise _nothing_written(config)
     # A command resolves the halt also where the daemon would take a new snapshot by itself.

@@ -16,7 +16,7 @@ from cdcd.cli.output import say
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CANCEL_TIMEOUT_S, CreatedSlot, create_slot
-from cdcd.waits import Seen, held_by
+from cdcd.waits import WaitCause, held_by
 
 TIMEOUT_S = 300.0
 
@@ -59,7 +59,7 @@ class BlockerReport:
     def __init__(self) -> None:
         self._said = ""
 
-    def __call__(self, seen: Seen | None) -> None:
+    def __call__(self, seen: WaitCause | None) -> None:
         """Print the blockers that a query has found, if they differ from the last ones."""
         text = "" if seen is None else held_by(seen.blockers)
         if text and text != self._said:

@@ -22,7 +22,7 @@ from cdcd.cli.snapshot_table import NOTHING, Lines, Screen, as_json, table_lines
 from cdcd.config import Config
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, SnapshotRefused
 from cdcd.snapshot.admin_page import SNAPSHOT_HEADER
-from cdcd.snapshot.control import Action, Kind, TableReport, TableState
+from cdcd.snapshot.control import Action, SnapshotKind, TableReport, TableState
 
 __all__ = ["execute", "show", "watch"]
 
@@ -185,7 +185,9 @@ def _report(fields: Any) -> TableReport:
     )
     state = cast(TableState, fields["state"])  # a newer daemon may have more of them
     rounded = None if estimated is None else int(estimated)
-    kind = cast(Kind, fields["kind"]) if fields.get("kind") in get_args(Kind) else "incremental"
+    kind = (
+        cast(SnapshotKind, fields["kind"]) if fields.get("kind") in get_args(SnapshotKind) else "incremental"
+    )
     return TableReport(fields["table"], state, rows, rounded, rate, left, reason, kind)
 
 

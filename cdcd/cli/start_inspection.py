@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from cdcd.cli.output import say
-from cdcd.cli.publication_changes import compared
+from cdcd.cli.publication_changes import compare_publication
 from cdcd.cli.published_topics import LOCK_TIMEOUT_MS, command_settings
 from cdcd.config import Config
 from cdcd.errors import (
@@ -57,7 +57,7 @@ def known_of(
     registry = Registry(config.registry_settings()) if config.schema_topic is None else None
 
     def compare(identities: TopicIdentities, is_anew: bool, connection: Any) -> list[Finding]:
-        return [] if is_anew else compared(config, identities, connection)
+        return [] if is_anew else compare_publication(config, identities, connection)
 
     known = StartContext(
         config,
@@ -82,7 +82,7 @@ def _say_how_far(done: int, topics: int) -> None:
     say([f"schemas: {done} of {topics} topics checked"], sys.stderr)
 
 
-def looked(known: StartContext) -> list[Finding]:
+def inspect_start(known: StartContext) -> list[Finding]:
     """Return the findings of all start checks, in order. Does not raise."""
     looks = [replace(look, ask=partial(_guarded, look.ask)) for look in START_CHECKS]
     return [finding for _, findings in each(known, looks) for finding in findings]
@@ -146,7 +146,7 @@ def _anew(known: StartContext) -> list[Finding]:
     return []
 
 
-def peeked(config: Config) -> tuple[Progress | None, bool]:
+def peek_progress(config: Config) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether no later commit is possible. Raises Sink errors."""
     try:
         return peek(command_settings(config), PEEK_TIMEOUT_S)

@@ -25,7 +25,7 @@ _extension = extension("cdcd.columnar._arrow")
 Columns: Any = ColumnsInPython if _extension is None else _extension.Columns
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     """`rows`: a struct array; `schema_ids`: int64, null where the row is null; `bad`: in the order of the rows."""
 
     rows: pa.StructArray
@@ -50,7 +50,7 @@ class RecordDecoder:
         self._schema_of = schema_of
         self._store = (columns_class or Columns)(self._columns)
 
-    def decode(self, records: pa.Array) -> Decoded:
+    def decode(self, records: pa.Array) -> DecodedRows:
         """Decode all records of a binary or large_binary array.
 
         Raises what `schema_of` raises, and SparkReadError for a schema that does not fit the columns, except for the
@@ -63,7 +63,7 @@ class RecordDecoder:
             self._store.take()
             raise
         rows, ids = self._store.take()
-        return Decoded(rows, ids, bad)
+        return DecodedRows(rows, ids, bad)
 
     def _decode(self, records: pa.Array, bad: list[BadRecord]) -> None:
         row = 0
@@ -85,13 +85,13 @@ class RecordDecoder:
         try:
             program = compile_program(self._schema_of(schema_id), self._columns)
         except self._schema_faults as error:
-            problems[schema_id] = described(error)
+            problems[schema_id] = problem_of(error)
             return False
         self._store.add_program(schema_id, program)
         return True
 
 
-def described(error: CdcdError) -> str:
+def problem_of(error: CdcdError) -> str:
     """Return what is wrong with a schema, as the `problem` of its records."""
     names = ", ".join(f"{name} {value}" for name, value in error.context.items())
     return error.message + (f" ({names})" if names else "")

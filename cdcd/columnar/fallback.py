@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdcd.columnar.faults import Fault
-from cdcd.columnar.layout import Column, Kind
+from cdcd.columnar.layout import Column, ColumnKind
 from cdcd.columnar.program import NO_UNION, SKIP, Node, Op, Program
 
 HEADER_BYTES = 5
@@ -44,7 +44,7 @@ class _Store:
 
     def append(self, value: Any = None, *, is_valid: bool = True) -> None:
         self.valid.append(is_valid)
-        if self.column.kind in (Kind.LIST, Kind.MAP):
+        if self.column.kind in (ColumnKind.LIST, ColumnKind.MAP):
             self.lengths.append(value or 0)
         else:
             self.values.append(value)
@@ -177,7 +177,7 @@ class ColumnsInPython:
     def _append_null(self, column: int) -> None:
         store = self._stores[column]
         store.append(is_valid=False)
-        if store.column.kind is Kind.STRUCT:
+        if store.column.kind is ColumnKind.STRUCT:
             for child in store.column.children:
                 self._append_null(child)
 
@@ -187,7 +187,7 @@ class ColumnsInPython:
         for values in (store.valid, store.values, store.lengths):
             del values[rows:]
         for child in store.column.children:
-            self._truncate(child, rows if store.column.kind is Kind.STRUCT else items)
+            self._truncate(child, rows if store.column.kind is ColumnKind.STRUCT else items)
 
 
 def _is_null(node: Node, data: _Input) -> bool:
@@ -258,13 +258,13 @@ def _long(data: _Input, column: Column) -> int | bytes:
 
 
 def _as_stored(number: int, column: Column) -> int | bytes:
-    packer = {Kind.FLOAT: _FLOAT, Kind.DOUBLE: _DOUBLE}.get(column.kind)
+    packer = {ColumnKind.FLOAT: _FLOAT, ColumnKind.DOUBLE: _DOUBLE}.get(column.kind)
     return packer.pack(float(number)) if packer else number
 
 
 def _float(data: _Input, column: Column) -> bytes:
     value = data.take(4)
-    return value if column.kind is Kind.FLOAT else _DOUBLE.pack(*_FLOAT.unpack(value))
+    return value if column.kind is ColumnKind.FLOAT else _DOUBLE.pack(*_FLOAT.unpack(value))
 
 
 def _double(data: _Input, column: Column) -> bytes:
@@ -305,8 +305,8 @@ _READ: dict[Op, Callable[[_Input, Column], Any]] = {
     Op.STRING: _string,
     Op.DECIMAL: _decimal,
 }
-_NUMBERS = {Kind.BIT: pa.bool_(), Kind.INT32: pa.int32(), Kind.INT64: pa.int64()}
-_WIDTHS = {Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DECIMAL: 16}
+_NUMBERS = {ColumnKind.BIT: pa.bool_(), ColumnKind.INT32: pa.int32(), ColumnKind.INT64: pa.int64()}
+_WIDTHS = {ColumnKind.FLOAT: 4, ColumnKind.DOUBLE: 8, ColumnKind.DECIMAL: 16}
 
 
 def _array(stores: Sequence[_Store], number: int) -> pa.Array:
@@ -315,18 +315,18 @@ def _array(stores: Sequence[_Store], number: int) -> pa.Array:
     children = [_array(stores, child) for child in column.children]
     if column.kind in _NUMBERS:
         return pa.array(store.values, _NUMBERS[column.kind]).view(column.type)
-    if column.kind is Kind.BYTES:
+    if column.kind is ColumnKind.BYTES:
         return pa.array(store.values, pa.binary()).view(column.type)
     buffers = [None if all(store.valid) else pa.array(store.valid, pa.bool_()).buffers()[1]]
     if column.kind in _WIDTHS:
         absent = bytes(_WIDTHS[column.kind])
         buffers.append(pa.py_buffer(b"".join(value or absent for value in store.values)))
-    elif column.kind in (Kind.LIST, Kind.MAP):
+    elif column.kind in (ColumnKind.LIST, ColumnKind.MAP):
         ends = [0]
         for length in store.lengths:
             ends.append(ends[-1] + length)
         buffers.append(pa.array(ends, pa.int32()).buffers()[1])
-    if column.kind is Kind.MAP:
+    if column.kind is ColumnKind.MAP:
         children = [
             pa.StructArray.from_arrays(children, fields=[column.type.key_field, column.type.item_field])
         ]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from cdcd.errors import SparkReadError
 
 
-class Kind(enum.IntEnum):
+class ColumnKind(enum.IntEnum):
     """How a column is stored. The numbers are those of the C extension."""
 
     BIT = 0
@@ -36,42 +36,42 @@ class Kind(enum.IntEnum):
 class Column:
     """A column. `children`: the numbers of its items; of a map's keys and values; or of a struct's fields."""
 
-    kind: Kind
+    kind: ColumnKind
     type: pa.DataType
     children: tuple[int, ...] = ()
 
     @property
     def precision(self) -> int:
         """The number of decimal digits; 0 if the type has none."""
-        return self.type.precision if self.kind is Kind.DECIMAL else 0
+        return self.type.precision if self.kind is ColumnKind.DECIMAL else 0
 
 
 _PLAIN = (
-    (pa.types.is_boolean, Kind.BIT),
-    (pa.types.is_int32, Kind.INT32),
-    (pa.types.is_date32, Kind.INT32),
-    (pa.types.is_int64, Kind.INT64),
-    (pa.types.is_timestamp, Kind.INT64),
-    (pa.types.is_time64, Kind.INT64),
-    (pa.types.is_float32, Kind.FLOAT),
-    (pa.types.is_float64, Kind.DOUBLE),
-    (pa.types.is_decimal128, Kind.DECIMAL),
-    (pa.types.is_string, Kind.BYTES),
-    (pa.types.is_binary, Kind.BYTES),
+    (pa.types.is_boolean, ColumnKind.BIT),
+    (pa.types.is_int32, ColumnKind.INT32),
+    (pa.types.is_date32, ColumnKind.INT32),
+    (pa.types.is_int64, ColumnKind.INT64),
+    (pa.types.is_timestamp, ColumnKind.INT64),
+    (pa.types.is_time64, ColumnKind.INT64),
+    (pa.types.is_float32, ColumnKind.FLOAT),
+    (pa.types.is_float64, ColumnKind.DOUBLE),
+    (pa.types.is_decimal128, ColumnKind.DECIMAL),
+    (pa.types.is_string, ColumnKind.BYTES),
+    (pa.types.is_binary, ColumnKind.BYTES),
 )
 
 
-def kind_of(type_: pa.DataType) -> Kind:
+def kind_of(type_: pa.DataType) -> ColumnKind:
     """Return how a type is stored. Raises SparkReadError for a type that no Avro type becomes."""
     for is_one, kind in _PLAIN:
         if is_one(type_):
             return kind
     if pa.types.is_list(type_):
-        return Kind.LIST
+        return ColumnKind.LIST
     if pa.types.is_map(type_):
-        return Kind.MAP
+        return ColumnKind.MAP
     if pa.types.is_struct(type_):
-        return Kind.STRUCT
+        return ColumnKind.STRUCT
     raise SparkReadError("records cannot be decoded into a column of this type", type=str(type_))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.columnar.layout import Column, Kind, child_fields
+from cdcd.columnar.layout import Column, ColumnKind, child_fields
 from cdcd.errors import SparkReadError
 
 AvroType = Any
@@ -97,18 +97,18 @@ _OPS = {
     "record": Op.RECORD,
 }
 # Avro's promotions, and each type itself.
-_STORED_AS: dict[Op, frozenset[Kind]] = {
-    Op.BOOLEAN: frozenset({Kind.BIT}),
-    Op.INT: frozenset({Kind.INT32, Kind.INT64, Kind.FLOAT, Kind.DOUBLE}),
-    Op.LONG: frozenset({Kind.INT64, Kind.FLOAT, Kind.DOUBLE}),
-    Op.FLOAT: frozenset({Kind.FLOAT, Kind.DOUBLE}),
-    Op.DOUBLE: frozenset({Kind.DOUBLE}),
-    Op.BYTES: frozenset({Kind.BYTES}),
-    Op.STRING: frozenset({Kind.BYTES}),
-    Op.DECIMAL: frozenset({Kind.DECIMAL}),
-    Op.ARRAY: frozenset({Kind.LIST}),
-    Op.MAP: frozenset({Kind.MAP}),
-    Op.RECORD: frozenset({Kind.STRUCT}),
+_STORED_AS: dict[Op, frozenset[ColumnKind]] = {
+    Op.BOOLEAN: frozenset({ColumnKind.BIT}),
+    Op.INT: frozenset({ColumnKind.INT32, ColumnKind.INT64, ColumnKind.FLOAT, ColumnKind.DOUBLE}),
+    Op.LONG: frozenset({ColumnKind.INT64, ColumnKind.FLOAT, ColumnKind.DOUBLE}),
+    Op.FLOAT: frozenset({ColumnKind.FLOAT, ColumnKind.DOUBLE}),
+    Op.DOUBLE: frozenset({ColumnKind.DOUBLE}),
+    Op.BYTES: frozenset({ColumnKind.BYTES}),
+    Op.STRING: frozenset({ColumnKind.BYTES}),
+    Op.DECIMAL: frozenset({ColumnKind.DECIMAL}),
+    Op.ARRAY: frozenset({ColumnKind.LIST}),
+    Op.MAP: frozenset({ColumnKind.MAP}),
+    Op.RECORD: frozenset({ColumnKind.STRUCT}),
 }
 # The Arrow types of Avro's logical types; a plain number is accepted for each of them.
 _LOGICAL: dict[tuple[Op, str], pa.DataType] = {
@@ -228,7 +228,7 @@ class _Compiler:
         elif op in _PLAIN_TYPE and fits:
             logical = _LOGICAL.get((op, _described(avro).get("logicalType", "")))
             fits = column.type == logical or column.type in _PLAIN_TYPE[op]
-            fits &= logical is None or column.kind in (Kind.INT32, Kind.INT64)
+            fits &= logical is None or column.kind in (ColumnKind.INT32, ColumnKind.INT64)
         elif op is Op.MAP and fits:
             fits = pa.types.is_string(column.type.key_type)
         if not fits:

@@ -5,13 +5,13 @@ Invariant: every problem is reported at once, with path, origin and advice; no s
 Must not: connect to anything.
 """
 
-from cdcd.config.load import Loaded, load, load_config
+from cdcd.config.load import LoadedConfig, load, load_config
 from cdcd.config.model import Config
 from cdcd.config.reader import LoadedReader, ReaderConfig, load_reader, value_at
 
 __all__ = [
     "Config",
-    "Loaded",
+    "LoadedConfig",
     "LoadedReader",
     "ReaderConfig",
     "load",

@@ -130,7 +130,7 @@ def _survey(
     """Note the line of every key below `node`; collect keys given twice, keys that are not text, aliases."""
     line = node.start_mark.line + 1
     if id(node) in seen:
-        problems.append(f"{spelled(path)}: aliases are not used in this file (from {name}:{line})")
+        problems.append(f"{path_text(path)}: aliases are not used in this file (from {name}:{line})")
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
@@ -141,19 +141,21 @@ def _survey(
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                problems.append(f"{spelled(path)}: a key is not text (from {name}:{line})".removeprefix(": "))
+                problems.append(
+                    f"{path_text(path)}: a key is not text (from {name}:{line})".removeprefix(": ")
+                )
                 continue
             inner = (*path, key.value)
             if inner in lines:
                 problems.append(
-                    f"{spelled(inner)}: set twice (from {name}:{line}, first at line {lines[inner]})"
+                    f"{path_text(inner)}: set twice (from {name}:{line}, first at line {lines[inner]})"
                 )
                 continue
             lines[inner] = line
             _survey(value, inner, name, lines, problems, seen)
 
 
-def spelled(path: KeyPath) -> str:
+def path_text(path: KeyPath) -> str:
     """Return a key's path as text: `source.publication.tables[1]`."""
     text = ""
     for part in path:

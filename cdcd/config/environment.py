@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdcd.config.document import KeyPath, spelled
+from cdcd.config.document import KeyPath, path_text
 from cdcd.config.shape import Option, options
 
 PREFIX = "CDCD_"
@@ -65,7 +65,7 @@ def _set(variables: Variables, option: Option, name: str, text: str) -> None:
     except (ValueError, RecursionError):
         kind, example = ("list", '["a", "b"]') if option.is_list else ("object", '{"key": "value"}')
         variables.problems.append(
-            f"{spelled(option.path)}: expected a JSON {kind} (from {name}) - write {example}"
+            f"{path_text(option.path)}: expected a JSON {kind} (from {name}) - write {example}"
         )
         return
     branch = variables.tree

@@ -20,14 +20,14 @@ from cdcd.schema.policy import FlatNames, Policies, Policy, Rule
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return the compiled pattern of names; `.` matches any character, because a name may have line ends."""
     return re.compile(pattern, re.DOTALL)
 
 
 def _pattern(value: str) -> str:
     try:
-        compiled(value)
+        compile_pattern(value)
     except re.error as error:
         refuse(f"is not a regular expression: {error}", r"write for example public\.orders")
     return value
@@ -244,5 +244,5 @@ class Format(Columns, Tables):
 
 def _rule(override: Any) -> Rule:
     changes = {name: getattr(override, name) for name in override.model_fields_set & set(_CHOICES)}
-    column = None if override.column is None else compiled(override.column)
-    return Rule(compiled(override.table), column, changes)
+    column = None if override.column is None else compile_pattern(override.column)
+    return Rule(compile_pattern(override.table), column, changes)

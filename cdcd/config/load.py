@@ -1,7 +1,7 @@
 """Load a `Config` from a file and an environment, or report every problem at once.
 
 Comes in: a path and an environment; a variable overrides the file.
-Goes out: `Loaded` (the Config and the origin of each value), or ConfigError whose `problems` are lines.
+Goes out: `LoadedConfig` (the Config and the origin of each value), or ConfigError whose `problems` are lines.
 Invariant: a file is used only if all of it is valid.
 Must not: read `os.environ`, connect, retain a pydantic error (its inputs can be secrets).
 """
@@ -23,7 +23,7 @@ from cdcd.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """A valid configuration and the origin of its values."""
 
     config: Config
@@ -35,29 +35,29 @@ def load_config(path: Path | str, environ: Mapping[str, str]) -> Config:
     return load(path, environ).config
 
 
-def load(path: Path | str, environ: Mapping[str, str]) -> Loaded:
+def load(path: Path | str, environ: Mapping[str, str]) -> LoadedConfig:
     """Return the configuration as `load_config` does, with the origins. Raises ConfigError."""
     return load_document(read_document(Path(path)), environ)
 
 
-def load_document(document: Document, environ: Mapping[str, str]) -> Loaded:
+def load_document(document: Document, environ: Mapping[str, str]) -> LoadedConfig:
     """Override the file's tree by the variables and validate the result. Raises ConfigError."""
     variables = read_variables(environ)
     origins = Origins(document.name, document.lines, variables.names)
     problems = tuple(variables.problems)
     config = None
     try:
-        config = Config(**merged(document.tree, variables.tree))
+        config = Config(**merge(document.tree, variables.tree))
     except ValidationError as error:
         problems = (*lines_of(error.errors(include_url=False), origins), *problems)
     if config is None or problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise ConfigError(f"{document.name} has {count}", first_of(problems)) from None
-    return Loaded(config, origins)
+    return LoadedConfig(config, origins)
 
 
-def merged(under: Any, over: Any) -> Any:
+def merge(under: Any, over: Any) -> Any:
     """Return `under` overridden by `over`: mappings key by key, any other value whole."""
     if not isinstance(under, dict) or not isinstance(over, dict):
         return over
-    return under | {key: merged(under.get(key), value) for key, value in over.items()}
+    return under | {key: merge(under.get(key), value) for key, value in over.items()}

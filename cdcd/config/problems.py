@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from cdcd.config.document import KeyPath, spelled
+from cdcd.config.document import KeyPath, path_text
 from cdcd.config.shape import field_at, model_at, nested_model
 
 _LONGEST_SHOWN = 40
@@ -75,7 +75,7 @@ def _place(error: ErrorDetails) -> KeyPath:
 def _line(path: KeyPath, error: ErrorDetails, origins: Origins) -> str:
     message, advice = _explained(path, error, origins)
     origin = None if error["type"] == "missing" else origins.of(path)
-    where = spelled(path) or origins.file
+    where = path_text(path) or origins.file
     return (
         f"{where}: {message}" + (f" (from {origin})" if origin else "") + (f" - {advice}" if advice else "")
     )

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from cdcd.config.document import KeyPath
-from cdcd.config.load import Loaded
+from cdcd.config.load import LoadedConfig
 from cdcd.config.model import Config
 from cdcd.config.shape import nested_model
 
@@ -42,7 +42,7 @@ def json_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def effective_yaml(loaded: Loaded) -> str:
+def effective_yaml(loaded: LoadedConfig) -> str:
     """Return the configuration in effect, each value with its origin, secrets hidden."""
     return "\n".join(_effective_lines(loaded, loaded.config.model_dump(mode="json"), ())) + "\n"
 
@@ -80,7 +80,7 @@ def _choice_list(annotation: Any) -> str:
     return f" [{' | '.join(map(str, typing.get_args(annotation)))}]"
 
 
-def _effective_lines(loaded: Loaded, values: dict[str, Any], path: KeyPath) -> list[str]:
+def _effective_lines(loaded: LoadedConfig, values: dict[str, Any], path: KeyPath) -> list[str]:
     lines: list[str] = []
     indent = _INDENT * len(path)
     for name, value in values.items():

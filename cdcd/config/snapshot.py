@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from cdcd.config.dsn import Dsn
-from cdcd.config.format import Pattern, compiled, without_null
+from cdcd.config.format import Pattern, compile_pattern, without_null
 from cdcd.config.values import Names, Room, Whole, refuse
 from cdcd.recovery.snapshot_modes import COPYING_MODES, Mode, NewTablesPolicy
 from cdcd.snapshot.load_limits import LoadLimits
@@ -167,7 +167,7 @@ class Snapshot(Room):
     def selection(self) -> Selection:
         """Return the rules as the pure core needs them."""
         rules = tuple(
-            CopyRule(compiled(one.table), one.include, one.where, one.priority, one.columns)
+            CopyRule(compile_pattern(one.table), one.include, one.where, one.priority, one.columns)
             for one in self.overrides
         )
         return Selection(rules, self.order)

@@ -239,12 +239,12 @@ class Properties(dict[str, str]):
                 add_secret(value, renews=name)
 
     def __repr__(self) -> str:
-        return repr(redacted(self))
+        return repr(redact(self))
 
     __str__ = __repr__
 
 
-def redacted(properties: Mapping[str, str]) -> dict[str, str]:
+def redact(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties with every secret hidden."""
     return {name: HIDDEN if is_secret_property(name) else value for name, value in properties.items()}
 
@@ -266,7 +266,7 @@ PropertyMap = Annotated[
     dict[PropertyName, str],
     BeforeValidator(_property_texts),
     AfterValidator(Properties),
-    PlainSerializer(redacted),
+    PlainSerializer(redact),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
 ]
 """Properties of a client library: numbers and booleans become the text that the library expects."""

@@ -17,7 +17,7 @@ from psycopg2 import sql
 
 from cdcd.demo import rows
 from cdcd.demo.copy_text import CopyFile
-from cdcd.demo.plan import Loaded, actor_copies, coupon_key, zoo_key
+from cdcd.demo.plan import LoadedRows, actor_copies, coupon_key, zoo_key
 
 PUBLICATION = "cdcd_shop"
 ROLE = "cdcd"
@@ -34,9 +34,9 @@ def create_shop(dsn: str, password: str | None = None) -> None:
             )
 
 
-def load(dsn: str, total: int, seed: int) -> Loaded:
+def load(dsn: str, total: int, seed: int) -> LoadedRows:
     """Fill the shop with about `total` rows and return the number of each kind."""
-    loaded = Loaded.of(total)
+    loaded = LoadedRows.of(total)
     with closing(psycopg2.connect(dsn)) as connection:
         for table in rows.TABLES:
             with connection, connection.cursor() as cursor:
@@ -52,7 +52,7 @@ def load(dsn: str, total: int, seed: int) -> Loaded:
     return loaded
 
 
-def table_rows(table: str, loaded: Loaded, seed: int) -> Iterator[rows.Row]:
+def table_rows(table: str, loaded: LoadedRows, seed: int) -> Iterator[rows.Row]:
     """Yield the rows to load into a table."""
     random = Random(f"cdcd demo {seed} load {table}")  # noqa: S311
 

@@ -25,7 +25,7 @@ _FEW = 10  # below this many live rows a writer inserts instead of deleting
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRows:
     """The number of loaded rows of each kind; keys are 1 to that number, each order has two order lines."""
 
     customers: int
@@ -38,7 +38,7 @@ class Loaded:
     coupons: int
 
     @classmethod
-    def of(cls, total: int) -> Loaded:
+    def of(cls, total: int) -> LoadedRows:
         """Distribute about `total` rows to the tables."""
 
         def share(thousandths: int) -> int:
@@ -96,7 +96,7 @@ class Transaction:
 class Writer:
     """One connection's share of the workload: an endless sequence of transactions."""
 
-    def __init__(self, seed: int, number: int, writers: int, loaded: Loaded) -> None:
+    def __init__(self, seed: int, number: int, writers: int, loaded: LoadedRows) -> None:
         self._random = Random(f"cdcd demo {seed} writer {number}")  # noqa: S311
         self._number, self._writers, self._loaded = number, writers, loaded
         self._last_key = FIRST_NEW_KEY + number

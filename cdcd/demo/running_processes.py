@@ -22,7 +22,7 @@ STOP_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RunProcess:
     """One process of a run. `started_ticks` distinguishes it from a later process with the same id."""
 
     name: str
@@ -35,12 +35,12 @@ class NotADemo(Exception):
     """The folder is not that of a demo that was left running."""
 
 
-def started(name: str, pid: int, number: signal.Signals = signal.SIGTERM) -> Started:
+def describe_process(name: str, pid: int, number: signal.Signals = signal.SIGTERM) -> RunProcess:
     """Describe a running process; `number` is the signal for its orderly end."""
-    return Started(name, pid, int(number), _started_ticks(pid) or 0)
+    return RunProcess(name, pid, int(number), _started_ticks(pid) or 0)
 
 
-def write(folder: Path, processes: Sequence[Started]) -> None:
+def write(folder: Path, processes: Sequence[RunProcess]) -> None:
     """Write the processes of a run to the file, in the order of stopping."""
     content = {"format": 1, "processes": [asdict(process) for process in processes]}
     (folder / STATE_FILE).write_text(json.dumps(content, indent=2) + "\n")
@@ -50,7 +50,7 @@ def stop(folder: Path) -> list[str]:
     """Stop the processes in the file, in order, and remove the folder; return the names of those that ran."""
     try:
         content = json.loads((folder / STATE_FILE).read_text())
-        processes = [Started(**process) for process in content["processes"]]
+        processes = [RunProcess(**process) for process in content["processes"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotADemo(f"{folder} is not the folder of a running demo ({type(error).__name__})") from None
     names = [process.name for process in processes if _end(process)]
@@ -73,7 +73,7 @@ def end_leftovers(folder: Path) -> None:
             _send(int(entry.name), signal.SIGKILL)
 
 
-def _end(process: Started) -> bool:
+def _end(process: RunProcess) -> bool:
     if not _is_same(process):
         return False
     _send(process.pid, process.signal)
@@ -86,7 +86,7 @@ def _end(process: Started) -> bool:
     return True
 
 
-def _is_same(process: Started) -> bool:
+def _is_same(process: RunProcess) -> bool:
     return _started_ticks(process.pid) == process.started_ticks
 
 

@@ -18,7 +18,7 @@ from functools import partial
 import psycopg2
 import psycopg2.extensions
 
-from cdcd.demo.plan import Loaded, Step, Transaction, Writer, bulk_steps
+from cdcd.demo.plan import LoadedRows, Step, Transaction, Writer, bulk_steps
 
 WRITERS = 3
 
@@ -59,7 +59,7 @@ class Workload:
     def __init__(
         self,
         dsn: str,
-        loaded: Loaded,
+        loaded: LoadedRows,
         seed: int,
         seconds: float,
         rate_per_s: float = 60.0,

@@ -197,7 +197,9 @@ class World:
             ("Kafka", self.kafka.pid, signal.SIGTERM),
             ("PostgreSQL", self.postgres.pid, signal.SIGINT),  # a fast shutdown
         ]
-        running = [running_processes.started(name, pid, number) for name, pid, number in processes if pid]
+        running = [
+            running_processes.describe_process(name, pid, number) for name, pid, number in processes if pid
+        ]
         running_processes.write(self.folder, running)
 
 

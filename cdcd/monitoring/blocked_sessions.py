@@ -13,7 +13,7 @@ from typing import Any
 from cdcd.monitoring.publication_monitor import Comparison
 from cdcd.monitoring.status import Status
 from cdcd.source.blockers import BackendGone, blockers_of, table_lockers
-from cdcd.waits import Seen
+from cdcd.waits import WaitCause
 
 
 class BlockedSessions:
@@ -24,11 +24,11 @@ class BlockedSessions:
         self._session = status.waits.may_wait()
         self._publications = status.waits.may_wait()
 
-    def query(self, connection: Any, comparison: Comparison) -> tuple[Seen | None, Seen | None]:
+    def query(self, connection: Any, comparison: Comparison) -> tuple[WaitCause | None, WaitCause | None]:
         """Return what blocks a session with the slot (a catalog lock, a standby), and what blocked `comparison`."""
         locked = None
         if comparison.now is None and not comparison.missing and (lockers := table_lockers(connection)):
-            locked = Seen("lock", "the published tables, to compare the publication", lockers)
+            locked = WaitCause("lock", "the published tables, to compare the publication", lockers)
         # The pid of a lost session may be another session's by now, or belong to another server.
         for pid in tuple(self._status.own_pids) if self._status.health.is_source_streaming else ():
             with contextlib.suppress(BackendGone):
@@ -36,7 +36,7 @@ class BlockedSessions:
                     return seen, locked
         return None, locked
 
-    def report(self, session: Seen | None, publications: Seen | None) -> None:
+    def report(self, session: WaitCause | None, publications: WaitCause | None) -> None:
         """Show the results of `query`; None: nothing is blocked, or that is not known any more."""
         self._status.waits.seen(self._session, session)
         self._status.waits.seen(self._publications, publications)

@@ -20,7 +20,7 @@ from cdcd.source.new_tables import with_every_row
 from cdcd.source.publication_diff import Published
 
 
-class Found(NamedTuple):
+class TableChanges(NamedTuple):
     """The result of a comparison. `new`: the oids of new tables, each with whether its topic has rows from before.
 
     `gone`: the names of tables that were published before, are not published, and whose topics have records.
@@ -31,14 +31,14 @@ class Found(NamedTuple):
 
 
 class NewTables:
-    """One for the process. `found` is called in a thread, the other methods on the loop."""
+    """One for the process. `compare` is called in a thread, the other methods on the loop."""
 
     def __init__(self, policy: NewTablesPolicy) -> None:
         self.policy = policy
         self.waiting: dict[int, bool] = {}
         """Their oids, each with whether a truncate event precedes its copy. Stored with the accepted state."""
         self.gone: frozenset[str] = frozenset()
-        """As in `Found`. Stored with the accepted state."""
+        """As in `TableChanges`. Stored with the accepted state."""
         self.names: dict[int, str] = {}
         """The names of those that wait and are published now."""
         self.is_any = asyncio.Event()
@@ -66,16 +66,16 @@ class NewTables:
             self.gone = gone
         self._set(waiting if self.policy == "snapshot" else {}, {})
 
-    def found(self, connection: Any, now: Published, has_records: Callable[[str], bool]) -> Found:
+    def compare(self, connection: Any, now: Published, has_records: Callable[[str], bool]) -> TableChanges:
         """Compare. Blocking; raises Source errors. `has_records`: whether the topic of a table's name has some."""
         known, has_gap, gone = self._known, self._has_gap, self.gone
         if known is None:
-            return Found(gone=gone)
+            return TableChanges(gone=gone)
         published, before = _names(now), _names(known)
         earlier = gone.union(before.values())
         gone = frozenset(filter(has_records, earlier.difference(published.values())))
         if self.policy != "snapshot":
-            return Found(gone=gone)
+            return TableChanges(gone=gone)
         new = {
             relid: name in earlier and has_records(name)
             for relid, name in published.items()
@@ -83,9 +83,11 @@ class NewTables:
         }
         first = [relid for relid, is_again in new.items() if not is_again]
         complete = () if has_gap or not first else with_every_row(connection, known, now, first)
-        return Found({relid: is_again for relid, is_again in new.items() if relid not in complete}, gone)
+        return TableChanges(
+            {relid: is_again for relid, is_again in new.items() if relid not in complete}, gone
+        )
 
-    def accept(self, now: Published, found: Found) -> bool:
+    def accept(self, now: Published, found: TableChanges) -> bool:
         """Take the result of a comparison that is accepted; return whether anything that is stored has changed."""
         before, published = (self.waiting, self.gone), _names(now)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
-from cdcd.monitoring.new_tables import Found, NewTables
+from cdcd.monitoring.new_tables import NewTables, TableChanges
 from cdcd.ops.metrics import Metrics
 from cdcd.source.publication_catalog import missing_publications
 from cdcd.source.publication_diff import (
@@ -36,7 +36,13 @@ from cdcd.source.publication_diff import (
     published_oids,
     read_published,
 )
-from cdcd.source.unpublished_tables import UnpublishedTable, attached, named, unpublished, with_topic
+from cdcd.source.unpublished_tables import (
+    UnpublishedTable,
+    read_attached,
+    read_named,
+    read_unpublished,
+    with_topic,
+)
 
 _LOG = structlog.stdlib.get_logger("cdcd.publication")
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -78,7 +84,7 @@ UNPUBLISHED_TABLE_HINT = (
     "from the publication. If it is wanted, add it; its earlier rows need a new snapshot (`cdcd resnapshot`)"
 )
 TopicOf = Callable[[str, str], str]
-_NOTHING = Found()
+_NOTHING = TableChanges()
 
 
 class PublicationStore(Protocol):
@@ -99,7 +105,7 @@ class Comparison:
     missing: list[str]
     found: list[Change]
     with_topic: list[UnpublishedTable] = field(default_factory=list)
-    new: Found = _NOTHING
+    new: TableChanges = _NOTHING
 
 
 class PublicationMonitor:
@@ -168,11 +174,11 @@ class PublicationMonitor:
                 # An internal error: a table was dropped while the publication was listed.
                 return Comparison(before, None, missing, [])
             raise
-        not_published = unpublished(connection, published_oids(now), self._names)
+        not_published = read_unpublished(connection, published_oids(now), self._names)
         found = [] if before is None else diff(connection, before, now, not_published)
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
-        new = self.new_tables.found(connection, now, self._has_records(frozenset(known)))
+        new = self.new_tables.compare(connection, now, self._has_records(frozenset(known)))
         return Comparison(before, now, missing, found, has_with_topic, new)
 
     def _has_records(self, topics: Collection[str]) -> Callable[[str], bool]:
@@ -267,8 +273,8 @@ def diff(
 ) -> list[Change]:
     """Return the changes, with the unpublished tables and partitions that explain them. Raises Source errors."""
     left = not_published_any_more(before, now) - {one.relid for one in not_published}
-    roots = attached(connection, left, published_oids(now))
-    return changes(before, now, not_published, roots, named(connection, list(now)))
+    roots = read_attached(connection, left, published_oids(now))
+    return changes(before, now, not_published, roots, read_named(connection, list(now)))
 
 
 def hint_of(change: Change) -> str:

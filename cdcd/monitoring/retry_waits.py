@@ -21,9 +21,9 @@ from cdcd.errors import (
     SourceUnavailable,
     StandbyUnavailable,
 )
-from cdcd.waits import Blocker, Kind
+from cdcd.waits import Blocker, WaitKind
 
-_BY_ERROR: tuple[tuple[type[CdcdError], Kind], ...] = (
+_BY_ERROR: tuple[tuple[type[CdcdError], WaitKind], ...] = (
     (SlotActive, "slot_held"),
     (SourceStandby, "promotion"),
     (StandbyUnavailable, "snapshot_standby"),
@@ -49,7 +49,7 @@ def room_below(folder: Path) -> tuple[Blocker, ...]:
     return (Blocker(f"the file system of {folder}", f"{usage.free} of {usage.total} bytes are free"),)
 
 
-def waits_for(error: CdcdError) -> Kind | None:
+def waits_for(error: CdcdError) -> WaitKind | None:
     """Return the kind of wait of the sessions after this error, None without one."""
     if error.retry not in (Retry.AUTO, Retry.LIMITED):
         return None

@@ -38,7 +38,7 @@ from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import read_decoded, read_slot
 from cdcd.threads import in_thread
-from cdcd.waits import Seen
+from cdcd.waits import WaitCause
 
 INTERVAL_S = 10.0
 URGENT_INTERVAL_S = 1.0
@@ -58,7 +58,7 @@ class _Results:
     guarded: GuardVerdict | None
     publications: Comparison
     partitions: list[Shortfall] | None
-    blocked: tuple[Seen | None, Seen | None]
+    blocked: tuple[WaitCause | None, WaitCause | None]
 
 
 class ServerMonitor:

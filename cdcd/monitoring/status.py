@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from cdcd.ack.group import CommitPosition
-from cdcd.avro.encode import Encoded, take_fallback_counts
+from cdcd.avro.encode import EncodedTransactions, take_fallback_counts
 from cdcd.errors import CdcdError
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import Item, Keepalive, Progress, RowBatch
@@ -34,10 +34,10 @@ from cdcd.source.settings import StreamOptions
 from cdcd.spill.pool import Usage
 from cdcd.txn.open_transactions import OldestPrepared
 from cdcd.version import __version__
-from cdcd.waits import Kind
+from cdcd.waits import WaitKind
 
 _LOG = structlog.get_logger(__name__)
-_WAITS_BY_CAUSE: dict[str, Kind] = {"producer": "back_pressure", "spill": "disk"}
+_WAITS_BY_CAUSE: dict[str, WaitKind] = {"producer": "back_pressure", "spill": "disk"}
 _WORKING = ("streaming", "snapshot", "halted", "stopping")
 _OPERATIONS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
@@ -235,7 +235,7 @@ class Status:
         self.lag.ended(end_lsn, is_empty=is_empty)
         self.metrics.transactions(committed=int(not is_empty), empty=int(is_empty))
 
-    def whole(self, encoded: Encoded) -> None:
+    def whole(self, encoded: EncodedTransactions) -> None:
         """Count the complete transactions of a batch."""
         self.lag.began(encoded.first_us)
         if encoded.operations:

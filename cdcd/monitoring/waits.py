@@ -20,7 +20,7 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.threads import in_thread
-from cdcd.waits import Blocker, Kind, Seen, Wait, held_by
+from cdcd.waits import Blocker, Wait, WaitCause, WaitKind, held_by
 
 SHOWN_AFTER_S = 3.0
 QUERY_INTERVAL_S = 10.0
@@ -36,7 +36,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.waits")
 class WaitEntry:
     """A wait, or a possible one: `since_s` is None while nothing is waited for (`may_wait`)."""
 
-    kind: Kind
+    kind: WaitKind
     what: str
     since_s: float | None
     query: BlockerQuery | None = None
@@ -55,12 +55,12 @@ class Waits:
         self._lock = threading.Lock()
         self._entries: list[WaitEntry] = []
         self._retrying: WaitEntry | None = None
-        self.blocker_queries: dict[Kind, BlockerQuery] = {}
+        self.blocker_queries: dict[WaitKind, BlockerQuery] = {}
         """By kind, the query that returns the blockers of a wait: blocking, called in a thread."""
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    def begin(self, kind: Kind, what: str = "") -> WaitEntry:
+    def begin(self, kind: WaitKind, what: str = "") -> WaitEntry:
         """Begin a wait."""
         return self._add(WaitEntry(kind, what, self._clock(), self.blocker_queries.get(kind)))
 
@@ -75,7 +75,7 @@ class Waits:
         self._log_end(entry)
 
     @contextlib.contextmanager
-    def on(self, kind: Kind, what: str = "") -> Iterator[None]:
+    def on(self, kind: WaitKind, what: str = "") -> Iterator[None]:
         """Show a wait for the duration of the block."""
         entry = self.begin(kind, what)
         try:
@@ -83,11 +83,11 @@ class Waits:
         finally:
             self.end(entry)
 
-    def may_wait(self, kind: Kind = "lock", what: str = "") -> WaitEntry:
+    def may_wait(self, kind: WaitKind = "lock", what: str = "") -> WaitEntry:
         """Add a possible wait; `seen` begins and ends it."""
         return self._add(WaitEntry(kind, what, None))
 
-    def retrying(self, kind: Kind, what: str = "") -> None:
+    def retrying(self, kind: WaitKind, what: str = "") -> None:
         """Show a wait between sessions for a missing server or slot: one wait, whatever the number of tries."""
         if self._retrying is not None and self._retrying.kind == kind:
             self._retrying.what, self._retrying.query = what, self.blocker_queries.get(kind)
@@ -95,7 +95,7 @@ class Waits:
         self.stop_retrying()
         self._retrying = self.begin(kind, what)
 
-    def stop_retrying(self, *kinds: Kind) -> None:
+    def stop_retrying(self, *kinds: WaitKind) -> None:
         """End the wait between sessions if it is of one of these kinds; without kinds, in any case."""
         if self._retrying is not None and (not kinds or self._retrying.kind in kinds):
             self.end(self._retrying)
@@ -103,8 +103,8 @@ class Waits:
 
     @contextlib.contextmanager
     def watching(
-        self, kind: Kind, what: str = "", *, is_waiting: bool = False
-    ) -> Iterator[Callable[[Seen | None], None]]:
+        self, kind: WaitKind, what: str = "", *, is_waiting: bool = False
+    ) -> Iterator[Callable[[WaitCause | None], None]]:
         """Yield a function that takes the blockers of the block's statement; it waits only while it has blockers.
 
         `is_waiting`: the statement waits in any case; the function only takes its blockers.
@@ -115,7 +115,7 @@ class Waits:
         finally:
             self.end(entry)
 
-    def seen(self, entry: WaitEntry, seen: Seen | None, *, is_waiting: bool = False) -> None:
+    def seen(self, entry: WaitEntry, seen: WaitCause | None, *, is_waiting: bool = False) -> None:
         """Set the blockers of a wait; None: there are none."""
         if seen is None and not is_waiting:
             if entry.since_s is not None:

@@ -19,7 +19,7 @@ import structlog
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.monitoring.status import Status
-from cdcd.monitoring.wal_levels import GuardVerdict, Level, Oldest, Sizes, holder, judged
+from cdcd.monitoring.wal_levels import GuardVerdict, Level, Oldest, Sizes, holder, judge_wal
 from cdcd.ops.slot_metrics import SlotReading
 from cdcd.recovery import halts
 from cdcd.source.oldest_transaction import oldest_writer
@@ -52,7 +52,7 @@ class WalGuard:
         """Return the verdict on a reading, with the WAL's holder unless it is OK. Blocking; raises Source errors."""
         if reading is None:
             return None
-        verdict = judged(reading, self._sizes)
+        verdict = judge_wal(reading, self._sizes)
         if verdict.level is Level.OK:
             return verdict
         oldest, other = oldest_writer(connection), self._other(connection)

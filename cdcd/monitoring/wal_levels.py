@@ -59,7 +59,7 @@ class GuardVerdict:
     is_anothers: bool = False
 
 
-def judged(reading: SlotReading, sizes: Sizes) -> GuardVerdict:
+def judge_wal(reading: SlotReading, sizes: Sizes) -> GuardVerdict:
     """Return the level of this reading and the reasons for it, without the holder."""
     reasons = [*_by_size(reading, sizes), *_by_server(reading), *_by_xmin(reading)]
     level = max((level for level, _ in reasons), default=Level.OK)

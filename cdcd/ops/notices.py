@@ -13,7 +13,7 @@ import re
 from cdcd.ops.log_dedup import LogDeduplicator
 from cdcd.redaction import clean
 
-__all__ = ["NOTICES", "belongs_to_notice", "emit", "log_notices", "parsed"]
+__all__ = ["NOTICES", "belongs_to_notice", "emit", "log_notices", "parse_notice"]
 
 NOTICES = LogDeduplicator("cdcd.source.server")
 
@@ -25,7 +25,7 @@ _NOTICE = re.compile(r"(?P<severity>[^\W\d_]+[1-5]?):  (?P<message>\S.*)")
 _MOST_CHARACTERS = 500
 
 
-def parsed(line: str) -> tuple[str, str] | None:
+def parse_notice(line: str) -> tuple[str, str] | None:
     """Return severity (in any language) and message of a notice's first line, None for any other line."""
     found = None if belongs_to_notice(line) else _NOTICE.match(line)
     return None if found is None else (found["severity"], found["message"])
@@ -47,4 +47,4 @@ def log_notices(notices: list[str]) -> None:
     texts, notices[:] = list(notices), []
     for text in texts:
         line = text.strip().partition("\n")[0]
-        emit(*(parsed(line) or ("WARNING", line)))
+        emit(*(parse_notice(line) or ("WARNING", line)))

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from cdcd.ops.request_body import reading_body
-from cdcd.schema.schema_index import Registered, SchemaIndex
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex
 
 __all__ = ["MAX_SCHEMA_BYTES", "SchemaSource", "add_routes"]
 
@@ -50,7 +50,7 @@ class SchemaSource(Protocol):
     def schema_index(self) -> SchemaIndex | None: ...  # noqa: D102
     @property
     def compatibility(self) -> str: ...  # noqa: D102
-    async def refresh(self, concerns: Callable[[Registered], bool]) -> bool: ...  # noqa: D102
+    async def refresh(self, concerns: Callable[[RegisteredVersion], bool]) -> bool: ...  # noqa: D102
 
 
 def add_routes(router: web.UrlDispatcher, source: SchemaSource) -> None:
@@ -211,7 +211,9 @@ class _Pages:
             raise _Refused(_NOT_YET, "the schema topic has not been read yet")
         return schema_index
 
-    async def _find(self, look: Callable[[SchemaIndex], _T], concerns: Callable[[Registered], bool]) -> _T:
+    async def _find(
+        self, look: Callable[[SchemaIndex], _T], concerns: Callable[[RegisteredVersion], bool]
+    ) -> _T:
         """Return the schema found; if none is found, read the topic again and repeat the search."""
         found = look(self._schema_index())
         if not found:
@@ -229,7 +231,7 @@ class _Pages:
             raise _no_schema(number)
         return text
 
-    async def _places(self, request: web.Request) -> list[Registered]:
+    async def _places(self, request: web.Request) -> list[RegisteredVersion]:
         number = _id_of(request)
         places = await self._find(
             lambda schema_index: schema_index.places(number), lambda one: one.schema_id == number
@@ -238,7 +240,7 @@ class _Pages:
             raise _no_schema(number)
         return places
 
-    async def _subject(self, request: web.Request) -> list[Registered]:
+    async def _subject(self, request: web.Request) -> list[RegisteredVersion]:
         subject = _subject_of(request)
         versions = await self._find(
             lambda schema_index: schema_index.versions(subject), lambda one: one.subject == subject
@@ -247,7 +249,7 @@ class _Pages:
             raise _no_subject(subject)
         return versions
 
-    async def _version(self, request: web.Request) -> Registered:
+    async def _version(self, request: web.Request) -> RegisteredVersion:
         versions, wanted = await self._subject(request), request.match_info["version"]
         if wanted in ("latest", "-1"):
             return versions[-1]
@@ -279,7 +281,7 @@ def _without_context(name: str) -> str:
     return name.removeprefix(":.:")
 
 
-def _shown(one: Registered) -> dict[str, Any]:
+def _shown(one: RegisteredVersion) -> dict[str, Any]:
     return {"subject": one.subject, "version": one.version, "id": one.schema_id, "schema": one.text}
 
 

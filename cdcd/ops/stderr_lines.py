@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from cdcd.ops.log_dedup import LogDeduplicator
-from cdcd.ops.notices import belongs_to_notice, emit, parsed
+from cdcd.ops.notices import belongs_to_notice, emit, parse_notice
 from cdcd.redaction import clean
 
 __all__ = ["as_log_lines"]
@@ -78,7 +78,7 @@ class _Lines:
         text = line[:MOST_BYTES].decode("utf-8", "replace").strip()
         if not text or (self._is_in_notice and belongs_to_notice(text)):
             return  # only the first line of a notice is logged
-        notice = parsed(text)
+        notice = parse_notice(text)
         self._is_in_notice = notice is not None
         if notice is not None:
             emit(*notice)

@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+<<<<<<< HEAD
 from cdcd.ops.metric_group import Described
 from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, cleaned
+=======
+from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, clean_name
+>>>>>>> h2
 
 __all__ = ["WaitCollector"]
 
@@ -53,7 +57,7 @@ class WaitCollector(Collector):
             (
                 wait.kind,
                 "" if one.pid is None else str(one.pid),
-                *(cleaned(label) for label in (one.database, one.user, one.application, one.who)),
+                *(clean_name(label) for label in (one.database, one.user, one.application, one.who)),
             )
             for wait in waits
             for one in wait.blockers[:MOST_BLOCKERS]

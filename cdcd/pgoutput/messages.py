@@ -18,7 +18,7 @@ from typing import Annotated, get_args, get_type_hints
 from cdcd.lsn import Lsn as LsnNumber
 
 
-class Kind(enum.Enum):
+class WireFormat(enum.Enum):
     """The format of a field on the wire, in the terms of PostgreSQL's documentation."""
 
     ZERO = "Int8(0), unused flags"
@@ -52,20 +52,20 @@ class When(enum.Enum):
 class Wire:
     """The annotation of a field."""
 
-    kind: Kind
+    kind: WireFormat
     when: When = When.ALWAYS
 
 
-Zero = Annotated[int, Wire(Kind.ZERO)]
-Flag = Annotated[bool, Wire(Kind.FLAG)]
-Oid = Annotated[int, Wire(Kind.OID)]
-Xid = Annotated[int, Wire(Kind.XID)]
-StreamXid = Annotated[int | None, Wire(Kind.XID, When.IN_STREAM)]
-Lsn = Annotated[LsnNumber, Wire(Kind.LSN)]
-Time = Annotated[int, Wire(Kind.TIME)]
-ParallelLsn = Annotated[LsnNumber | None, Wire(Kind.LSN, When.PARALLEL)]
-ParallelTime = Annotated[int | None, Wire(Kind.TIME, When.PARALLEL)]
-String = Annotated[str, Wire(Kind.STRING)]
+Zero = Annotated[int, Wire(WireFormat.ZERO)]
+Flag = Annotated[bool, Wire(WireFormat.FLAG)]
+Oid = Annotated[int, Wire(WireFormat.OID)]
+Xid = Annotated[int, Wire(WireFormat.XID)]
+StreamXid = Annotated[int | None, Wire(WireFormat.XID, When.IN_STREAM)]
+Lsn = Annotated[LsnNumber, Wire(WireFormat.LSN)]
+Time = Annotated[int, Wire(WireFormat.TIME)]
+ParallelLsn = Annotated[LsnNumber | None, Wire(WireFormat.LSN, When.PARALLEL)]
+ParallelTime = Annotated[int | None, Wire(WireFormat.TIME, When.PARALLEL)]
+String = Annotated[str, Wire(WireFormat.STRING)]
 
 # --- message parts ------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class RelationColumn:
     is_key: Flag
     name: String
     type_oid: Oid
-    typmod: Annotated[int, Wire(Kind.TYPMOD)]
+    typmod: Annotated[int, Wire(WireFormat.TYPMOD)]
 
 
 # --- messages -----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Message:
     transactional: Flag
     lsn: Lsn
     prefix: String
-    content: Annotated[bytes, Wire(Kind.CONTENT)]
+    content: Annotated[bytes, Wire(WireFormat.CONTENT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ class Relation:
     relid: Oid
     namespace: String
     name: String
-    identity: Annotated[str, Wire(Kind.IDENTITY)]
-    columns: Annotated[tuple[RelationColumn, ...], Wire(Kind.COLUMNS)]
+    identity: Annotated[str, Wire(WireFormat.IDENTITY)]
+    columns: Annotated[tuple[RelationColumn, ...], Wire(WireFormat.COLUMNS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Insert:
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid: Oid
-    new: Annotated[TupleData, Wire(Kind.NEW_TUPLE)]
+    new: Annotated[TupleData, Wire(WireFormat.NEW_TUPLE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,8 @@ class Update:
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid: Oid
-    old: Annotated[OldTuple | None, Wire(Kind.OPTIONAL_OLD_TUPLE)]
-    new: Annotated[TupleData, Wire(Kind.NEW_TUPLE)]
+    old: Annotated[OldTuple | None, Wire(WireFormat.OPTIONAL_OLD_TUPLE)]
+    new: Annotated[TupleData, Wire(WireFormat.NEW_TUPLE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Delete:
 
     xid: StreamXid = field(default=None, kw_only=True)
     relid: Oid
-    old: Annotated[OldTuple, Wire(Kind.OLD_TUPLE)]
+    old: Annotated[OldTuple, Wire(WireFormat.OLD_TUPLE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +213,9 @@ class Truncate:
     """Truncated relations (F51). `relid_count` is a separate field because it precedes the options on the wire."""
 
     xid: StreamXid = field(default=None, kw_only=True)
-    relid_count: Annotated[int, Wire(Kind.RELID_COUNT)] = field(init=False)
-    options: Annotated[int, Wire(Kind.TRUNCATE_OPTIONS)]
-    relids: Annotated[tuple[int, ...], Wire(Kind.RELIDS)]
+    relid_count: Annotated[int, Wire(WireFormat.RELID_COUNT)] = field(init=False)
+    options: Annotated[int, Wire(WireFormat.TRUNCATE_OPTIONS)]
+    relids: Annotated[tuple[int, ...], Wire(WireFormat.RELIDS)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relid_count", len(self.relids))

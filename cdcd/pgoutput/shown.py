@@ -19,12 +19,12 @@ from cdcd.pgoutput.messages import (
     RELATION_COLUMN_FIELDS,
     AnyMessage,
     FieldFormat,
-    Kind,
     OldTuple,
     RelationColumn,
     TupleColumn,
     TupleData,
     When,
+    WireFormat,
 )
 
 
@@ -74,12 +74,12 @@ def _relation_columns(columns: tuple[RelationColumn, ...]) -> list[dict[str, Any
     return [_fields(column, RELATION_COLUMN_FIELDS) for column in columns]
 
 
-_SHOWN: dict[Kind, Callable[[Any], Any]] = {
-    Kind.LSN: format_lsn,
-    Kind.CONTENT: shown_bytes,
-    Kind.RELIDS: list,
-    Kind.COLUMNS: _relation_columns,
-    Kind.NEW_TUPLE: _tuple,
-    Kind.OLD_TUPLE: _old_tuple,
-    Kind.OPTIONAL_OLD_TUPLE: _old_tuple,
+_SHOWN: dict[WireFormat, Callable[[Any], Any]] = {
+    WireFormat.LSN: format_lsn,
+    WireFormat.CONTENT: shown_bytes,
+    WireFormat.RELIDS: list,
+    WireFormat.COLUMNS: _relation_columns,
+    WireFormat.NEW_TUPLE: _tuple,
+    WireFormat.OLD_TUPLE: _old_tuple,
+    WireFormat.OPTIONAL_OLD_TUPLE: _old_tuple,
 }

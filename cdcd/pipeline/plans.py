@@ -47,7 +47,7 @@ from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
 from cdcd.txn.events import LogicalMessage
 from cdcd.txn.lookahead import Lookahead
-from cdcd.waits import Kind
+from cdcd.waits import WaitKind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 8
@@ -78,11 +78,11 @@ class Registry(Protocol):
     def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
 
 
-Waiting = Callable[[Kind, str], contextlib.AbstractContextManager[None]]
+Waiting = Callable[[WaitKind, str], contextlib.AbstractContextManager[None]]
 """Encloses a call that may wait for a server."""
 
 
-def not_waiting(_kind: Kind, _what: str) -> contextlib.AbstractContextManager[None]:
+def not_waiting(_kind: WaitKind, _what: str) -> contextlib.AbstractContextManager[None]:
     """Report no wait."""
     return contextlib.nullcontext()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from cdcd.errors import SinkError
-from cdcd.schema.schema_index import Registered, SchemaIndex
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.threads import in_thread
 
@@ -40,7 +40,7 @@ class ServedSchemas:
         """The level that new schemas are checked by."""
         return self._topic.compatibility
 
-    async def refresh(self, concerns: Callable[[Registered], bool]) -> bool:
+    async def refresh(self, concerns: Callable[[RegisteredVersion], bool]) -> bool:
         """Read schemas committed since the last refresh; return False if Kafka does not answer."""
         if self._topic.is_deciding(concerns):
             await in_thread(self._topic.await_decided, concerns)

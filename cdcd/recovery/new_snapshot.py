@@ -25,7 +25,7 @@ from cdcd.errors import (
 from cdcd.model import Progress, Timelines
 from cdcd.recovery.resolutions import REQUESTED, before_snapshot
 from cdcd.recovery.snapshot_modes import REPEATING_MODES, Mode
-from cdcd.recovery.start_decision import Resume, Server, Slot, Snapshot, Wanted, is_known_slot, verdict
+from cdcd.recovery.start_decision import Resume, Server, Slot, Snapshot, StartOptions, is_known_slot, verdict
 
 _RESOLVED = frozenset({SlotMissing, SlotLost, SlotAhead, SlotUnsynchronised, SlotDroppedByWalGuard})
 REASONS = (REQUESTED, *sorted(error.code for error in _RESOLVED))
@@ -55,7 +55,7 @@ def decide(
     stored: Progress | None,
     slot: Slot | None,
     server: Server,
-    wanted: Wanted,
+    wanted: StartOptions,
     timelines: Timelines,
     topics: Iterable[str] = (),
     now_us: int = 0,
@@ -92,7 +92,7 @@ def decide(
     return Decision(begin, requested, reason, halt)
 
 
-def _resolves(error: CdcdError, slot: Slot | None, stored: Progress, wanted: Wanted) -> bool:
+def _resolves(error: CdcdError, slot: Slot | None, stored: Progress, wanted: StartOptions) -> bool:
     if not is_resolved_by(wanted.mode, error):
         return False
     return not isinstance(error, SlotAhead) or (slot is not None and is_known_slot(slot, stored))

@@ -113,7 +113,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StartOptions:
     """The options of the configuration that concern the slot and the start."""
 
     slot: str
@@ -138,7 +138,7 @@ def verdict(
     stored: Progress | None,
     slot: Slot | None,
     server: Server,
-    wanted: Wanted,
+    wanted: StartOptions,
     history: Mapping[int, Lsn] | None = None,
 ) -> Resume | Snapshot:
     """Decide how a session begins. Raises a `SourceError` if it must not begin, or not yet.
@@ -177,7 +177,7 @@ def check_primary(server: Server) -> None:
         raise SourceStandby("the server is a standby")
 
 
-def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | Snapshot:
+def _first_start(slot: Slot | None, server: Server, wanted: StartOptions) -> Resume | Snapshot:
     if slot is None:
         if not wanted.create_slot:
             raise SlotMissing(
@@ -204,7 +204,7 @@ def _first_start(slot: Slot | None, server: Server, wanted: Wanted) -> Resume | 
     return Resume(start_lsn=start_lsn, written_commit_lsn=0, prepared_before=prepared_before)
 
 
-def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: Wanted) -> Resume:
+def _go_on(stored: Progress, slot: Slot | None, server: Server, wanted: StartOptions) -> Resume:
     if slot is None:
         raise halts.slot_missing(wanted.slot, stored.end_lsn, server.wal_lsn)
     confirmed_lsn = slot.confirmed_flush_lsn
@@ -235,7 +235,7 @@ def is_known_slot(slot: Slot, stored: Progress) -> bool:
     return slot.restart_lsn is not None and slot.restart_lsn < stored.end_lsn
 
 
-def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: Wanted) -> Snapshot:
+def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: StartOptions) -> Snapshot:
     """Copy what is left of the snapshot, if its slot still exists; otherwise copy all tables, with a new slot."""
     again = Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
     if wanted.snapshot_only and stored.copy is not None and not stored.copy.pending:
@@ -246,14 +246,14 @@ def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: Wanted) -> Sna
     return replace(again, drop_slot=False, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
 
 
-def _is_unread(slot: Slot, stored: Progress, wanted: Wanted) -> bool:
+def _is_unread(slot: Slot, stored: Progress, wanted: StartOptions) -> bool:
     """Return whether this is the slot of the stored snapshot, and its stream can still begin at the same point."""
     is_lost = slot.invalidation_reason is not None or slot.wal_status == "lost"
     is_same = slot.confirmed_flush_lsn == stored.identity.slot_lsn == stored.end_lsn and not slot.temporary
     return is_same and not is_lost and slot.two_phase in (False, wanted.two_phase)
 
 
-def _check_free(slot: Slot, wanted: Wanted) -> None:
+def _check_free(slot: Slot, wanted: StartOptions) -> None:
     if slot.active:
         # F18, F74: this may also be the walsender of our own last session, which the server has not ended yet.
         raise SlotActive("another walsender holds the slot", slot=wanted.slot)
@@ -271,7 +271,7 @@ def check_ours(slot: Slot, server: Server, name: str) -> None:
         )
 
 
-def _check_finishable(stored: Progress, wanted: Wanted) -> None:
+def _check_finishable(stored: Progress, wanted: StartOptions) -> None:
     is_left = stored.snapshot_tables or (stored.copy is not None and stored.copy.pending)
     if is_left and not wanted.snapshot:
         raise SourceSetup(
@@ -281,7 +281,7 @@ def _check_finishable(stored: Progress, wanted: Wanted) -> None:
         )
 
 
-def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted: Wanted) -> None:
+def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted: StartOptions) -> None:
     if slot.two_phase and not wanted.two_phase:
         # F35: the server sends prepared transactions of such a slot whether or not the stream asks for them.
         # In the opposite case the server switches the slot at START_REPLICATION, permanently.

@@ -30,7 +30,7 @@ from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
 from cdcd.registry.client import is_transport, new_client
-from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, TokenUnavailable
+from cdcd.registry.rest import Client, RegisteredSchema, RegistryErrorAnswer, TokenUnavailable
 from cdcd.registry.schema_cache import SchemaCache, VersionCache
 from cdcd.registry.settings import RegistrySettings, client_properties
 from cdcd.schema.compatibility import Difference, level_differences
@@ -439,7 +439,7 @@ class Registry:
         return self._client
 
 
-def _avro_of(schema: Registered, subject: str) -> Any:
+def _avro_of(schema: RegisteredSchema, subject: str) -> Any:
     """Return a registered schema as JSON. Raises RegistryRefused where it is not Avro."""
     try:
         if schema.kind == "AVRO":

@@ -17,7 +17,14 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from cdcd.redaction import add_credentials, add_secret
 from cdcd.registry.limits import limit_client
-from cdcd.registry.rest import MAX_VERSIONS, PROXIES, Registered, RegistryErrorAnswer, TokenUnavailable, whole
+from cdcd.registry.rest import (
+    MAX_VERSIONS,
+    PROXIES,
+    RegisteredSchema,
+    RegistryErrorAnswer,
+    TokenUnavailable,
+    whole,
+)
 
 __all__ = ["ConfluentClient"]
 
@@ -72,8 +79,8 @@ class ConfluentClient:
             raise ValueError(f"more than {MAX_VERSIONS} versions")
         return numbers
 
-    def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
-        def ask(client: SchemaRegistryClient) -> Registered:
+    def version(self, subject: str, number: int | None) -> RegisteredSchema:  # noqa: D102
+        def ask(client: SchemaRegistryClient) -> RegisteredSchema:
             one = (
                 client.get_latest_version(subject) if number is None else client.get_version(subject, number)
             )
@@ -81,7 +88,7 @@ class ConfluentClient:
 
         return self._ask(ask)
 
-    def by_id(self, number: int) -> Registered:  # noqa: D102
+    def by_id(self, number: int) -> RegisteredSchema:  # noqa: D102
         return self._ask(lambda client: _registered(client.get_schema(number), number))
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
@@ -114,5 +121,5 @@ class ConfluentClient:
         return result
 
 
-def _registered(schema: Schema, number: int | None) -> Registered:
-    return Registered(schema.schema_str or "", schema.schema_type or "AVRO", number)
+def _registered(schema: Schema, number: int | None) -> RegisteredSchema:
+    return RegisteredSchema(schema.schema_str or "", schema.schema_type or "AVRO", number)

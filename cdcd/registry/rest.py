@@ -33,7 +33,7 @@ import certifi
 from cdcd.registry.limits import Deadline, paced_response, read_body
 from cdcd.version import __version__
 
-__all__ = ["Client", "Registered", "RegistryErrorAnswer", "RestClient", "TokenUnavailable", "is_plain"]
+__all__ = ["Client", "RegisteredSchema", "RegistryErrorAnswer", "RestClient", "TokenUnavailable", "is_plain"]
 
 _PLAIN = frozenset(
     {
@@ -83,7 +83,7 @@ class TokenUnavailable(Exception):
     """The issuer gave no OAuth token."""
 
 
-class Registered(NamedTuple):
+class RegisteredSchema(NamedTuple):
     """A registered schema; `kind` is "AVRO", or another format's name; `schema_id` is None if the reply had none."""
 
     text: str
@@ -98,10 +98,10 @@ class Client(Protocol):
     def versions(self, subject: str) -> list[int]:
         """Return the numbers of the subject's versions."""
 
-    def version(self, subject: str, number: int | None) -> Registered:
+    def version(self, subject: str, number: int | None) -> RegisteredSchema:
         """Return one version; for None, the newest."""
 
-    def by_id(self, number: int) -> Registered:
+    def by_id(self, number: int) -> RegisteredSchema:
         """Return the schema with this id."""
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:
@@ -162,12 +162,12 @@ class RestClient:
             raise ValueError(f"more than {MAX_VERSIONS} versions")
         return numbers
 
-    def version(self, subject: str, number: int | None) -> Registered:  # noqa: D102
+    def version(self, subject: str, number: int | None) -> RegisteredSchema:  # noqa: D102
         which = "latest" if number is None else number
         found = self._ask("GET", f"subjects/{_in_path(subject)}/versions/{which}")
         return _registered(found, found.get("id"))
 
-    def by_id(self, number: int) -> Registered:  # noqa: D102
+    def by_id(self, number: int) -> RegisteredSchema:  # noqa: D102
         return _registered(self._ask("GET", f"schemas/ids/{number}"), number)
 
     def look_up(self, subject: str, text: str, *, normalize: bool) -> int:  # noqa: D102
@@ -309,8 +309,8 @@ def _json_of(status: int, content: bytes) -> Any:
     raise RegistryErrorAnswer(status, reported.get("error_code"), reported.get("message"))
 
 
-def _registered(found: Any, number: int | None) -> Registered:
-    return Registered(str(found["schema"] or ""), str(found.get("schemaType") or "AVRO"), number)
+def _registered(found: Any, number: int | None) -> RegisteredSchema:
+    return RegisteredSchema(str(found["schema"] or ""), str(found.get("schemaType") or "AVRO"), number)
 
 
 def whole(value: Any) -> int:

@@ -16,7 +16,7 @@ COMPOSITE = "pg.type"
 """The property that marks the record of a composite type."""
 
 
-def placed(avro: Any, namespace: str) -> Any:
+def name_composites(avro: Any, namespace: str) -> Any:
     """Return the Avro type with the composite types in it named below `namespace`.
 
     Other named types keep their names: they are the same in every table.

@@ -21,7 +21,7 @@ from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
 from cdcd.schema.forms import unchanged_bytes
 from cdcd.schema.keys import KEY_PROPERTY, key_of
-from cdcd.schema.named_types import defined_once, placed
+from cdcd.schema.named_types import defined_once, name_composites
 from cdcd.schema.names import column_names, full_name
 from cdcd.schema.policy import DEFAULT_POLICY, NO_RULES, Policies, Policy
 from cdcd.schema.resolve import ResolvedType, resolve
@@ -124,7 +124,9 @@ def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> 
     A column with a policy of its own has its own records: the same type may be another record there, and the names in
     the other columns must not depend on it.
     """
-    return replace(codec, avro=placed(codec.avro, namespace if is_as_the_table else f"{namespace}.{field}"))
+    return replace(
+        codec, avro=name_composites(codec.avro, namespace if is_as_the_table else f"{namespace}.{field}")
+    )
 
 
 def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:

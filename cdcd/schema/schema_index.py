@@ -21,7 +21,7 @@ from typing import Any
 from cdcd.bounded import json_of
 from cdcd.errors import SchemasUnreadable
 
-__all__ = ["Registered", "SchemaIndex", "dump", "id_of", "key_of", "load", "schema_of", "text_of"]
+__all__ = ["RegisteredVersion", "SchemaIndex", "dump", "id_of", "key_of", "load", "schema_of", "text_of"]
 
 FORMAT = 1
 MAX_RECORD_BYTES = 8 << 20
@@ -45,7 +45,7 @@ _KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredVersion:
     """One version of a subject. `compatibility` is the level of its check, `slot` the writer's slot."""
 
     subject: str
@@ -68,13 +68,13 @@ def id_of(text: str, attempt: int = 0) -> int:
     return number or 1
 
 
-def key_of(one: Registered) -> bytes:
+def key_of(one: RegisteredVersion) -> bytes:
     """Return the record's key, which is different for each schema of a subject, so compaction retains all of them."""
     digest = hashlib.sha256(one.text.encode()).hexdigest()
     return json.dumps({"subject": one.subject, "sha256": digest}).encode()
 
 
-def dump(one: Registered) -> bytes:
+def dump(one: RegisteredVersion) -> bytes:
     """Return the record's value."""
     document = {
         "format": FORMAT,
@@ -88,7 +88,7 @@ def dump(one: Registered) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode()
 
 
-def load(value: bytes) -> Registered:
+def load(value: bytes) -> RegisteredVersion:
     """Return the version that `dump` was given. Raises SchemasUnreadable: a guessed id would decode rows wrongly."""
     if len(value) > MAX_RECORD_BYTES:
         raise SchemasUnreadable(
@@ -113,7 +113,7 @@ def load(value: bytes) -> Registered:
         raise SchemasUnreadable(
             "a record of the schema topic has an id or a version out of range", hint=_FOREIGN
         )
-    return Registered(
+    return RegisteredVersion(
         document["subject"],
         document["version"],
         document["id"],
@@ -123,7 +123,7 @@ def load(value: bytes) -> Registered:
     )
 
 
-def schema_of(one: Registered) -> Any:
+def schema_of(one: RegisteredVersion) -> Any:
     """Return a version's schema. Raises SchemasUnreadable where its text is not JSON."""
     try:
         return json_of(one.text.encode())
@@ -140,13 +140,13 @@ class SchemaIndex:
     def __init__(self, id_of: Callable[[str, int], int] = id_of) -> None:
         self._id_of = id_of
         self._texts: dict[int, str] = {}
-        self._by_key: dict[bytes, Registered] = {}
-        self._subjects: dict[str, dict[int, Registered]] = {}
+        self._by_key: dict[bytes, RegisteredVersion] = {}
+        self._subjects: dict[str, dict[int, RegisteredVersion]] = {}
         self._characters = 0
 
     # --- the log ---
 
-    def take(self, key: bytes, value: bytes | None) -> Registered | None:
+    def take(self, key: bytes, value: bytes | None) -> RegisteredVersion | None:
         """Process the log's next record; return its version, None for a deletion. Raises SchemasUnreadable."""
         if value is None:
             self._forget(key)
@@ -169,7 +169,7 @@ class SchemaIndex:
             if not self._subjects[one.subject]:
                 del self._subjects[one.subject]
 
-    def _weigh(self, one: Registered) -> None:
+    def _weigh(self, one: RegisteredVersion) -> None:
         if one.schema_id not in self._texts:
             self._characters += len(one.text)
         self._characters += len(one.subject)
@@ -180,7 +180,7 @@ class SchemaIndex:
                 "daemons with different names",
             )
 
-    def _is_free(self, one: Registered) -> bool:
+    def _is_free(self, one: RegisteredVersion) -> bool:
         return self._texts.get(one.schema_id, one.text) == one.text and one.version not in self._subjects.get(
             one.subject, {}
         )
@@ -188,8 +188,13 @@ class SchemaIndex:
     # --- writing ---
 
     def claim(
-        self, subject: str, text: str, compatibility: str, slot: str, unwritten: Iterable[Registered] = ()
-    ) -> Registered:
+        self,
+        subject: str,
+        text: str,
+        compatibility: str,
+        slot: str,
+        unwritten: Iterable[RegisteredVersion] = (),
+    ) -> RegisteredVersion:
         """Return the existing version of a schema, or else a new one to write.
 
         `unwritten` are claims of the same writer that are not in the log yet.
@@ -208,23 +213,23 @@ class SchemaIndex:
             *self._subjects.get(subject, {}),
             *(one.version for one in unwritten if one.subject == subject),
         ]
-        return Registered(subject, max(versions, default=0) + 1, number, text, compatibility, slot)
+        return RegisteredVersion(subject, max(versions, default=0) + 1, number, text, compatibility, slot)
 
-    def holds(self, one: Registered) -> bool:
+    def holds(self, one: RegisteredVersion) -> bool:
         """Whether a written claim is the first record of its id and of its subject's version."""
         at_version = self._subjects.get(one.subject, {}).get(one.version)
         return at_version is not None and (at_version.schema_id, at_version.text) == (one.schema_id, one.text)
 
     # --- reading ---
 
-    def find(self, subject: str, text: str) -> Registered | None:
+    def find(self, subject: str, text: str) -> RegisteredVersion | None:
         """Return the version of a subject that has exactly this text."""
         for one in self.versions(subject):
             if one.text == text:
                 return one
         return None
 
-    def find_equal(self, subject: str, text: str) -> Registered | None:
+    def find_equal(self, subject: str, text: str) -> RegisteredVersion | None:
         """Return the version of a subject that is equal to this schema as JSON, whatever its text.
 
         Raises ValueError, and SchemasUnreadable for a version that is not JSON.
@@ -239,7 +244,7 @@ class SchemaIndex:
         """Return the schema with this id."""
         return self._texts.get(schema_id)
 
-    def places(self, schema_id: int) -> list[Registered]:
+    def places(self, schema_id: int) -> list[RegisteredVersion]:
         """Return the versions that have this id, by subject."""
         found = [one for one in list(self._by_key.values()) if one.schema_id == schema_id]
         return sorted(found, key=lambda one: (one.subject, one.version))
@@ -248,7 +253,7 @@ class SchemaIndex:
         """Return the names of all subjects."""
         return sorted(list(self._subjects))  # noqa: C414 - a copy in one step, see the class
 
-    def versions(self, subject: str) -> list[Registered]:
+    def versions(self, subject: str) -> list[RegisteredVersion]:
         """Return the versions of a subject, the oldest first."""
         found = list(self._subjects.get(subject, {}).values())
         return sorted(found, key=lambda one: one.version)

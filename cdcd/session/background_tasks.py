@@ -1,6 +1,6 @@
 """Await one result until a background task fails, or the daemon is stopped.
 
-In: awaitables, a stop event.  Out: the result, or the error of a background task, or `Stopped`.
+In: awaitables, a stop event.  Out: the result, or the error of a background task, or `StopRequested`.
 Invariant: an awaitable that came too late is cancelled, and has ended before the caller continues.
 """
 
@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The stop event was set before the work was done."""
 
 
 async def or_stop(work: Awaitable[T], stop: asyncio.Event) -> T:
-    """Await `work`; raise Stopped, with `work` cancelled, when `stop` is set first."""
+    """Await `work`; raise StopRequested, with `work` cancelled, when `stop` is set first."""
     doing = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise Stopped
+            raise StopRequested
         return doing.result()
     finally:
         stopping.cancel()

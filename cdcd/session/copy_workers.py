@@ -20,7 +20,7 @@ import structlog
 
 from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import Lsn
-from cdcd.snapshot.table import CopiedRows, Planned, SnapshotReader, TableLocked, concerns_a_table
+from cdcd.snapshot.table import CopiedRows, SnapshotPlan, SnapshotReader, TableLocked, concerns_a_table
 from cdcd.snapshot.units import CopyUnit
 from cdcd.threads import settled, start_in_thread
 
@@ -52,7 +52,7 @@ class CopyWorkers:
         self,
         first: SnapshotReader,
         new_reader: Callable[[], SnapshotReader],
-        planned: Planned,
+        planned: SnapshotPlan,
         lsn: Lsn,
         workers: int,
     ) -> None:

@@ -58,7 +58,7 @@ def fenced_by(evidence: Evidence) -> type[SinkFenced] | type[TransactionExpired]
     return SinkFenced if evidence.is_held or evidence.has_written else TransactionExpired
 
 
-def judged(
+def error_of_fencing(
     error: SinkFenced,
     source: SourceSettings,
     sink: SinkSettings,

@@ -31,7 +31,7 @@ from cdcd.pipeline.writer import Writer
 from cdcd.session.blocking import BlockingSnapshots
 from cdcd.session.comparison import TopicKeys, check_comparable
 from cdcd.session.published_tables import PublishedTables
-from cdcd.session.table_copier import InThread, Parts, TableCopier, described_as_received
+from cdcd.session.table_copier import InThread, Parts, TableCopier, describe_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import ChunkReader, Description
 from cdcd.snapshot.command_json import MAX_TABLES
@@ -373,7 +373,7 @@ class IncrementalSnapshots:
             if command.tables:
                 relids = await self._in_thread(self._published.relids_of, command.tables)
             return [
-                await described_as_received(
+                await describe_as_received(
                     reader, self._parts, relid, command.where, is_by_key=not command.is_blocking
                 )
                 for relid in dict.fromkeys(relids)
@@ -383,13 +383,13 @@ class IncrementalSnapshots:
 
     async def _all_described(self, reader: ChunkReader) -> list[Description]:
         """Describe every published table that is included and can be copied."""
-        tables = self._selection.chosen(await self._in_thread(self._published.all))
+        tables = self._selection.choose(await self._in_thread(self._published.all))
         if len(tables) > MAX_TABLES:
             raise SnapshotRefused(f"{len(tables)} tables are published", hint=_TOO_MANY_HINT)
         found = []
         for table in sorted(tables, key=lambda one: self._selection.rank(one, 0)):
             try:
-                found.append(await described_as_received(reader, self._parts, table.relid, table.where))
+                found.append(await describe_as_received(reader, self._parts, table.relid, table.where))
             except (SnapshotRefused, SourceSetup) as refusal:
                 _LOG.warning(
                     "table_not_copied", table=table.title, error=refusal.message, hint=refusal.advice

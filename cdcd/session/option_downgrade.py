@@ -62,7 +62,7 @@ _UNSAFE_OPTIONS: tuple[tuple[str, tuple[type[CdcdError], ...], Callable[..., Opt
 """(option, the errors that it may cause, the error to raise instead, the circumstances for its message)."""
 
 
-def allowed(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
+def allowed_options(wanted: StreamOptions, ended_by: CdcdError | None) -> StreamOptions:
     """Return the options that the session after the one with the error `ended_by` may ask for."""
     return without(wanted, ended_by.without if isinstance(ended_by, OptionFailed) else ())
 

@@ -18,7 +18,7 @@ from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.pipeline.plans import Plans
 from cdcd.schema.policy import Policies
 from cdcd.session.snapshot_copy import copied_table
-from cdcd.snapshot.chunk_reader import Published
+from cdcd.snapshot.chunk_reader import ChunkTable
 from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
@@ -85,7 +85,7 @@ class PublishedTables:
         with contextlib.closing(self._connected()) as connection:
             return list(map(copied_table, published_tables(connection, self._source.publications)))
 
-    def find(self, relid: int) -> Published | None:
+    def find(self, relid: int) -> ChunkTable | None:
         """Return a published table, None if it is not published; make its plan. Raises Source and schema errors."""
         with contextlib.closing(self._connected()) as connection:
             tables = published_tables(connection, self._source.publications, only=relid)
@@ -96,7 +96,7 @@ class PublishedTables:
         plan = self._plan_of[relid] = self._plans.place(relation)
         key = tuple(relation.columns[i].name for i in plan.key_indexes)
         unreadable = first_without_text(relation, key) if self._is_binary else None
-        return Published(self._copied(table), relation, key, unreadable)
+        return ChunkTable(self._copied(table), relation, key, unreadable)
 
     def _copied(self, table: PublishedTable) -> CopiedTable:
         return self._selection.with_columns(copied_table(table, self._policies))

@@ -55,7 +55,7 @@ async def create_slot_in_thread(
     When cancelled during this wait, the function cancels the creation on the server before it returns, so that no
     session holds the slot afterwards.
     """
-    return await given_up_when_cancelled(
+    return await run_cancellable(
         lambda given_up: create_slot_for_snapshot(
             settings, expected, drop_first, has_snapshot, given_up, report, is_temporary
         ),
@@ -67,9 +67,7 @@ def _keep(_result: object) -> None:
     """Do nothing with a result that comes too late."""
 
 
-async def given_up_when_cancelled(
-    work: Callable[[threading.Event], T], discard: Callable[[T], None] = _keep
-) -> T:
+async def run_cancellable(work: Callable[[threading.Event], T], discard: Callable[[T], None] = _keep) -> T:
     """Run a blocking call in a thread. When cancelled, set its event and wait for its end for a short time.
 
     `discard` is called with a result that comes after that.

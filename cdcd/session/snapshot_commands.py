@@ -17,7 +17,7 @@ from typing import Any
 from cdcd.errors import NotStreaming
 from cdcd.monitoring.copy_status import MOST_TABLES
 from cdcd.monitoring.status import Status
-from cdcd.session.background_tasks import Stopped, or_stop
+from cdcd.session.background_tasks import StopRequested, or_stop
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.snapshot.control import TABLE_STATES, SnapshotCommand, TableReport, fields_of
 from cdcd.snapshot.reports import TableReports
@@ -51,7 +51,7 @@ class SnapshotCommands:
             raise NotStreaming("no session streams at the moment")
         try:
             return await or_stop(self._session.execute(command), self._ended)
-        except Stopped:
+        except StopRequested:
             raise NotStreaming("the session ended before the command was recorded") from None
 
     def _page(self) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.parts import SessionParts
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
 from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
-from cdcd.session.snapshot_server import Exported, Standby, of_primary
+from cdcd.session.snapshot_server import ExportedSnapshot, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import SnapshotReader
@@ -134,7 +134,7 @@ class SnapshotHandover:
 
     async def _exported(
         self, created: CreatedSlot | None, server: ServerIdentity, not_before: Lsn
-    ) -> Exported:
+    ) -> ExportedSnapshot:
         """Return the snapshot to copy: of a slot of the primary, or a later one of the standby."""
         if self._standby is not None:
             return await self._standby.export(server, not_before)
@@ -206,10 +206,10 @@ class SnapshotHandover:
     def _chosen(self, tables: list[tuple[CopiedTable, Relation]]) -> list[tuple[CopiedTable, Relation]]:
         """Return the tables that the configuration includes, with their conditions and columns."""
         published = [table for table, _ in tables]
-        for pattern in self._selection.unused(published):
+        for pattern in self._selection.unused_patterns(published):
             _LOG.warning("snapshot_override_unused", table=pattern, hint=_UNUSED_HINT)
         relations = {relation.relid: relation for _, relation in tables}
-        return [(table, relations[table.relid]) for table in self._selection.chosen(published)]
+        return [(table, relations[table.relid]) for table in self._selection.choose(published)]
 
     def _rank(self, table: CopiedTable, pages: int) -> tuple[bool, int, int]:
         """Return a table's place in the order of the copy: stale tables first (F81)."""
@@ -221,7 +221,11 @@ class SnapshotHandover:
         _LOG.info("snapshot_completed", consistent_point=format_lsn(point))
 
     async def _copy(
-        self, exported: Exported, server: ServerIdentity, progress: CopyProgress, only: Container[int] | None
+        self,
+        exported: ExportedSnapshot,
+        server: ServerIdentity,
+        progress: CopyProgress,
+        only: Container[int] | None,
     ) -> None:
         """Copy the published tables, or only those with these relids."""
         tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)

@@ -1,6 +1,6 @@
 """The server whose exported snapshot is copied: the primary, or the standby of `snapshot.from`.
 
-In: a created slot, or the settings of the standby.  Out: `Exported`, with connections to the server that has it.
+In: a created slot, or the settings of the standby.  Out: `ExportedSnapshot`, with connections to its server.
 Invariant: with a standby, no row is read from the primary: while the standby is away or behind, the copy waits or is
 tried again (StandbyUnavailable).
 Must not: copy a row, or decide at which point the stream begins.
@@ -14,7 +14,7 @@ from functools import partial
 
 from cdcd.lsn import Lsn
 from cdcd.monitoring.waits import Waits
-from cdcd.session.slot_creation import given_up_when_cancelled
+from cdcd.session.slot_creation import run_cancellable
 from cdcd.snapshot.standby import (
     StandbySnapshot,
     await_catalog,
@@ -31,7 +31,7 @@ from cdcd.source.slot import CreatedSlot
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedSnapshot:
     """An exported snapshot, and how to connect to the server that has it. `settings` lead to that server."""
 
     point_lsn: Lsn
@@ -43,10 +43,10 @@ class Exported:
     is_standby: bool = False
 
 
-def of_primary(created: CreatedSlot, source: SourceSettings) -> Exported:
+def of_primary(created: CreatedSlot, source: SourceSettings) -> ExportedSnapshot:
     """Return the snapshot that a slot of the primary has exported."""
     assert created.snapshot_name is not None
-    return Exported(
+    return ExportedSnapshot(
         created.consistent_point,
         created.snapshot_name,
         source,
@@ -70,25 +70,25 @@ class Standby:
         Raises StandbyUnusable, StandbyUnavailable, Source errors.
         """
         with self._waits.watching("snapshot_standby", is_waiting=True) as report:
-            await given_up_when_cancelled(
+            await run_cancellable(
                 lambda given_up: await_standby(self._settings, self._source, primary, given_up, report)
             )
 
-    async def export(self, primary: ServerIdentity, not_before: Lsn) -> Exported:
+    async def export(self, primary: ServerIdentity, not_before: Lsn) -> ExportedSnapshot:
         """Return a snapshot with a consistent point that is not below `not_before`. Raises as `ready`."""
 
         def closed(late: StandbySnapshot) -> None:
             late.created.close()
 
         with self._waits.watching("snapshot_standby", is_waiting=True) as report:
-            found = await given_up_when_cancelled(
+            found = await run_cancellable(
                 lambda given_up: export_snapshot(
                     self._settings, self._source, primary, not_before, given_up, report
                 ),
                 closed,
             )
         assert found.created.snapshot_name is not None
-        return Exported(
+        return ExportedSnapshot(
             found.created.consistent_point,
             found.created.snapshot_name,
             found.settings,
@@ -98,9 +98,9 @@ class Standby:
             is_standby=True,
         )
 
-    async def knows_tables(self, exported: Exported, primary: ServerIdentity) -> None:
+    async def knows_tables(self, exported: ExportedSnapshot, primary: ServerIdentity) -> None:
         """Wait until the standby knows the tables as the primary has described them. Raises as `ready`."""
         with self._waits.watching("snapshot_standby", is_waiting=True) as report:
-            await given_up_when_cancelled(
+            await run_cancellable(
                 lambda given_up: await_catalog(exported.settings, self._source, primary, given_up, report)
             )

@@ -33,13 +33,13 @@ from cdcd.recovery.start_decision import Resume, Snapshot, on_timeline
 from cdcd.recovery.start_decision import is_anew as begins_anew
 from cdcd.registry.confluent import Registry
 from cdcd.session.clients import Clients
-from cdcd.session.option_downgrade import allowed, without
+from cdcd.session.option_downgrade import allowed_options, without
 from cdcd.session.queries import slot_state
 from cdcd.session.server_crashes import ServerCrashes
 from cdcd.session.start_checks.binary_columns import in_readable_form
 from cdcd.session.start_checks.checks import START_CHECKS, run_check
 from cdcd.session.start_checks.context import StartContext
-from cdcd.session.start_checks.position import decided, slot_held
+from cdcd.session.start_checks.position import decide_start, slot_held
 from cdcd.session.start_checks.schemas import to_try_in_background
 from cdcd.session.start_checks.topics import table_topics, topics_with_rows
 from cdcd.sink.reader import read_topic_identities
@@ -47,7 +47,7 @@ from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS, PublishedTable
-from cdcd.source.settings import StreamOptions, granted, shortfalls
+from cdcd.source.settings import StreamOptions, granted_options, shortfalls
 from cdcd.threads import in_thread, start_in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
@@ -252,10 +252,10 @@ class SessionStart:
         slot = slot_state(self._source, server)
         if slot is not None and slot.active:
             raise slot_held(self._source.slot, slot.active_pid)
-        decision = decided(self._known, stored, slot)
+        decision = decide_start(self._known, stored, slot)
         if decision.new_snapshot is not None:
             topics = topics_with_rows(self._topics, table_topics(self._known, []))
-            decision = decided(self._known, stored, slot, topics)
+            decision = decide_start(self._known, stored, slot, topics)
         if decision.stored is not None:
             on_its_timeline = on_timeline(decision.stored, server.timeline, timelines.left)
             decision = replace(decision, stored=on_its_timeline)
@@ -310,13 +310,13 @@ class SessionStart:
     def _granted(self, server: ServerIdentity) -> StreamOptions:
         """Return the options to ask this server for; `start_checks` has refused options that it does not support."""
         wanted, failover = self._config.wanted_options(server.version_num), self._source.failover
-        asked_for = allowed(wanted, self._last_error)
+        asked_for = allowed_options(wanted, self._last_error)
         left_out = self._crashes.options_to_leave_out(server)
         for option in left_out:
             if without(asked_for, (option,)) != asked_for:
                 reason = "the server crashed while it decoded from this position, again"
                 _LOG.warning("option_disabled", option=f"source.protocol.{option}", reason=reason)
-        options = granted(server.version_num, without(asked_for, left_out), failover=failover)
+        options = granted_options(server.version_num, without(asked_for, left_out), failover=failover)
         for one in shortfalls(server.version_num, wanted):
             _LOG.warning("option_disabled", option=one.option, reason=one.why)
         return options

@@ -80,7 +80,7 @@ class Parts:
     topic_keys: TopicKeys
 
 
-class Read(NamedTuple):
+class ReadSlices(NamedTuple):
     """Rows, where the range of each slice ends, and where that of the last one does if all rows were read."""
 
     rows: ReadRows
@@ -88,7 +88,7 @@ class Read(NamedTuple):
     end: KeyValues | None
 
 
-async def described_as_received(
+async def describe_as_received(
     reader: ChunkReader, parts: Parts, relid: int, where: str | None, *, is_by_key: bool = True
 ) -> Description:
     """Return a table's description when the stream has received all earlier ones. Raises as `describe`."""
@@ -165,7 +165,7 @@ class TableCopier:
         """Describe the table. Its copy begins again where the rows read so far are not the first ones any more."""
         state = self._table.copy.state
         self._parts.report.waits(self._relid, _IS_BEHIND)
-        described = await described_as_received(self._reader, self._parts, self._relid, state.where)
+        described = await describe_as_received(self._reader, self._parts, self._relid, state.where)
         self._parts.report.waits(self._relid, None)
         self._parts.report.described(self._relid, described)
         if self._refusal is not None and self._refusal[0] == described.versions:
@@ -246,22 +246,24 @@ class TableCopier:
             begun.end_lsn, lambda: self._parts.in_thread(self._reader.flush_wal)
         )
 
-    async def _read(self, chunk: Chunk, begun: ChunkSnapshot, described: Description) -> Read | None:
+    async def _read(self, chunk: Chunk, begun: ChunkSnapshot, described: Description) -> ReadSlices | None:
         """Read rows by key; None if they are too many, and have to be read in smaller chunks."""
         copy, is_by_keys = self._table.copy, isinstance(chunk, KeysChunk)
         is_smallest = is_by_keys and copy.keys_per_chunk == 1
         reading = partial(self._reader.read, max_bytes=sys.maxsize if is_smallest else MAX_CHUNK_BYTES)
         rows = await self._parts.in_thread(reading, described, chunk, self._pace.rows, begun.end_lsn)
         if not is_by_keys:
-            return Read(rows, [key for _, key in rows.slices], None)
+            return ReadSlices(rows, [key for _, key in rows.slices], None)
         if rows.is_cut:
             copy.keys_per_chunk = max(1, copy.keys_per_chunk // 2)
             return None
         if rows.size_bytes < MAX_CHUNK_BYTES // 4:
             copy.keys_per_chunk = min(KEYS_PER_CHUNK, copy.keys_per_chunk * 2)
-        return Read(_joined(rows), [()], None)
+        return ReadSlices(_joined(rows), [()], None)
 
-    async def _read_blocks(self, _chunk: Chunk, begun: ChunkSnapshot, described: Description) -> Read | None:
+    async def _read_blocks(
+        self, _chunk: Chunk, begun: ChunkSnapshot, described: Description
+    ) -> ReadSlices | None:
         """Read rows by blocks; None if they are too many, or if the file was replaced."""
         before = self._table.copy.state.after or ()
         blocks, *others = (Blocks.parse(text) for text in before)
@@ -281,7 +283,7 @@ class TableCopier:
             self._pages = min(MOST_PAGES, self._pages * 2)
         left = tuple(one.text for one in (piece.rest, *others) if one is not None)
         # The range counts as read with its last slice.
-        return Read(rows, [before] * len(rows.slices), left or None)
+        return ReadSlices(rows, [before] * len(rows.slices), left or None)
 
     async def _begin(self, described: Description) -> ChunkSnapshot | None:
         """Begin a chunk's transaction; None if its snapshot cannot be used, and after a short wait another may."""
@@ -318,7 +320,7 @@ class TableCopier:
         )
         await asyncio.sleep(RETRY_S)
 
-    async def _emit(self, chunk: Chunk, begun: ChunkSnapshot, read: Read) -> bool:
+    async def _emit(self, chunk: Chunk, begun: ChunkSnapshot, read: ReadSlices) -> bool:
         """Write the rows that were read; return False if some of them have to be read again."""
         plan = self._parts.plan_of(self._relid)
         if self._described is None or plan.relation.columns != self._described.relation.columns:

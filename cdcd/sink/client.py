@@ -22,7 +22,7 @@ from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import RESENT_AFTER_S, SinkSettings
-from cdcd.sink.too_large import of_own_topic, undelivered
+from cdcd.sink.too_large import of_own_topic, undelivered_error
 
 __all__ = ["Client", "not_open"]
 
@@ -90,7 +90,7 @@ class Client:
                 self._open_producer().init_transactions(max(0.1, min(left_s, _LOOK_AGAIN_S)))
                 return
             except KafkaException as failure:
-                refusal, error = self.translated(failure, doing), error_of(failure)
+                refusal, error = self.translate(failure, doing), error_of(failure)
                 goes_on = error.retriable() or error.code() == KafkaError._TIMED_OUT
                 if not goes_on or left_s <= _LOOK_AGAIN_S or isinstance(refusal, SinkAuthorization):
                     raise refusal from failure
@@ -149,7 +149,7 @@ class Client:
             try:
                 producer.begin_transaction()
             except KafkaException as failure:
-                raise self.translated(failure, "beginning a Kafka transaction") from failure
+                raise self.translate(failure, "beginning a Kafka transaction") from failure
             self._is_begun = True
 
     def flush(self, doing: str) -> None:
@@ -182,7 +182,7 @@ class Client:
             producer.commit_transaction(self._settings.operation_timeout_s)
         except KafkaException as failure:
             error = error_of(failure)
-            cause = self.translated(failure, "committing a Kafka transaction")
+            cause = self.translate(failure, "committing a Kafka transaction")
             if not error.txn_requires_abort():
                 # The client cannot know whether the transaction is committed (F76).
                 self._torn_error = cause
@@ -206,7 +206,7 @@ class Client:
                 self._serve(producer.purge)
                 self._serve(producer.flush, self._settings.operation_timeout_s)
         except KafkaException as failure:
-            self._torn_error = self.translated(failure, "aborting a Kafka transaction")
+            self._torn_error = self.translate(failure, "aborting a Kafka transaction")
             raise self._torn_error from failure
         if self._settings.is_exactly_once:
             self.renewal_reason = _GAVE_UP_REASON
@@ -227,7 +227,7 @@ class Client:
             pending = self._delivery_error = self._why_purged(pending)
         raise pending
 
-    def translated(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
+    def translate(self, failure: KafkaException, doing: str, **context: object) -> SinkError:
         """Translate a failure, preferring the cause that a callback reported to the state of the producer."""
         error = error_of(failure)
         failure.__traceback__ = (
@@ -276,7 +276,7 @@ class Client:
             else:
                 self.next_offsets[message.topic(), message.partition()] = offset + 1
         elif self._delivery_failure() is None:
-            refusal = undelivered(error, message)
+            refusal = undelivered_error(error, message)
             if isinstance(refusal, RecordTooLarge):
                 is_own = message.topic() in self._own_topics
                 refusal = of_own_topic(refusal) if is_own else self._limits.refused(message, refusal)

@@ -61,7 +61,7 @@ class Limits:
     def __bool__(self) -> bool:
         return bool(self.known)
 
-    def admitted(
+    def admit(
         self, records: Sequence[Record], start: int, queued: Callable[[], int], *, is_compressed: bool
     ) -> Iterator[int]:
         """Yield the indexes of the records to produce now; end before a record that has to wait for an empty queue.

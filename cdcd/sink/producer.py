@@ -248,7 +248,7 @@ class KafkaSink:
             except BufferError as failure:
                 raise SinkUnavailable(f"{doing}: the client's queue is full", topic=topic) from failure
             except KafkaException as failure:
-                raise client.translated(failure, doing, topic=topic) from failure
+                raise client.translate(failure, doing, topic=topic) from failure
         client.flush(doing)
         return client.next_offsets.pop((topic, _ONE_PARTITION))
 
@@ -323,7 +323,7 @@ class KafkaSink:
         if not self._limits.known:
             return range(start, len(records))
         queued, packed = partial(len, producer), is_compressed(self._settings)
-        return self._limits.admitted(records, start, queued, is_compressed=packed)
+        return self._limits.admit(records, start, queued, is_compressed=packed)
 
     def _given(
         self, client: Client, producer: Producer, records: Sequence[Record], start: int
@@ -377,7 +377,7 @@ class KafkaSink:
         try:
             client.usable().produce(topic, value, key, _ONE_PARTITION, client.reported)
         except KafkaException as failure:
-            raise client.translated(failure, doing, topic=topic) from failure
+            raise client.translate(failure, doing, topic=topic) from failure
 
     def _write_topics(self, identities: TopicIdentities) -> int:
         """Write a changed record of topics within the group; return the offset of the latest one."""
@@ -403,7 +403,7 @@ def _offsets(client: Client) -> dict[str, dict[int, int]]:
 
 def _refused(client: Client, failure: KafkaException, record: Record, at: int) -> SinkError:
     topic, partition = record.topic, record.partition
-    refusal = client.translated(failure, "producing a record", topic=topic, partition=partition)
+    refusal = client.translate(failure, "producing a record", topic=topic, partition=partition)
     error = error_of(failure)
     is_of_another = error.code() == KafkaError._STATE or error.txn_requires_abort()
     if isinstance(refusal, RecordTooLarge) and not is_of_another:

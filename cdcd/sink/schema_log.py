@@ -14,7 +14,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from cdcd.errors import SchemasUnreadable
-from cdcd.schema.schema_index import Registered, SchemaIndex
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import making_client
 from cdcd.sink.reader import bounds, position_of
@@ -48,7 +48,7 @@ class SchemaLog:
 
     def read(
         self, schema_index: SchemaIndex, upto: int, deadline_s: float, *, is_stable_enough: bool = False
-    ) -> list[tuple[int, Registered]]:
+    ) -> list[tuple[int, RegisteredVersion]]:
         """Add the records below `upto` to the index; return them, each with the offset after it.
 
         Ends also after `deadline_s` seconds, and with `is_stable_enough` at the start of an open transaction;
@@ -58,7 +58,7 @@ class SchemaLog:
         # Assigned again each time: the client reports the end of a partition only once.
         consumer.assign([TopicPartition(self._topic, _PARTITION, self.position)])
         ends_s = time.monotonic() + deadline_s
-        taken: list[tuple[int, Registered]] = []
+        taken: list[tuple[int, RegisteredVersion]] = []
         while self.position < upto and (left_s := ends_s - time.monotonic()) > 0:
             message = consumer.poll(min(left_s, _POLL_S))
             if message is None or (position := position_of(message, self._topic)) is None:
@@ -75,7 +75,7 @@ class SchemaLog:
                 break
         return taken
 
-    def _taken(self, schema_index: SchemaIndex, key: bytes, message: Message) -> Registered | None:
+    def _taken(self, schema_index: SchemaIndex, key: bytes, message: Message) -> RegisteredVersion | None:
         try:
             return schema_index.take(key, message.value())
         except SchemasUnreadable as error:

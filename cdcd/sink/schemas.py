@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from cdcd.errors import RegistryRefused, SchemaIdTaken, SchemaIncompatible, SinkUnavailable
 from cdcd.schema.compatibility import level_differences
-from cdcd.schema.schema_index import Registered, SchemaIndex, dump, key_of, schema_of, text_of
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex, dump, key_of, schema_of, text_of
 from cdcd.sink.schema_log import SchemaLog
 from cdcd.sink.settings import SinkSettings
 
@@ -52,8 +52,8 @@ class SchemaTopic:
         self._served: SchemaLog | None = None
         self._looked_s = 0.0
         self._claims = SchemaIndex()
-        self._waiting: dict[tuple[str, str], Registered] = {}
-        self._announced: dict[tuple[str, str], Registered] = {}
+        self._waiting: dict[tuple[str, str], RegisteredVersion] = {}
+        self._announced: dict[tuple[str, str], RegisteredVersion] = {}
         self.schema_index: SchemaIndex | None = None
         """The committed schemas; None until the topic was read."""
 
@@ -169,12 +169,12 @@ class SchemaTopic:
                 topic=self._topic,
             )
 
-    def _known(self, subject: str, text: str) -> Registered | None:
+    def _known(self, subject: str, text: str) -> RegisteredVersion | None:
         place = (subject, text)
         assert self.schema_index is not None
         return self.schema_index.find(subject, text) or self._announced.get(place) or self._waiting.get(place)
 
-    def _versions(self, subject: str) -> list[Registered]:
+    def _versions(self, subject: str) -> list[RegisteredVersion]:
         assert self.schema_index is not None
         mine = [*self._announced.values(), *self._waiting.values()]
         found = self.schema_index.versions(subject) + [one for one in mine if one.subject == subject]
@@ -226,7 +226,7 @@ class SchemaTopic:
         if not settings.is_exactly_once:
             self.decided()
 
-    def _give_up(self, lost: list[Registered], sink: WriteAhead, settings: SinkSettings) -> None:
+    def _give_up(self, lost: list[RegisteredVersion], sink: WriteAhead, settings: SinkSettings) -> None:
         if not settings.is_exactly_once:  # without a transaction to abort, only a tombstone removes them
             sink.write_ahead(self._topic, [(key_of(one), None) for one in lost], "deleting schemas")
         raise SchemaIdTaken(
@@ -246,11 +246,11 @@ class SchemaTopic:
 
     # --- for readers -------------------------------------------------------------------------------------
 
-    def is_deciding(self, concerns: Callable[[Registered], bool]) -> bool:
+    def is_deciding(self, concerns: Callable[[RegisteredVersion], bool]) -> bool:
         """Whether an announced schema that matches `concerns` is in a transaction that is not decided yet."""
         return any(map(concerns, list(self._announced.values())))
 
-    def await_decided(self, concerns: Callable[[Registered], bool]) -> None:
+    def await_decided(self, concerns: Callable[[RegisteredVersion], bool]) -> None:
         """Wait until no such schema is undecided: a reader may be faster than the reply to cdcd's own commit."""
         with self._lock:
             self._lock.wait_for(lambda: not self.is_deciding(concerns), _DECIDED_WITHIN_S)

@@ -19,7 +19,7 @@ __all__ = [
     "never_fits",
     "of_own_topic",
     "size_of",
-    "undelivered",
+    "undelivered_error",
 ]
 
 _GONE_HINT = (
@@ -66,7 +66,7 @@ def larger_than_topic(record: Record, at: int) -> RecordTooLarge:
     return _with_place(RecordTooLarge(message, topic=record.topic, size_bytes=size_of(record)), at)
 
 
-def undelivered(error: KafkaError, message: Message) -> SinkError:
+def undelivered_error(error: KafkaError, message: Message) -> SinkError:
     """Return the error of an undelivered record; if the record is too large, the message names the limit."""
     place = {"topic": message.topic(), "partition": message.partition()}
     failure = translate(error, "delivering a record", **place)

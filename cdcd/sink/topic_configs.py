@@ -116,7 +116,7 @@ def check_retention(
     lasting, keyless = list(lasting), list(keyless)
     found = configurations(client, [*lasting, *keyless], timeout_s)
     findings = [
-        failure(f"topic {name}", forgetting(name, why))
+        failure(f"topic {name}", retention_error(name, why))
         for name in lasting
         if (why := forgets(found.get(name, {})))
     ]
@@ -132,7 +132,7 @@ def check_retention(
     ]
 
 
-def forgetting(name: str, why: str) -> TopicMismatch:
+def retention_error(name: str, why: str) -> TopicMismatch:
     """Return the error of a topic whose configuration lets Kafka remove needed records (F67)."""
     return TopicMismatch(f"Kafka will remove records that cdcd needs: {why}", hint=KEEP_HINT, topic=name)
 

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
-from cdcd.bounded import json_of, shown, unpacked
+from cdcd.bounded import decompress, json_of, shown
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
 __all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "next_turn"]
@@ -143,7 +143,7 @@ class TopicIdentities:
     def load(cls, value: bytes, at: int) -> TopicIdentities:
         """Return the identities in a record that `dump` has written. Raises ProgressUnreadable."""
         try:
-            document = json_of(value if value.startswith(b"{") else unpacked(value))
+            document = json_of(value if value.startswith(b"{") else decompress(value))
             if document["format"] != FORMAT:
                 raise ProgressUnreadable(
                     f"the record of the topics has format {shown(document['format'])}, this version reads {FORMAT}",

@@ -29,7 +29,7 @@ from cdcd.sink.topic_configs import (
     check_retention,
     configurations,
     forgets,
-    forgetting,
+    retention_error,
 )
 from cdcd.sink.topic_identity import RESOLUTION_HINT, TopicIdentities, TopicIdentity, next_turn
 from cdcd.sink.topic_ownership import TopicOwnership
@@ -124,7 +124,7 @@ class Topics:
     def _refuse_forgetting(self, name: str) -> None:
         why = forgets(self._configuration(name))
         if why:  # F67: without its records the next start looks like a first start
-            raise forgetting(name, why)
+            raise retention_error(name, why)
 
     def _configuration(self, name: str) -> dict[str, str]:
         """Return the configuration of an existing topic, empty where DescribeConfigs is not granted."""

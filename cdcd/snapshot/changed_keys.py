@@ -24,7 +24,7 @@ _INCOMPLETE_BYTES = 250
 """Estimates of the memory of one transaction, one key, and the values of one key, besides their contents."""
 
 
-class Filtered(NamedTuple):
+class FilteredChunk(NamedTuple):
     """A chunk's records that may be emitted, and the keys whose rows are incomplete for readers (F46)."""
 
     records: list[Record]
@@ -137,7 +137,7 @@ class ChangedKeys:
 
     def filter(
         self, snapshot: Snapshot, records: Sequence[Record], requested: Collection[bytes] = ()
-    ) -> Filtered | None:
+    ) -> FilteredChunk | None:
         """Return a chunk without outdated rows, None if the chunk is refused. Changes nothing.
 
         To be called at a transaction boundary at which everything committed before the chunk's end was received.
@@ -155,7 +155,7 @@ class ChangedKeys:
         is_outdated = any(changes.is_truncate for changes in unseen)
         emitted = [] if is_outdated else [record for record in records if record.key not in keys]
         read = dict.fromkeys((*requested, *(record.key for record in records if record.key is not None)))
-        return Filtered(emitted, {key: incomplete[key] for key in read if key in incomplete})
+        return FilteredChunk(emitted, {key: incomplete[key] for key in read if key in incomplete})
 
     def unchanged(self, snapshot: Snapshot, keys: Iterable[bytes]) -> list[bytes] | None:
         """Return the keys of which no record is of a transaction that the snapshot does not see; None: refused.

@@ -122,7 +122,7 @@ _CONDITION_HINT = (
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 
 
-class Published(NamedTuple):
+class ChunkTable(NamedTuple):
     """A table as it is published now. `key_names`: the columns of its records' key, () without one.
 
     `unreadable`: the first of them whose values the stream does not send as text.
@@ -134,7 +134,7 @@ class Published(NamedTuple):
     unreadable: str | None = None
 
 
-FindPublished = Callable[[int], Published | None]
+FindPublished = Callable[[int], ChunkTable | None]
 """Returns the table with a relid, None if it is not published any more. Blocking. Raises Source errors."""
 
 
@@ -168,7 +168,7 @@ class ChunkSnapshot(NamedTuple):
     end_lsn: Lsn
 
 
-class Seen(NamedTuple):
+class CatalogVersions(NamedTuple):
     """The row versions of a table's catalog rows; everything committed before they were read ends below `end_lsn`."""
 
     versions: tuple[object, ...]
@@ -243,13 +243,13 @@ class ChunkReader:
         rows, self._rows_read = self._rows_read, 0
         return rows
 
-    def look(self, relid: int) -> Seen:
+    def look(self, relid: int) -> CatalogVersions:
         """Return the row versions of a table's catalog rows. Raises Source errors."""
         with self._transaction():
-            return Seen(self._versions(relid), self._end_lsn())
+            return CatalogVersions(self._versions(relid), self._end_lsn())
 
     def describe(
-        self, relid: int, where: str | None, seen: Seen, is_by_key: bool = True
+        self, relid: int, where: str | None, seen: CatalogVersions, is_by_key: bool = True
     ) -> Description | None:
         """Return a table's description, None if it has changed since it was seen.
 
@@ -276,7 +276,7 @@ class ChunkReader:
             key = self._key(table, found) if is_by_key else ()
             return self._described(table, found, key, versions)
 
-    def _key(self, table: CopiedTable, found: Published) -> tuple[KeyColumn, ...]:
+    def _key(self, table: CopiedTable, found: ChunkTable) -> tuple[KeyColumn, ...]:
         if found.unreadable is not None:
             raise SnapshotRefused(
                 "an incremental snapshot cannot read this key's values from the stream in binary format",
@@ -294,7 +294,7 @@ class ChunkReader:
     def _described(
         self,
         table: CopiedTable,
-        found: Published,
+        found: ChunkTable,
         key: tuple[KeyColumn, ...],
         versions: tuple[object, ...],
     ) -> Description:

@@ -118,7 +118,7 @@ def _is_after(key: Sequence[KeyColumn], after: KeyValues) -> str:
     pairs = list(zip(key, after, strict=False))
     first, least = pairs[0]
     if len(pairs) == 1:
-        return first.compared(first.greater, least)
+        return first.comparison(first.greater, least)
     if len({column.greater for column, _ in pairs}) == 1:
         left = ", ".join(column.collated for column, _ in pairs)
         right = ", ".join(column.literal(value) for column, value in pairs)
@@ -127,11 +127,11 @@ def _is_after(key: Sequence[KeyColumn], after: KeyValues) -> str:
     # server uses the index for the first condition, which follows from the second.
     condition = ""
     for column, value in reversed(pairs):
-        is_after, is_same = column.compared(column.greater, value), column.compared(column.equal, value)
+        is_after, is_same = column.comparison(column.greater, value), column.comparison(column.equal, value)
         condition = f"{is_after} OR ({is_same} AND ({condition}))" if condition else is_after
-    return f"{first.compared(first.at_least, least)} AND ({condition})"
+    return f"{first.comparison(first.at_least, least)} AND ({condition})"
 
 
 def _is_equal(key: Sequence[KeyColumn], values: KeyValues) -> str:
     pairs = zip(key, values, strict=True)
-    return " AND ".join(column.compared(column.equal, value) for column, value in pairs)
+    return " AND ".join(column.comparison(column.equal, value) for column, value in pairs)

@@ -50,10 +50,12 @@ def command_of(body: bytes) -> SnapshotCommand:
     where, recopy = condition_of(fields.get("where"), "where"), flag_of(fields, "recopy")
     is_all, is_blocking = flag_of(fields, "all"), flag_of(fields, "blocking")
     compare = flag_of(fields, "compare")
-    return checked(action, tables, where, recopy, is_all=is_all, is_blocking=is_blocking, compare=compare)
+    return check_command(
+        action, tables, where, recopy, is_all=is_all, is_blocking=is_blocking, compare=compare
+    )
 
 
-def checked(
+def check_command(
     action: Action,
     tables: tuple[str, ...],
     where: str | None,

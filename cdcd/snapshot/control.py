@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 Action = Literal["start", "pause", "resume", "stop"]
-Kind = Literal["incremental", "blocking", "initial"]
+SnapshotKind = Literal["incremental", "blocking", "initial"]
 TableState = Literal["waiting", "copying", "paused", "failed"]
 TABLE_STATES: tuple[TableState, ...] = ("waiting", "copying", "paused", "failed")
 
@@ -57,7 +57,7 @@ class TableReport:
     rows_per_second: float | None = None
     seconds_left: float | None = None
     reason: str | None = None
-    kind: Kind = "incremental"
+    kind: SnapshotKind = "incremental"
 
 
 def fields_of(report: TableReport) -> dict[str, Any]:

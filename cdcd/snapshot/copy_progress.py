@@ -19,7 +19,7 @@ from typing import TypeGuard
 from cdcd.ack.group import CommitPosition
 from cdcd.lsn import Lsn
 from cdcd.model import CopyState, TableCopyState
-from cdcd.snapshot.units import Blocks, CopyUnit, KeyRange, joined
+from cdcd.snapshot.units import Blocks, CopyUnit, KeyRange, join_ranges
 
 
 class CopyProgress:
@@ -152,7 +152,7 @@ def _state_before(left: Sequence[Blocks | KeyRange]) -> TableCopyState | None:
     """Return the state of a copy that has these ranges left, None if it has to read all rows."""
     blocks = [one for one in left if isinstance(one, Blocks)]
     if blocks:
-        return TableCopyState(after=tuple(one.text for one in joined(blocks)), is_by_blocks=True)
+        return TableCopyState(after=tuple(one.text for one in join_ranges(blocks)), is_by_blocks=True)
     first = left[0]
     assert isinstance(first, KeyRange)
     return None if first.after is None else TableCopyState(after=(first.after,), key=first.order)

@@ -41,7 +41,7 @@ class KeyColumn:
     at_least: QualifiedName
     greater: QualifiedName
 
-    def compared(self, by: QualifiedName, value: str) -> str:
+    def comparison(self, by: QualifiedName, value: str) -> str:
         """Return the comparison of the column with a value, by one of its operators."""
         return f"{self.collated} {operator(by)} {self.literal(value)}"
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cdcd.model import BlockingCopyState, TableCopyState
 from cdcd.snapshot.chunk_reader import Description
-from cdcd.snapshot.control import Kind, TableReport, TableState
+from cdcd.snapshot.control import SnapshotKind, TableReport, TableState
 
 _FAILED_BEFORE = "its copy has failed before: the log has the reason; start it again, or stop it"
 
@@ -31,7 +31,7 @@ class _Table:
     is_rest: bool = False
     reason: str | None = None
     is_named: bool = True
-    kind: Kind = "incremental"
+    kind: SnapshotKind = "incremental"
 
 
 class Counts(Protocol):

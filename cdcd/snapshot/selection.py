@@ -45,7 +45,7 @@ class Selection:
     rules: tuple[CopyRule, ...] = ()
     order: Order = "name"
 
-    def chosen(self, tables: Iterable[CopiedTable]) -> list[CopiedTable]:
+    def choose(self, tables: Iterable[CopiedTable]) -> list[CopiedTable]:
         """Return the tables to copy, each with its condition, priority and columns."""
         found = []
         for table in tables:
@@ -71,7 +71,7 @@ class Selection:
                 columns = columns if rule.columns is None else rule.columns
         return Choice(include, where, priority, columns)
 
-    def unused(self, tables: Iterable[CopiedTable]) -> list[str]:
+    def unused_patterns(self, tables: Iterable[CopiedTable]) -> list[str]:
         """Return the patterns of the rules that no table matches."""
         titles = [table.title for table in tables]
         return [rule.table.pattern for rule in self.rules if not any(map(rule.table.fullmatch, titles))]

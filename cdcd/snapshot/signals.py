@@ -15,7 +15,7 @@ from typing import Any
 
 from cdcd.snapshot.command_json import (
     BadCommand,
-    checked,
+    check_command,
     condition_of,
     flag_of,
     json_object,
@@ -53,7 +53,7 @@ def command_of_signal(value: bytes | None, offset: int) -> SnapshotCommand:
         _refuse_pattern(name, f"data-collections[{at}]")
     condition, recopy = _condition(data, tables), flag_of(data, "recopy")
     is_blocking, compare = _is_blocking(data), flag_of(data, "compare")
-    command = checked(action, tables, condition, recopy, is_blocking=is_blocking, compare=compare)
+    command = check_command(action, tables, condition, recopy, is_blocking=is_blocking, compare=compare)
     return replace(command, signal_offset=offset)
 
 

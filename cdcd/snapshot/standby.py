@@ -48,7 +48,7 @@ from cdcd.source.slot import (
     temporary_name,
 )
 from cdcd.source.timeline import read_history
-from cdcd.waits import Blocker, Seen
+from cdcd.waits import Blocker, WaitCause
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 SINCE_MAJOR = 16
@@ -333,7 +333,7 @@ def _compare_histories(connection: Any, source: SourceSettings, primary: ServerI
 def _report_lag(report: Report, replayed_lsn: Lsn, end_lsn: Lsn, *, is_paused: bool, on: str = "") -> None:
     who = "the standby, whose replay is paused" if is_paused else "the standby"
     doing = f"has replayed the WAL to {format_lsn(replayed_lsn)}{on}, not yet to {format_lsn(end_lsn)}"
-    report(Seen("snapshot_standby", blockers=(Blocker(who, doing),)))
+    report(WaitCause("snapshot_standby", blockers=(Blocker(who, doing),)))
 
 
 def _pause(given_up: threading.Event) -> None:
@@ -395,7 +395,7 @@ class _RunningLogger:
             except CdcdError as error:
                 seen = (Blocker("the primary", f"{error.message}; {_LOG_HINT}"),)
             if not self._over.is_set():
-                self._report(Seen("snapshot_standby", blockers=seen))
+                self._report(WaitCause("snapshot_standby", blockers=seen))
 
 
 def log_running(connection: Any, slot: str) -> None:

@@ -58,7 +58,7 @@ class CopiedRows(NamedTuple):
     last_at: int
 
 
-class Planned(NamedTuple):
+class SnapshotPlan(NamedTuple):
     """The units of a snapshot in their order; by relid the estimated rows of tables that have statistics, and the
     partitions."""
 
@@ -139,7 +139,7 @@ class SnapshotReader:
         tables: Sequence[CopiedTable],
         rank: Callable[[CopiedTable, int], Any] | None = None,
         unit_pages: int = UNIT_PAGES,
-    ) -> Planned:
+    ) -> SnapshotPlan:
         """Divide the tables into units (blocking), in their order, or by `rank` of a table and its size in pages.
 
         Raises SnapshotStale, Source errors.
@@ -169,7 +169,7 @@ class SnapshotReader:
             for relid, of_table in files.items()
             if relid in whole and (rows := estimated_rows(of_table)) is not None
         }
-        return Planned(found, estimates, partitions)
+        return SnapshotPlan(found, estimates, partitions)
 
     def copy(self, unit: CopyUnit, lsn: int, lock_timeout_ms: int = 0) -> Generator[CopiedRows, None, None]:
         """Yield the unit's rows (blocking). Raises SnapshotStale, Source errors, ProtocolError.

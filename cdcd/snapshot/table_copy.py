@@ -39,7 +39,7 @@ class KeysChunk(NamedTuple):
 Chunk = RangeChunk | KeysChunk
 
 
-class Compared(NamedTuple):
+class TableDifference(NamedTuple):
     """Keys whose rows the table does not have, and records of rows that readers may not have."""
 
     gone: list[bytes]
@@ -165,7 +165,9 @@ class TableCopy:
         self.changed.forget(snapshot)
         return found.records
 
-    def compare(self, snapshot: Snapshot, keys: Collection[bytes], rows: Sequence[Record]) -> Compared | None:
+    def compare(
+        self, snapshot: Snapshot, keys: Collection[bytes], rows: Sequence[Record]
+    ) -> TableDifference | None:
         """Return what to write of a chunk that looks up keys which only readers may have; None: look them up again.
 
         `rows`: the records of all rows of these keys. To be called as `emit`, after the last range. A key without a
@@ -184,7 +186,7 @@ class TableCopy:
             return None
         self._read_again(left.read_again)
         self.changed.forget(snapshot)
-        return Compared(gone, left.records)
+        return TableDifference(gone, left.records)
 
     def written(self, rows: int, began_lsn: Lsn = 0, began_as: str = "") -> None:
         """Count rows that were emitted. `began_lsn`: a BEGIN with this commit LSN and id precedes them."""

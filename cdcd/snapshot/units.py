@@ -105,7 +105,7 @@ class KeyRange:
     def condition(self) -> str:
         """The range as SQL."""
         bounds = (self.column.greater, self.after), (self.column.at_most, self.upto)
-        return " AND ".join(self.column.compared(by, value) for by, value in bounds if value is not None)
+        return " AND ".join(self.column.comparison(by, value) for by, value in bounds if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Blocks:
         return low if self.end is None else f"{low} AND ctid < '({self.end},0)'::pg_catalog.tid"
 
 
-def joined(ranges: Iterable[Blocks]) -> list[Blocks]:
+def join_ranges(ranges: Iterable[Blocks]) -> list[Blocks]:
     """Return the ranges in order, each as long as possible."""
     found: list[Blocks] = []
     for one in sorted(ranges, key=lambda blocks: (blocks.leaf, blocks.node, blocks.first)):

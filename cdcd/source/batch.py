@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cdcd.model import Item
 from cdcd.source.copyboth import cut_items
-from cdcd.txn.transaction_batch import gathered
+from cdcd.txn.transaction_batch import gather
 
 LATER, COPY_ENDED, COPY_FAILED, BROKEN = 0, -1, -2, 1
 """The reasons why reading stopped: no more data now, or the limit; PQgetCopyData's result at the end of the copy; its
@@ -89,4 +89,4 @@ class Batch:
         Raises a ProtocolError for illegal framing.
         """
         items, in_stream = cut_items(self._taken, self._in_stream)
-        return (gathered(items) if self._gathers else items), in_stream
+        return (gather(items) if self._gathers else items), in_stream

@@ -1,6 +1,6 @@
 """Find the blockers of a session in PostgreSQL: lock holders, open and prepared transactions, standbys. Blocking.
 
-In: a SQL connection, the pid of a session that may be waiting.  Out: `Seen`, None if the session does not wait.
+In: a SQL connection, the pid of a session that may be waiting.  Out: `WaitCause`, None if the session does not wait.
 Invariant: each result is from the current pg_locks and pg_stat_activity, for blockers in any database. If a blocker
 itself waits, its own blockers are included. Values that this role may not see are None: the start of another role's
 transaction, without pg_read_all_stats.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.source.connection import fetch
-from cdcd.waits import Blocker, Seen
+from cdcd.waits import Blocker, WaitCause
 
 _STANDBY_EVENT = "WaitForStandbyConfirmation"
 _DEEPEST = 8
@@ -117,7 +117,7 @@ class BackendGone(Exception):
     """The session does not exist any more."""
 
 
-def blockers_of(connection: Connection, pid: int) -> Seen | None:
+def blockers_of(connection: Connection, pid: int) -> WaitCause | None:
     """Return the wait of the session with this pid, with its blockers; None if the session does not wait.
 
     Raises BackendGone, and Source errors.
@@ -127,7 +127,7 @@ def blockers_of(connection: Connection, pid: int) -> Seen | None:
         raise BackendGone
     backend_type, event_type, event, query = sessions[0]
     if event == _STANDBY_EVENT:
-        return Seen("standby", blockers=standbys_behind(connection))
+        return WaitCause("standby", blockers=standbys_behind(connection))
     waited_for = fetch(connection, _WAITED_FOR, (pid,)) if event_type == "Lock" else []
     if not waited_for:
         return None
@@ -136,9 +136,9 @@ def blockers_of(connection: Connection, pid: int) -> Seen | None:
     # The query text is that of cdcd's own session.
     is_creation = backend_type == "walsender" and (query or "").startswith("CREATE_REPLICATION_SLOT")
     if is_creation and locktype == "transactionid":
-        return Seen("slot_creation", blockers=(*blocking, *_open_too(connection, pid, blocking)))
+        return WaitCause("slot_creation", blockers=(*blocking, *_open_too(connection, pid, blocking)))
     on = f"{mode} on " + (table or (f"relation {relid}" if relid else f"a {locktype}"))
-    return Seen("lock", on, blocking)
+    return WaitCause("lock", on, blocking)
 
 
 def sessions_holding(connection: Connection, pids: list[int]) -> tuple[Blocker, ...]:

@@ -26,7 +26,7 @@ from cdcd.source.lock_watch import Report, unreported
 from cdcd.source.publication_catalog import missing_publications
 from cdcd.source.settings import SourceSettings, StreamOptions
 from cdcd.source.slot import create_temporary_slot
-from cdcd.source.start import Started, start_on
+from cdcd.source.start import StartedStream, start_on
 
 _STATUS_INTERVAL_S = 10.0
 _LOOK_AGAIN_S = 0.2
@@ -60,7 +60,7 @@ class Capture:
         connection = connect_replication(settings)
         try:
             self.start_lsn = create_temporary_slot(settings, connection, report)
-            self._started: Started = start_on(connection, settings, options, INVALID_LSN)
+            self._started: StartedStream = start_on(connection, settings, options, INVALID_LSN)
         except BaseException:
             connection.close()
             raise

@@ -117,7 +117,7 @@ class Catalog:
         found = self.columns(relid, published)
         if published is not None and len(found) != len(published):
             raise SnapshotStale(f"{schema}.{name} no longer has all of the published columns")
-        return described(relid, schema, name, identity, keys, found)
+        return with_key_flags(relid, schema, name, identity, keys, found)
 
     def relation_of(self, table: PublishedTable) -> Relation:
         """Return the relation of a table whose identity and keys are known. Raises as `relation`."""
@@ -137,7 +137,7 @@ class Catalog:
             found = columns.get(table.relid, ())
             if len(found) != len(table.columns):
                 raise SnapshotStale(f"{table.schema}.{table.name} no longer has all of the published columns")
-            yield described(table.relid, table.schema, table.name, table.identity, table.keys, found)
+            yield with_key_flags(table.relid, table.schema, table.name, table.identity, table.keys, found)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
         """Return the published columns of a table in its order, without key flags; none if the table is missing."""
@@ -190,7 +190,7 @@ class Catalog:
             return ask(self._connected())
 
 
-def described(
+def with_key_flags(
     relid: int, schema: str, name: str, identity: ReplicaIdentity, keys: TableKeys, columns: Iterable[Column]
 ) -> Relation:
     """Return the relation with the same key flags of columns as in the Relation message."""

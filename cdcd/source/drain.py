@@ -1,6 +1,6 @@
 """Read the available data from libpq, up to a number of bytes, and return it as items.
 
-In: a `CopyConnection`.  Out: `Drained`.
+In: a `CopyConnection`.  Out: `DrainResult`.
 Invariant: items are in wire order and none is lost: items read before a failure are returned first, and the next call
 raises the failure. A batch during which a publication was dropped is not returned (F72).
 Must not: wait, or decode a message: `Batch` reads and cuts, compiled or in Python (`cdcd.extensions`).
@@ -26,7 +26,7 @@ LIBPQ = reading.Libpq(PQgetCopyData, PQfreemem, PQconsumeInput)
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """The result of one drain: items, the number of CopyData messages and bytes; `more`: it stopped at the limit."""
 
     items: list[Item]
@@ -35,7 +35,7 @@ class Drained:
     more: bool
 
 
-def drain(connection: CopyConnection, max_bytes: int, batches_transactions: bool = False) -> Drained:
+def drain(connection: CopyConnection, max_bytes: int, batches_transactions: bool = False) -> DrainResult:
     """Return the available messages, at least one if there is one, about `max_bytes` at most.
 
     `batches_transactions`: complete transactions are combined into one item (`TransactionBatch`).
@@ -51,7 +51,7 @@ def drain(connection: CopyConnection, max_bytes: int, batches_transactions: bool
     if not batch.messages and connection.failure is not None:
         raise connection.failure
     items, connection.in_stream = batch.finish()
-    return Drained(items, batch.messages, batch.size_bytes, batch.size_bytes >= max_bytes)
+    return DrainResult(items, batch.messages, batch.size_bytes, batch.size_bytes >= max_bytes)
 
 
 def _read(connection: CopyConnection, batch: Batch, max_bytes: int) -> None:

@@ -52,7 +52,7 @@ class Feedback:
         """Make the next update due at once: the server requested a reply (F14)."""
         self._urgent = True
 
-    def due(self, now_us: int) -> bool:
+    def is_due(self, now_us: int) -> bool:
         """Return whether a status update has to be sent now."""
         return self.wait_us(now_us) == 0
 

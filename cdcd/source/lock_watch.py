@@ -23,14 +23,14 @@ from cdcd.source.blockers import BackendGone, blockers_of
 from cdcd.source.connection import connect_sql, translated
 from cdcd.source.deadline import ANSWER_DEADLINE_S, hang_up
 from cdcd.source.settings import SourceSettings
-from cdcd.waits import Seen
+from cdcd.waits import WaitCause
 
 FIRST_LOOK_S = 2.0
 LOOK_INTERVAL_S = 2.0
-Report = Callable[[Seen | None], None]
+Report = Callable[[WaitCause | None], None]
 
 
-def unreported(_seen: Seen | None) -> None:
+def unreported(_seen: WaitCause | None) -> None:
     """Do nothing: the `Report` of a caller that does not report waits."""
 
 
@@ -90,7 +90,7 @@ class _Watch:
             self._report(None)
 
     def _look(self) -> None:
-        seen: Seen | None = None
+        seen: WaitCause | None = None
         try:
             if self._query_connection is None:
                 self._query_connection = connect_sql(self._settings)

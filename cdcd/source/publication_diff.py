@@ -23,7 +23,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.bounded import json_of, shown, unpacked
+from cdcd.bounded import decompress, json_of, shown
 from cdcd.errors import ProgressUnreadable
 from cdcd.model import PublicationChangeKind
 from cdcd.source.connection import fetch
@@ -236,7 +236,7 @@ def load_new_tables(text: str) -> tuple[dict[int, bool], frozenset[str]]:
 
 
 def _document(text: str) -> Any:
-    return json_of(unpacked(base64.b64decode(text, validate=True)))
+    return json_of(decompress(base64.b64decode(text, validate=True)))
 
 
 def load(text: str) -> Published:

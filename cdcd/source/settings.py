@@ -113,7 +113,9 @@ def wanted_options(
     return StreamOptions(chosen, wanted, binary, messages, origin, two_phase)
 
 
-def granted(server_version_num: int, options: StreamOptions, *, failover: bool = False) -> StreamOptions:
+def granted_options(
+    server_version_num: int, options: StreamOptions, *, failover: bool = False
+) -> StreamOptions:
     """Return these options for a server of this version. Raises SourceSetup for an unsupported option.
 
     Logical messages are left out before PostgreSQL 14 (`shortfalls` reports it): they are on by default, and no such

@@ -76,7 +76,7 @@ class SlotState:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class SlotStatistics:
     """The server's statistics of transactions larger than logical_decoding_work_mem (F25).
 
     None if the server has none: before PostgreSQL 14, or before anything was decoded.
@@ -116,10 +116,10 @@ def read_slot_over_walsender(connection: Connection, name: str) -> SlotState | N
     return _slot_state(*rows[0]) if rows else None
 
 
-def read_decoded(connection: Connection, name: str) -> Decoded:
+def read_decoded(connection: Connection, name: str) -> SlotStatistics:
     """Return the server's decoding statistics of this slot. Raises Source errors."""
     rows = fetch(connection, _DECODED, (name,)) if connection.server_version >= 140_000 else []
-    return Decoded(*rows[0]) if rows else Decoded()
+    return SlotStatistics(*rows[0]) if rows else SlotStatistics()
 
 
 def create_slot(

@@ -1,6 +1,6 @@
 """Put a walsender connection into CopyBoth with the START_REPLICATION command. Blocking.
 
-In: settings, options, the LSN to start at.  Out: `Started`, a `CopyConnection` with the server's time-out.
+In: settings, options, the LSN to start at.  Out: `StartedStream`, a `CopyConnection` with the server's time-out.
 Invariant: every name is quoted for the grammar that parses it, a publication for two grammars. The reason why a slot
 cannot be read is determined from the server's catalog, not from translated text.
 Must not: read from the stream.
@@ -35,7 +35,7 @@ _TCP_INFO_RTT = struct.Struct("=68xI")  # struct tcp_info: 8 bytes, 15 words, th
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedStream:
     """A started stream. `server_timeout_ms` is wal_sender_timeout, 0 if it is off.
 
     `backend_pid` is the walsender's pid.
@@ -52,7 +52,7 @@ def start(
     options: StreamOptions,
     start_lsn: Lsn,
     expected: ServerIdentity | None = None,
-) -> Started:
+) -> StartedStream:
     """Connect and start the stream. Raises SlotActive, SlotMissing, SlotLost, SlotUnusable, Source*.
 
     `expected`: the server with which the position was compared; no stream is started on another server (F59).
@@ -69,13 +69,13 @@ def start(
 
 def start_on(
     connection: LogicalReplicationConnection, settings: SourceSettings, options: StreamOptions, start_lsn: Lsn
-) -> Started:
+) -> StartedStream:
     """Start the stream on this walsender connection, which the caller closes after an error. Raises as `start`."""
     rows = fetch(connection, "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'")
     _start_replication(settings, connection, start_command(settings, options, start_lsn))
     copy = CopyConnection(connection)
     try:
-        return Started(copy, rows[0][0], _tune_socket(copy.socket), connection.info.backend_pid)
+        return StartedStream(copy, rows[0][0], _tune_socket(copy.socket), connection.info.backend_pid)
     except BaseException:
         copy.close()
         raise

@@ -15,13 +15,13 @@ from cdcd.errors import SourceError, SourceUnavailable
 from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Control, Item, Keepalive, TransactionBatch
 from cdcd.source.copyboth import standby_status_update
-from cdcd.source.drain import Drained, drain
+from cdcd.source.drain import DrainResult, drain
 from cdcd.source.feedback import Feedback
 from cdcd.source.identity import ServerIdentity
 from cdcd.source.libpq import COPY_FAILED
 from cdcd.source.pause import Pause
 from cdcd.source.settings import SourceSettings, StreamOptions
-from cdcd.source.start import Started, start
+from cdcd.source.start import StartedStream, start
 from cdcd.threads import start_in_thread
 
 STATUS_INTERVAL_MS = 10_000
@@ -53,7 +53,7 @@ async def open_stream(
 class ReplicationStream:
     """The stream of one slot. `more`: the last read stopped at its limit, and more data is available."""
 
-    def __init__(self, started: Started, settings: SourceSettings, start_lsn: Lsn) -> None:
+    def __init__(self, started: StartedStream, settings: SourceSettings, start_lsn: Lsn) -> None:
         self._copy = started.copy
         self.backend_pid = started.backend_pid
         self._loop = asyncio.get_running_loop()
@@ -155,7 +155,7 @@ class ReplicationStream:
         if cooldown_left_us > 0:
             await asyncio.sleep(cooldown_left_us / 1e6)
 
-    def _note(self, drained: Drained) -> None:
+    def _note(self, drained: DrainResult) -> None:
         now_us = self._hear()
         self.more = drained.more
         self.received_bytes += drained.bytes
@@ -170,7 +170,7 @@ class ReplicationStream:
                 self._feedback.received(item.lsn)
             elif type(item) is TransactionBatch:
                 self._feedback.received(item.last_lsn)
-        if self._feedback.due(now_us):
+        if self._feedback.is_due(now_us):
             self.send_status()  # F14: a requested reply is sent before the items are processed
 
     async def _wait_readable(self) -> None:
@@ -231,7 +231,7 @@ class ReplicationStream:
         """Send each status update when it is due, also without a reader (F14), and detect silence (F16)."""
         while self._failure is None:
             now_us = _now_us()
-            if self._feedback.due(now_us):
+            if self._feedback.is_due(now_us):
                 self.send_status()
             self._watch_silence(now_us)
             step_us = min(max(self._feedback.wait_us(now_us), 10_000), self._silence_us // 4)
@@ -285,6 +285,6 @@ def _wake(waiting: asyncio.Future[None] | None) -> None:
         waiting.set_result(None)
 
 
-def _close_late(starting: asyncio.Future[Started]) -> None:
+def _close_late(starting: asyncio.Future[StartedStream]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         starting.result().copy.close()

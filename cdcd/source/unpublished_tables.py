@@ -80,7 +80,7 @@ class UnpublishedTable:
         return f"{logged}ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {self.quoted}"
 
 
-def unpublished(
+def read_unpublished(
     connection: Connection, published: Collection[int], publications: Collection[str] = ()
 ) -> list[UnpublishedTable]:
     """Return the tables of this database other than those with these oids. Raises Source errors.
@@ -91,12 +91,14 @@ def unpublished(
     return [UnpublishedTable(*row) for row in rows]
 
 
-def named(connection: Connection, publications: Collection[str]) -> set[int]:
+def read_named(connection: Connection, publications: Collection[str]) -> set[int]:
     """Return the oids of the tables that these publications list themselves, not by schema or parent."""
     return {relid for (relid,) in fetch(connection, _NAMED, (list(publications),))}
 
 
-def attached(connection: Connection, relids: Collection[int], published: Collection[int]) -> dict[int, str]:
+def read_attached(
+    connection: Connection, relids: Collection[int], published: Collection[int]
+) -> dict[int, str]:
     """Return, of these tables, the partitions of published tables, with the names of their roots."""
     if not relids:
         return {}

@@ -5,7 +5,7 @@ Out: the last row of each key, as an Arrow table with `__special` and `__key`; a
 `fold`, which builds each row from the one before: those of keys with a column that PostgreSQL did not send, TRUNCATE
 events, markers, and records that are errors there.
 Invariant: together with the fold of the other records, the result is that of `fold` for all records.
-Must not: do I/O, log values, raise for a record: `fold` has the errors.
+Must not: do I/O, log values, raise for a record: `fold` raises the errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdcd.columnar.decoder import RecordDecoder
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.events import BEGINNING, SNAPSHOT, STREAM, Sequence
-from cdcd.spark.schemas import HEADER_BYTES, Schema, expanded
+from cdcd.spark.schemas import HEADER_BYTES, Schema, expand
 from cdcd.spark.shape import SPECIAL_TYPE, Field, TableShape, arrow_schema
 
 _SOURCE = pa.struct(
@@ -43,7 +43,7 @@ _AFTER = "after."
 class Changes:
     """The decoded changes of rows, one line for each: `key`, `op`, `after`, `special`, `unchanged` and the sequence.
 
-    `others`: the numbers of the records that are no such change.
+    `others`: the numbers of all other records.
     """
 
     rows: pa.Table
@@ -109,13 +109,13 @@ def _decoder(schemas: Mapping[int, Schema], fields: tuple[Field, ...]) -> Record
     def schema_of(number: int) -> Any:
         if number not in schemas:
             raise SparkReadError("a record has a schema id that the plan lacks", schema_id=number)
-        return expanded(schemas[number])
+        return expand(schemas[number])
 
     return RecordDecoder(wanted, schema_of)
 
 
 def _is_row_change(op: pa.Array, after: pa.StructArray) -> pa.Array:
-    """Return whether a row follows from each record, or its end."""
+    """Return for each record whether it changes or deletes a row."""
     is_row = pc.and_(pc.is_in(op, pa.array(["c", "u", "r"])), after.is_valid())
     return pc.fill_null(pc.or_(is_row, pc.equal(op, "d")), False)
 
@@ -152,7 +152,7 @@ def is_after(rows: pa.Table, bound: Sequence) -> pa.ChunkedArray:
 def latest(changes: Changes, shape: TableShape) -> Latest | None:
     """Return the last row of each key, of the changes after the watermark and the last TRUNCATE.
 
-    None if a change of a key did not send a column: its row has values of a row of another key.
+    None if PostgreSQL did not send a column of a row whose key changed: the value is in the row of the old key.
     """
     rows = changes.rows.filter(is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
     rest = pa.array([], pa.int64())

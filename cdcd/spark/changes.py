@@ -3,7 +3,7 @@
 In: Arrow batches of topic, partition, offset, key and value; the wanted columns; a function that returns the schema
 of an id.
 Out: Arrow batches of the columns of `change_schema`, row for row; a record without a value has a null op.
-Invariant: every record is decoded under its own schema into the wanted columns; what is not wanted is skipped. A
+Invariant: every record is decoded under its own schema into the wanted columns; other fields are skipped. A
 broken record is an error with its topic, partition and offset; in quarantine, a row with the reason and the bytes.
 Must not: use Spark; drop a record; put a value into an error.
 """
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.columnar.decoder import Decoded, RecordDecoder
+from cdcd.columnar.decoder import DecodedRows, RecordDecoder
 from cdcd.columnar.faults import Fault
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import AvroType
@@ -110,7 +110,7 @@ def change_schema(choices: Choices) -> pa.Schema:
 
 
 def envelope_of(choices: Choices) -> pa.Schema:
-    """Return the fields of the envelope that the columns of the frame are made of."""
+    """Return the envelope's fields for the columns of the frame."""
     images = [pa.field(name, pa.struct(list(choices.row))) for name in choices.images]
     also = [one for one in choices.source if one.name not in {each.name for each in _SOURCE}]
     source = pa.struct([*_SOURCE, *also])
@@ -186,15 +186,15 @@ def _decoder(wanted: pa.Schema, schema_of: Callable[[int], AvroType]) -> RecordD
 
 
 def _fields(rows: pa.StructArray) -> dict[str, pa.Array]:
-    """Return the fields by name; each is null where its row is."""
+    """Return the fields by name; each is null in a row that is null."""
     return {rows.type.field(place).name: rows.field(place) for place in range(rows.type.num_fields)}
 
 
 # --- broken records ------------------------------------------------------------------------------------------
 
 
-def _bad(part: str, decoded: Decoded) -> dict[int, _Problem]:
-    """Return the problem of each row of which this part cannot be decoded."""
+def _bad(part: str, decoded: DecodedRows) -> dict[int, _Problem]:
+    """Return by row the reason why this part of a record, key or value, cannot be decoded."""
     return {
         one.row: _Problem(
             f"the {part} of a record cannot be decoded: {one.reason}",
@@ -236,7 +236,7 @@ def _quarantined(problems: Mapping[int, _Problem], batch: pa.RecordBatch) -> dic
     }
 
 
-def _schema_ids(values: Decoded) -> pa.Int64Array:
+def _schema_ids(values: DecodedRows) -> pa.Int64Array:
     if not values.bad:
         return values.schema_ids
     of_bad = {one.row: one.schema_id for one in values.bad}

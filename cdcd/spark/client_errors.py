@@ -45,7 +45,7 @@ _HINTS = {
 def refusal(
     reported: Iterable[KafkaError], refused: str, topic: str | None = None
 ) -> SinkAuthorization | None:
-    """Return the first error that only a correction of the options ends; `refused` is the failed request."""
+    """Return the first error that requires a correction of the options; `refused` is the failed request."""
     for error in reported:
         hint = _HINTS.get(error.code())
         if hint is not None:
@@ -55,7 +55,7 @@ def refusal(
 
 
 def cause_of(reported: Iterable[KafkaError]) -> str | None:
-    """Return what the connections reported last, where that says more than that no broker answers."""
+    """Return the last errors of the connections, if they say more than that no broker answers."""
     texts = [error.str() for error in reported if error.code() != KafkaError._ALL_BROKERS_DOWN]
     return texts[-1] if texts else None
 
@@ -95,7 +95,7 @@ def unknown_properties(names: Iterable[str]) -> set[str]:
                 unknown |= {found[1]}
             known = [
                 name for name in _QUOTED.findall(text) if name in left
-            ]  # it has the name, not the empty value
+            ]  # librdkafka has the property, and refuses the empty value
             if not known:
                 break
             del left[known[0]]

@@ -40,7 +40,7 @@ from cdcd.spark.positions import (
     Position,
     newer,
     records_before,
-    removed,
+    removed_error,
 )
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_log import ProgressLog
@@ -51,12 +51,15 @@ _PREFIX_HINT = (
     "correct the prefix or the brokers, or start cdcd with this name; if the topic exists, grant the principal Read "
     "and Describe on it"
 )
-_NO_ID = "they have no id; if they are, start a new query at `earliest`, a mirror with an empty target"
+_NO_ID = (
+    "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
+    "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
+)
 log = logging.getLogger("cdcd.spark.source")
 
 
 class Commits:
-    """The driver's view of the progress topic (`ProgressLog`) and of the topics: returns cuts."""
+    """The driver's view of the progress topic (`ProgressLog`) and of the topics; its methods return cuts."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -81,7 +84,7 @@ class Commits:
         return self._log.is_inside_snapshot
 
     def end_now(self) -> None:
-        """Set the newest progress record of now as the last one that is read."""
+        """Read no further than the progress record that is the newest now."""
         self._log.end_now()
 
     def refresh(self, start: Offsets | None = None, *, each: bool = False) -> None:
@@ -102,7 +105,8 @@ class Commits:
         is_inside = self.is_inside_snapshot and not self.is_behind
         if is_inside and not self._is_reported:
             log.warning(
-                "%s: a snapshot is not complete; the batch that has it comes when it is", self._prefix
+                "%s: a snapshot is not complete; no batch has its rows until the snapshot is complete",
+                self._prefix,
             )
         self._is_reported = is_inside
 
@@ -112,16 +116,13 @@ class Commits:
         for topic in of_topics(start).keys() - known:
             if self._ids.was_created_again(topic) and has_records(start, topic):
                 self._reported.add(topic)
-                log.warning(
-                    "%s was created again, and the query's offsets in it may be those of the former topic: %s",
-                    topic,
-                    _NO_ID,
-                )
+                log.warning(_NO_ID, topic)
 
     def check_names(self) -> None:
         """Raise SparkReadError, PositionUnavailable for a topic or a partition of the options that never existed.
 
-        Not before cdcd has written, and all records are read that may name a topic that was deleted.
+        The check waits until cdcd has written and a backlog of progress records is read, which may name deleted
+        topics.
         """
         if self._has_checked_names or self.is_behind or self._absence is not None:
             return
@@ -130,24 +131,24 @@ class Commits:
         check_names(self._cluster, self._prefix, self._options.topics, positions, named)
         self._has_checked_names = True
 
-    def reached(self, end: Offsets) -> Offsets:
-        """Return the offsets of Kafka at the newest commit known, without a look at each that is pending.
+    def known_end(self, end: Offsets) -> Offsets:
+        """Return the offsets of Kafka at the newest known commit, without adding up the pending commits.
 
         `end`: offsets that a batch has reached, also of partitions that no progress record names.
         """
-        return self._ids.marked(merge(of_topics(end), self._log.reached), end)
+        return self._ids.with_ids(merge(of_topics(end), self._log.reached), end)
 
     def newest(self, start: Offsets) -> Offsets:
         """Return the offsets of the newest commit known."""
-        return self.following(start, NO_LIMITS)
+        return self.next_end(start, NO_LIMITS)
 
-    def following(self, start: Offsets, limits: BatchLimits) -> Offsets:
+    def next_end(self, start: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end offsets of the next batch, within the limits; `start` if there is nothing new."""
         self._log.forget(start)
         end = cut(start, self._log.pending, limits)
         if of_topics(end) == of_topics(start) and loading_of(end) == loading_of(start):
             return start
-        return self._ids.marked(end, start)
+        return self._ids.with_ids(end, start)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""
@@ -157,8 +158,8 @@ class Commits:
             self._refuse_newer(position, position.offsets)
             return position.offsets
         if position.kind == EARLIEST:
-            return self._ids.marked(self._log_starts, {})
-        if self._options.loading:  # whose commits may be inside a snapshot; a position is not
+            return self._ids.with_ids(self._log_starts, {})
+        if self._options.loading:  # its commits may be inside a snapshot; a position may not
             others = Commits(replace(self._options, loading=False))
             try:
                 return others.initial()
@@ -175,7 +176,7 @@ class Commits:
         self._refuse_removed(position, offsets, total(commits), self._log_starts)
         for topic in sorted(frozenset[str]().union(*(one.former for one in commits[before:]))):
             raise created_again(topic)
-        return self._ids.marked(merge(self._log_starts, offsets), {})
+        return self._ids.with_ids(merge(self._log_starts, offsets), {})
 
     def batch(self) -> tuple[Offsets, Offsets]:
         """Return start and end of a batch read. Raises PositionUnavailable, SnapshotIncomplete."""
@@ -225,9 +226,9 @@ class Commits:
                 raise created_again(topic)
 
     def check_start(self, start: Offsets) -> None:
-        """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were made anew.
+        """Raise PositionUnavailable if records below these offsets are not in Kafka: its topics were created again.
 
-        Only the first call looks.
+        Only the first call checks.
         """
         if not self._checked:
             self._refuse_newer(Position(OFFSETS, "offsets of the checkpoint"), start)
@@ -241,8 +242,8 @@ class Commits:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
         if not self._log.is_opened and self._log.is_waiting:
             raise PositionUnavailable(
-                "the last transaction is written only in part, and no record before it is left",
-                hint="start again when it is complete, or start at `earliest`",
+                "the last transaction is written only in part, and Kafka has no earlier progress record",
+                hint="start again when the transaction is complete, or start at `earliest`",
                 position=self._options.starting.given,
             )
         return list(self._log.pending), self._log.parts
@@ -267,7 +268,7 @@ class Commits:
             for partition, first in partitions.items():
                 offset = offsets.get(topic, {}).get(partition, 0)
                 if offset < min(first, named.get(topic, {}).get(partition, 0)):
-                    raise removed(position, topic, partition, offset, first)
+                    raise removed_error(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """Return the ranges between two cuts. Raises HistoryMissing if Kafka no longer has all of their records.
@@ -282,13 +283,13 @@ class Commits:
         self._ids.check(end)
         return check_history(self._cluster, of_topics(start), of_topics(end))
 
-    def existing(self, offsets: Offsets) -> Offsets:
+    def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""
         found = of_topics(offsets)
         return only(found, frozenset(found) - self._cluster.missing(found))
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to Kafka."""
         self._log.close()
 
     @cached_property
@@ -300,7 +301,7 @@ class Commits:
 
     @cached_property
     def _absence(self) -> str | None:
-        """What is wrong if no cdcd has written with this prefix when the query starts; looked up once."""
+        """The problem if Kafka has no progress topic of this prefix when the query starts; determined once."""
         topic = self._prefix + PROGRESS_SUFFIX
         if topic in self._cluster.partitions():
             return None
@@ -313,7 +314,7 @@ def _refuse_reversed(start: Offsets, end: Offsets) -> None:
             if offset < start.get(topic, {}).get(partition, 0):
                 raise PositionUnavailable(
                     "the end is before the start",
-                    hint="exchange both, or choose a later end",
+                    hint="exchange start and end, or choose a later end",
                     topic=topic,
                     partition=partition,
                 )

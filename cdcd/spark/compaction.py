@@ -1,10 +1,10 @@
 """Merge the files of a table in the background: deltas into a larger delta, and all deltas into new base files.
 
 In: the entry of a table as a manifest has it.  Out: the entry's files with fewer of them, and the same rows.
-Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table's files are not
-those any more that it read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about N / 2
-rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the logarithm
-of the table, and a reader opens few files.
+Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table no longer
+has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
+N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
+logarithm of the table, and a reader opens few files.
 Must not: read or write the manifest.
 """
 
@@ -19,12 +19,12 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from cdcd.spark.manifest import ALL, BucketFile, TableEntry, remove_files
+from cdcd.spark.manifest import ALL_BUCKETS, BucketFile, TableEntry, remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
-    present,
     read_bucket,
     read_deltas,
+    without_deleted,
     without_replaced,
     write_bucket,
     write_delta,
@@ -32,11 +32,11 @@ from cdcd.spark.table_files import (
 from cdcd.spark.tasks import by_bucket
 
 FAN = 8
-"""So many deltas of one level are merged into one of the next."""
+"""The number of deltas of one level that are merged into one delta of the next level."""
 SHARE = 2
-"""The base files are written again when the deltas have the rows of a half of them."""
+"""The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
 LARGE_ROWS = 200_000
-"""With so many changed rows they are written again also if there are few deltas."""
+"""Deltas with this many rows are large, also if there are fewer than `FAN`."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -51,7 +51,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """The result of a merge, with the files that it has written."""
 
     merge: Merge
@@ -59,12 +59,12 @@ class Merged:
     deltas: tuple[BucketFile, ...]
 
 
-class Stopped(Exception):
+class MergeStopped(Exception):
     """A merge was asked to stop."""
 
 
-def due(topic: str, entry: TableEntry) -> Merge | None:
-    """Return what has to be merged of a table, None if nothing."""
+def next_merge(topic: str, entry: TableEntry) -> Merge | None:
+    """Return the files of a table that have to be merged next, None if there are none."""
     deltas = entry.deltas
     changed = sum(one.rows for one in deltas)
     is_half = changed * SHARE >= sum(one.rows for one in entry.files)
@@ -77,26 +77,26 @@ def due(topic: str, entry: TableEntry) -> Merge | None:
     return None
 
 
-def merged(
+def write_merge(
     target: Storage, entry: TableEntry, merge: Merge, buckets: int, stopping: threading.Event
-) -> Merged:
-    """Write the merged files. Raises Stopped, and then has removed what it has written."""
+) -> MergeResult:
+    """Write the merged files. Raises MergeStopped after removing the written files."""
     written: list[BucketFile] = []
     try:
         shape = entry.shape()
         changed = read_deltas(target, shape, merge.deltas)
         if not merge.is_whole:
             level = merge.deltas[0].level + 1
-            written.append(write_delta(target, shape, changed, bucket=ALL, level=level))
-            return Merged(merge, (), tuple(written))
+            written.append(write_delta(target, shape, changed, bucket=ALL_BUCKETS, level=level))
+            return MergeResult(merge, (), tuple(written))
         held = {file.bucket: file for file in merge.files}
-        for bucket, rows in enumerate(by_bucket(present(changed), buckets if shape.keyed else 1)):
+        for bucket, rows in enumerate(by_bucket(without_deleted(changed), buckets if shape.keyed else 1)):
             _check(stopping)
             base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
             both = pa.concat_tables([base, rows])
             if both.num_rows:
                 written.append(write_bucket(target, shape, bucket, both))
-        return Merged(merge, tuple(written), ())
+        return MergeResult(merge, tuple(written), ())
     except BaseException:
         remove_files(target, [one.path for one in written])
         raise
@@ -104,11 +104,11 @@ def merged(
 
 def _check(stopping: threading.Event) -> None:
     if stopping.is_set():
-        raise Stopped
+        raise MergeStopped
 
 
-def with_merged(entry: TableEntry, result: Merged) -> TableEntry | None:
-    """Return the entry with the merged files, None if it does not have the files any more that were merged."""
+def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
+    """Return the entry with the merged files, None if the entry no longer has the merged files."""
     merge, deltas = result.merge, entry.deltas
     if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
         return None
@@ -127,7 +127,7 @@ class Compactor:
         self._target, self._buckets = target, buckets
         self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
         self._stopping = threading.Event()
-        self._running: Future[Merged] | None = None
+        self._running: Future[MergeResult] | None = None
         self._changed: dict[str, None] = {}
 
     @property
@@ -145,10 +145,10 @@ class Compactor:
             topic = next(iter(self._changed))
             del self._changed[topic]
             entry = tables.get(topic)
-            merge = None if entry is None else due(topic, entry)
+            merge = None if entry is None else next_merge(topic, entry)
             if entry is not None and merge is not None:
                 self._running = self._pool.submit(
-                    merged, self._target, entry, merge, self._buckets, self._stopping
+                    write_merge, self._target, entry, merge, self._buckets, self._stopping
                 )
         return self._running is not None
 
@@ -160,7 +160,7 @@ class Compactor:
     def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
 
-        Raises what the merge has raised.
+        Raises the error of the merge.
         """
         if self._running is None or not self._running.done():
             return {}
@@ -177,7 +177,7 @@ class Compactor:
         return {topic: changed}
 
     def close(self) -> None:
-        """Stop a merge, and remove what it has written."""
+        """Stop a merge, and remove its files."""
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._running is not None and not self._running.cancelled() and self._running.exception() is None:
@@ -185,9 +185,9 @@ class Compactor:
         self._running = None
 
 
-def _paths(result: Merged) -> list[str]:
+def _paths(result: MergeResult) -> list[str]:
     return [one.path for one in (*result.files, *result.deltas)]
 
 
-def _replaced(result: Merged) -> list[BucketFile]:
+def _replaced(result: MergeResult) -> list[BucketFile]:
     return [*result.merge.files, *result.merge.deltas]

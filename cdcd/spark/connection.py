@@ -2,8 +2,8 @@
 
 In: options (`connection_options`), among them the path of the daemon's own configuration.  Out: a `Connection`.
 Invariant: a connection is an immutable value that may be pickled, shown, logged and used as a key: it has references
-to secrets, never a secret. Who creates a client calls `read_properties` or `settings`, which read the secrets there.
-Must not: connect, cache what it has read.
+to secrets, never a secret. The code that creates a client reads the secrets: `read_properties` or `settings`.
+Must not: connect, cache a secret.
 
 The configuration is checked, and the registry's client made, by the daemon's code (`cdcd.config`, `cdcd.registry`): a
 reader has to connect wherever the daemon does.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cdcd.property_names import is_of_a_producer, is_secret_property
 from cdcd.registry.settings import RegistrySettings
-from cdcd.spark.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolved
+from cdcd.spark.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolve
 
 if TYPE_CHECKING:
     from cdcd.config import LoadedReader
@@ -40,7 +40,7 @@ class RegistryAccess:
 
     def settings(self) -> RegistrySettings:
         """Return the client's settings; the secrets are read now. Raises SecretUnreadable."""
-        properties = resolved(self.properties, "schema.registry.")
+        properties = resolve(self.properties, "schema.registry.")
         user, _, password = properties.pop(USER_INFO, "").partition(":")
         token = properties.pop(TOKEN, None)
         return RegistrySettings(
@@ -62,7 +62,7 @@ class TopicAccess:
 
     def read_properties(self) -> ResolvedProperties:
         """Return librdkafka's properties; the secrets are read now. Raises SecretUnreadable."""
-        return resolved(self.properties, "kafka.")
+        return resolve(self.properties, "kafka.")
 
 
 SchemaAccess = RegistryAccess | TopicAccess
@@ -79,7 +79,7 @@ class Connection:
 
     def read_properties(self) -> ResolvedProperties:
         """Return librdkafka's properties; the secrets are read now. Raises SecretUnreadable."""
-        return resolved(self.properties, "kafka.")
+        return resolve(self.properties, "kafka.")
 
     @property
     def schemas(self) -> SchemaAccess | None:
@@ -89,7 +89,7 @@ class Connection:
         return self.registry
 
     def options(self) -> dict[str, str]:
-        """Return the options that make this connection, for Spark: they have references, no secrets."""
+        """Return the connection as options for Spark, with references in place of secrets."""
         options = {"brokers": self.brokers, "prefix": self.prefix}
         options |= {f"kafka.{name}": str(value) for name, value in self.properties}
         if isinstance(self.registry, RegistryAccess):
@@ -118,7 +118,7 @@ class Parts:
 
 def parts_of(path: str, environ: Mapping[str, str]) -> Parts:
     """Return the parts that the daemon's configuration has. Raises ConfigError."""
-    from cdcd.config import load_reader  # takes a second, which readers without a configuration do not pay
+    from cdcd.config import load_reader  # the import takes a second, only for readers with a configuration
 
     loaded = load_reader(path, environ)
     sink, registry = loaded.config.sink, loaded.config.registry

@@ -2,10 +2,10 @@
 
 In: complete commits in order (`slots.Slots`) and a batch's start offsets.  Out: the batch's end offsets.
 Invariant: a cut is the sum of complete commits, so that it never splits a PostgreSQL transaction; offsets of a topic
-never decrease. It ends inside a snapshot only for a query that asks for the loading tables (`seen`). Offsets are
-{topic: {partition as text: next offset}}, the JSON that Spark stores in its checkpoint. Pseudo topics are in them,
-too: the tables that are loading at the cut (`with_loading`), so that a batch knows them whenever it is repeated; the
-ids of the topics (`with_ids`), since the offsets of a topic that was created again cannot be told from those of the
+never decrease. It ends inside a snapshot only for a query that asks for the loading tables (`commit_of_query`).
+Offsets are {topic: {partition as text: next offset}}, the JSON that Spark stores in its checkpoint. They contain
+pseudo topics, too: the tables that are loading at the cut (`with_loading`), so that a repeated batch knows them; the
+ids of the topics (`with_ids`), which distinguish the offsets of a topic that was created again from those of the
 former one; and in the first end of a query its start (`with_start`), which Spark does not store.
 Must not: do I/O.
 """
@@ -28,7 +28,7 @@ PROGRESS_FORMATS = (1, 2)
 class Commit:
     """One progress record: the partitions that its Kafka transaction wrote to, with their next offsets.
 
-    Or several: those of one slot that are complete together, or those of all slots up to one of them.
+    Or the sum of several records: of one slot, if they are complete together; or of all slots up to one record.
     `slot`: the slot that wrote it. `described`: the topics that the slot has described since its last record.
     `is_part`: a PostgreSQL transaction is written only in part, the markers of an accepted gap are not written yet,
     or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
@@ -57,7 +57,7 @@ class Commit:
 
     @property
     def size(self) -> int:
-        """What it takes to store it, counted in offsets."""
+        """The number of offsets, as a measure of the commit's memory."""
         return 1 + sum(map(len, self.offsets.values()))
 
 
@@ -123,7 +123,7 @@ def _is_apart(fields: Mapping[str, Any]) -> bool:
     return max(map(parse_lsn, floors.values())) > reached
 
 
-def seen(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
+def commit_of_query(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
     """Return what a query of these topics (None: all) sees of a record.
 
     `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
@@ -145,7 +145,7 @@ LOADING = "loading/"
 ID = "id/"
 """The prefix of the pseudo topics with the ids of topics."""
 ID_BITS = 48
-"""Of an id; each reader of JSON has such numbers."""
+"""The bits of an id: every JSON parser represents such a number exactly."""
 START = "from/"
 """The prefix of the pseudo topics with the start of a query's first batch."""
 
@@ -167,9 +167,9 @@ def with_ids(offsets: Offsets, ids: Mapping[str, int]) -> Offsets:
 
 
 def ids_of(offsets: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the ids of the topics; none of offsets of a user, or of an earlier version.
+    """Return the ids of the topics; offsets of a user, or of an earlier version, have none.
 
-    Ids had 56 bits before they had `ID_BITS`, which are the first ones of these.
+    Ids of earlier versions have 56 bits, of which this returns the first `ID_BITS`.
     """
     found = {topic.removeprefix(ID): one["0"] for topic, one in offsets.items() if topic.startswith(ID)}
     return {topic: one >> 8 if one >> ID_BITS else one for topic, one in found.items()}
@@ -211,28 +211,28 @@ def covers(offsets: Offsets, commit: Commit) -> bool:
 
 
 def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
-    """Return the commits; the first of them, as far as `start` covers them, are one. `start` None: all of them."""
+    """Return the commits; the first ones, which `start` covers, are combined into one. `start` None: all are."""
     count = 0
     while count < len(commits) and (start is None or covers(start, commits[count])):
         count += 1
     if count < 2:
         return list(commits)
-    return [joined(commits[:count]), *commits[count:]]
+    return [join_commits(commits[:count]), *commits[count:]]
 
 
-def joined(commits: Sequence[Commit]) -> Commit:
+def join_commits(commits: Sequence[Commit]) -> Commit:
     """Return complete commits as one."""
     former = frozenset[str]().union(*(one.former for one in commits))
     return replace(commits[-1], offsets=total(commits), former=former)
 
 
 def without(commit: Commit, topics: frozenset[str]) -> Commit:
-    """Return a commit of which no row in these topics is in Kafka any more: they were created again."""
+    """Return a commit without its rows in these topics, which were created again."""
     gone = topics & commit.offsets.keys()
-    return replace(left(commit, gone), former=commit.former | gone) if gone else commit
+    return replace(without_offsets(commit, gone), former=commit.former | gone) if gone else commit
 
 
-def left(commit: Commit, topics: Set[str]) -> Commit:
+def without_offsets(commit: Commit, topics: Set[str]) -> Commit:
     """Return a commit without its offsets of these topics."""
     if topics.isdisjoint(commit.offsets):
         return commit

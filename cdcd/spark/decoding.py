@@ -4,8 +4,8 @@ In: a DataFrame with topic, partition, offset, key and value (`format("cdcd")`, 
 topics, a connection or a registry's URL.
 Out: the columns of `changes.change_schema`, in a batch or a stream.
 Invariant: every record is decoded under its own schema, then converted to the registry's newest schema of the
-topics, by name and by Avro's promotions; an older column that does not fit is an error. What was not asked for is
-skipped in the records.
+topics, by name and by Avro's promotions; an older column that does not fit is an error. Columns that the query does
+not select are skipped in the records.
 Must not: drop a record: tombstones have a null op.
 """
 
@@ -33,7 +33,7 @@ from cdcd.spark.schemas import (
     SchemaSet,
     TopicVersions,
     access_of,
-    expanded,
+    expand,
     topic_versions,
     value_record,
     value_subject,
@@ -86,13 +86,13 @@ def decode(
         decoding.check_cases()
     wanted = df.where(F.col("topic").isin(*topics)).select("topic", "partition", "offset", "key", "value")
     if is_on_jvm(df.sparkSession, engine, on_error):
-        return jvm_decoding.decoded(wanted, decoding.choices, decoding.written, decoding.schema)
-    return wanted.mapInArrow(decoding.decoded, decoding.schema)
+        return jvm_decoding.decode(wanted, decoding.choices, decoding.written, decoding.schema)
+    return wanted.mapInArrow(decoding.decode, decoding.schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the records of some topics become columns: what a task needs. It has references to secrets only."""
+    """The decoding of the records of some topics, as a task needs it. It has references to secrets only."""
 
     choices: Choices
     schemas: SchemaSet
@@ -116,12 +116,12 @@ class Decoding:
         frame.check_cases(self.choices.row, "after")
         frame.check_cases(self.choices.key or (), "key")
 
-    def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def decode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode batches of raw records. Raises SparkReadError for a broken record, unless it goes to quarantine."""
         start, row = start_columns(self.versions), frozenset(one.name for one in self.choices.row)
 
         def schema_of(number: int) -> Any:
-            schema = expanded(_schema_of(self.schemas, number))
+            schema = expand(_schema_of(self.schemas, number))
             lost = [name for name in lost_columns(start, number, schema) if name in row]
             if lost:
                 raise SparkReadError(LOST, columns=", ".join(lost), schema_id=number)
@@ -198,14 +198,14 @@ def _choices(
     versions: Sequence[TopicVersions], *, columns: Sequence[str] | None, source: Sequence[str], **rest: Any
 ) -> Choices:
     topics = [_fields(one, source) for one in versions]
-    wanted = topics if columns is None else frame.chosen(topics, columns)
+    wanted = topics if columns is None else frame.choose_columns(topics, columns)
     keys = [(one.topic, one.key) for one in topics if one.key is not None]
     records = [value_record(_schema(one.text)) for each in versions for one in each.values]
     return Choices(
-        row=frame.united([(one.topic, one.row) for one in wanted], "after"),
-        key=frame.united(keys, "key") if keys else None,
-        source=frame.united([(one.topic, one.source) for one in topics], "source"),
-        names=frame.renamed(records),
+        row=frame.unite_fields([(one.topic, one.row) for one in wanted], "after"),
+        key=frame.unite_fields(keys, "key") if keys else None,
+        source=frame.unite_fields([(one.topic, one.source) for one in topics], "source"),
+        names=frame.renamed_columns(records),
         **rest,
     )
 
@@ -221,7 +221,7 @@ def _fields(versions: TopicVersions, source: Sequence[str]) -> frame.TopicFields
 
 
 def _schema(text: str) -> Any:
-    return expanded(json.loads(text))
+    return expand(json.loads(text))
 
 
 def _struct_type(fields: Sequence[pa.Field]) -> StructType:

@@ -2,7 +2,7 @@
 
 In: the caller's choice, a session.  Out: whether the JVM decodes.
 Invariant: a choice that cannot be fulfilled is an error here, before a record is read; "auto" is never an error.
-Must not: look into the JVM, because a session of Spark Connect has none.
+Must not: use the JVM's objects, because a session of Spark Connect has none.
 """
 
 from __future__ import annotations

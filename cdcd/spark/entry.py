@@ -1,4 +1,4 @@
-"""The place from which on the records of a progress topic can be taken one by one.
+"""The first commit from which on a query can read the records of a progress topic one by one.
 
 In: the records of a topic that has lost some, read twice; the ends of all partitions.  Out: the first commit.
 Invariant: the first commit has all records of each partition up to there, also those of records that were removed.
@@ -15,7 +15,7 @@ from cdcd.spark.slots import Slots, pairs_of
 
 
 class Entry:
-    """Where the records of a progress topic that has lost some can be taken one by one.
+    """Finds the first commit of a progress topic that has lost records.
 
     A record that compaction has left does not describe the commits before it. A partition's offset is therefore known
     only from the first commit that names the partition, and only by the partition's own slot: a slot that has
@@ -34,13 +34,13 @@ class Entry:
         self._names: dict[str, set[tuple[str, str]]] = {}
         """By slot, the partitions that its complete commits name."""
         self._own: dict[str, set[tuple[str, str]]] = {}
-        """By slot, those that its own records since its last complete commit name."""
+        """By slot, the partitions that its own records since its last complete commit name."""
         self._describing: set[str] = set()
         """The slots that have described topics."""
         self._place: int | None = None
 
     def add(self, record: Commit) -> None:
-        """Look at the next record."""
+        """Add the next record."""
         slot = record.slot
         if record.described:
             self._describing.add(slot)

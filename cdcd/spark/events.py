@@ -101,7 +101,7 @@ def read_envelope(value: bytes, schemas: Mapping[int, Schema]) -> tuple[int, dic
     return number, fastavro.schemaless_reader(body, schema)
 
 
-def prepared(schemas: Mapping[int, Schema]) -> dict[int, Schema]:
+def parse_schemas(schemas: Mapping[int, Schema]) -> dict[int, Schema]:
     """Return the schemas parsed for `read_envelope`."""
     return {number: parsed_physical(schema) for number, schema in schemas.items()}
 
@@ -110,7 +110,7 @@ def read_events(
     records: Iterable[tuple[bytes | None, bytes | None]], schemas: Mapping[int, Schema]
 ) -> Iterator[Event]:
     """Decode records of one topic; tombstones are skipped, because a `d` event precedes each."""
-    ready = prepared(schemas)
+    ready = parse_schemas(schemas)
     for key, value in records:
         if value is None:
             continue

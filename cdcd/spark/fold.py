@@ -55,7 +55,7 @@ class _State(NamedTuple):
     missing: Mapping[str, int]
 
 
-def ordered(events: Iterable[Event], shape: TableShape) -> list[Event]:
+def order_events(events: Iterable[Event], shape: TableShape) -> list[Event]:
     """Return the new events in order: after the watermark and the last TRUNCATE, each sequence once, no markers."""
     bound = max(shape.watermark, shape.emptied_at)
     unique = {event.sequence: event for event in events if event.sequence > bound and event.op != "g"}

@@ -96,7 +96,7 @@ def source_fields(envelope: AvroType, names: Iterable[str]) -> tuple[pa.Field, .
     return _chosen(fields_of(without_null(record)), names, "source")
 
 
-def chosen(topics: Sequence[TopicFields], names: Iterable[str]) -> list[TopicFields]:
+def choose_columns(topics: Sequence[TopicFields], names: Iterable[str]) -> list[TopicFields]:
     """Return the topics with these columns of the row; each topic has those that it has.
 
     Raises SparkReadError for a name that no topic has.
@@ -124,7 +124,7 @@ def _chosen(fields: Sequence[pa.Field], names: Iterable[str], parameter: str) ->
 # --- several topics ------------------------------------------------------------------------------------------
 
 
-def united(fields: Sequence[tuple[str, Sequence[pa.Field]]], part: str) -> tuple[pa.Field, ...]:
+def unite_fields(fields: Sequence[tuple[str, Sequence[pa.Field]]], part: str) -> tuple[pa.Field, ...]:
     """Return the fields of several topics by name, in the order of their first occurrence.
 
     `fields`: each topic's. Raises SparkReadError if no type holds the values of all topics, with two of them.
@@ -203,7 +203,7 @@ def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | Non
 
 
 def check_cases(fields: Iterable[pa.Field], path: str) -> None:
-    """Raise SparkReadError if two names of one struct differ only in case: Spark could not tell them apart."""
+    """Raise SparkReadError if two names of one struct differ only in case: Spark does not distinguish them."""
     seen: dict[str, str] = {}
     for field in fields:
         other = seen.setdefault(field.name.lower(), field.name)
@@ -225,7 +225,7 @@ def _check_inside(type_: pa.DataType, path: str) -> None:
         _check_inside(type_.item_type, path)
 
 
-def renamed(records: Iterable[AvroType]) -> dict[str, str]:
+def renamed_columns(records: Iterable[AvroType]) -> dict[str, str]:
     """Return the columns of these records whose Avro name is not PostgreSQL's: Avro name -> PostgreSQL's name."""
     pairs = ((one["name"], column_name(one)) for record in records for one in record["fields"])
     return reduce(lambda names, pair: names if pair[0] == pair[1] else names | {pair[0]: pair[1]}, pairs, {})

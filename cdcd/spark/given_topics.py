@@ -1,7 +1,7 @@
 """The topics and partitions that a query's options name, against those that there are.
 
 In: the options of a query; a cluster; the topics that the records of the daemon name.
-Out: nothing, or the error of a name that no topic has: such a query would read nothing and say nothing.
+Out: nothing, or the error of a name that no topic has: such a query would read nothing, without an error.
 Invariant: a topic that was deleted, and one that may not be described, is no wrong name.
 Must not: read records.
 """
@@ -71,7 +71,7 @@ def _check_partitions(position: Position, existing: Mapping[str, Sequence[int]])
 
 
 def _wrong(cluster: Cluster, prefix: str, topics: frozenset[str]) -> list[str]:
-    """Return these topics without those that may not be described: the read of them reports the missing right."""
+    """Return these topics without those that the principal may not describe: a read raises the error."""
     if not topics:
         return []
     unlisted = topics - cluster.partitions().keys()

@@ -18,7 +18,7 @@ from cdcd.spark.kafka import UNKNOWN, Cluster, Range
 
 log = logging.getLogger("cdcd.spark.source")
 SETTLES_WITHIN_S = 5.0
-"""A broker may learn of a new topic, or of a new leader's records, so much later than cdcd."""
+"""The maximum delay with which a broker knows a new topic, or a new leader's records."""
 LOOK_AGAIN_S = 0.25
 _SHORTER = (
     "a topic has fewer records than the progress records name: it was created again, or has lost records"
@@ -61,7 +61,7 @@ def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]
 def _with_bounds(cluster: Cluster, ranges: list[Range]) -> tuple[list[Range], Places, Places]:
     """Return the ranges of topics that exist, the first offsets, and the next ones.
 
-    A topic that is missing, or shorter, is looked at again for a while before that counts.
+    A topic that is missing, or shorter, is queried again for a while before it is an error.
     """
     until_s = time.monotonic() + SETTLES_WITHIN_S
     while True:
@@ -106,14 +106,14 @@ def _left(cluster: Cluster, ranges: Sequence[Range]) -> list[Range]:
 
 
 class DeletedTopics:
-    """The topics that progress records name and Kafka does not have any more. `known`: those that were looked for."""
+    """The topics that progress records name and Kafka no longer has. `known`: those that were reported."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.known: set[str] = set()
 
     def among(self, topics: Collection[str]) -> frozenset[str]:
-        """Return those of these topics that do not exist. One that was not missed before is looked for again."""
+        """Return the topics that do not exist. A topic that is missing for the first time is queried again."""
         until_s = time.monotonic() + SETTLES_WITHIN_S
         while topics:
             missing = self._cluster.missing(topics)

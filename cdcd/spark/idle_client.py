@@ -54,7 +54,9 @@ def consumer_for(loaded: ctypes.CDLL, settings: Mapping[str, object], *, logger:
 
 
 def give_back(consumer: Consumer, paused: Iterable[tuple[str, int]], *, is_done: bool) -> None:
-    """Have the client ready for the next task if it has read all, else close it. `paused`: partitions to resume."""
+    """Retain the client for the next task if it has read all ranges, else close it.
+
+    `paused`: partitions to resume."""
     with _lock:
         client = _used.pop(id(consumer), None)
     if client is None or not is_done:

@@ -34,15 +34,15 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
     """Return options of a batch read of Spark's own Kafka source, which begins and ends on a PostgreSQL commit.
 
     `options`: those of `format("cdcd")`, with its positions. The result has `kafka.bootstrap.servers`, `assign`,
-    `startingOffsets`, `endingOffsets` and `kafka.isolation.level`. A login to Kafka is to be added, as Java's client
-    names it. Raises ConfigError, SparkReadError, PositionUnavailable, SnapshotIncomplete, HistoryMissing.
+    `startingOffsets`, `endingOffsets` and `kafka.isolation.level`. The caller adds a login to Kafka, under the names
+    of Java's client. Raises ConfigError, SparkReadError, PositionUnavailable, SnapshotIncomplete, HistoryMissing.
     """
     asked = _with_topics_of_tables(replace(parse_options(options), loading=False))
     commits = Commits(asked)
     try:
         start, end = commits.batch()
         commits.ranges(start, end)
-        start, end = commits.existing(start), commits.existing(end)
+        start, end = commits.without_deleted(start), commits.without_deleted(end)
     finally:
         commits.close()
     starting, ending = _of_the_same_partitions(start, end)

@@ -66,7 +66,7 @@ class _Part:
         return F.col(f"{self.name}_decoded")
 
 
-def decoded(
+def decode(
     raw: DataFrame, choices: Choices, written: Mapping[str, Mapping[int, str]], schema: StructType
 ) -> DataFrame:
     """Return the changes in the columns of `schema`. `written`: the texts of the values' and keys' schemas by id."""

@@ -43,7 +43,7 @@ STALL_TIMEOUT_S = 60.0
 FIRST_TIMEOUT_S = 2.0
 POLL_S = 1.0
 FETCH_RECORDS = 1_000
-"""The driver takes so many records at once: each is an object of Python."""
+"""The number of records that the driver reads at once: each is an object of Python."""
 
 _T = TypeVar("_T")
 
@@ -83,7 +83,7 @@ _FETCH: Mapping[str, object] = {
     "queued.max.messages.kbytes": 16_384,
     # By default an answer of 100 MB is refused, so that no larger record is ever read. It is a limit, no reservation.
     "receive.message.max.bytes": 2_147_483_647,
-    # A full queue is looked at again after this time; by default a second, in which a small one runs empty.
+    # The client checks a full queue again after this time; in the default, a second, a small queue runs empty.
     "fetch.queue.backoff.ms": 10,
 }
 """A reader's memory does not depend on the backlog, and a small queue, which fits the cache, is faster. A record that
@@ -138,7 +138,7 @@ class Cluster:
         return frozenset(topic for topic, one in self._described(list(unlisted)).items() if one is None)
 
     def _described(self, topics: Sequence[str]) -> dict[str, TopicDescription | None]:
-        """Return what Kafka says of topics, None of one that does not exist; not those that may not be described."""
+        """Return the descriptions of topics, None for a missing one; without those that may not be described."""
         if not topics:
             return {}
         self._admin.poll(0)
@@ -284,7 +284,7 @@ class Tail:
         self.exists = False
 
     def end_now(self) -> None:
-        """End at the newest record of now: later ones are not read."""
+        """End at the record that is the newest now: later ones are not read."""
         self._end = self._newest() if self._consumer is not None or self._open() else 0
 
     def messages(self) -> Iterator[Message]:
@@ -339,16 +339,16 @@ class Tail:
 
     def _fetch(self) -> list[Message]:
         assert self._consumer is not None
-        return checked(taken(self._consumer, FETCH_RECORDS, POLL_S))
+        return check_messages(take(self._consumer, FETCH_RECORDS, POLL_S))
 
 
-def taken(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+def take(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
     """Return what a consumer has, waiting only for the first message; `consume` waits until it has `most`."""
     first = consumer.consume(1, wait_s)
     return [*first, *consumer.consume(most - 1, 0)] if first else first
 
 
-def checked(messages: list[Message]) -> list[Message]:
+def check_messages(messages: list[Message]) -> list[Message]:
     """Return the records and ends of partitions. Raise errors, except those that librdkafka retries."""
     settled: list[Message] = []
     for message in messages:

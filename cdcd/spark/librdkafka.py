@@ -30,11 +30,11 @@ _CONSUMER = 1
 _OK = 0
 _EVENT_LOG = 0x4
 _NO_CONSUMER_CLOSE = 0x8
-"""This consumer is in no group that it would have to leave."""
+"""The consumer is in no group, so `close` has none to leave."""
 _LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
-"""Python's levels of syslog's."""
+"""Python's log levels by syslog's."""
 _MOST_LINES = 1000
-"""The lines that are logged at once."""
+"""The most lines that one call logs."""
 _TEXT_BYTES = 512
 
 _FUNCTIONS: Mapping[str, tuple[object, tuple[object, ...]]] = {

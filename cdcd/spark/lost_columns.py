@@ -1,4 +1,4 @@
-"""Columns that a query has, and its table lost while the query ran: by DROP COLUMN, or under another name.
+"""Columns of a query that its table lost while the query ran: by DROP COLUMN, or by a new name.
 
 In: the versions of the schemas when the query started; a schema that a record has, and its id.
 Out: the names of the lost columns.
@@ -16,7 +16,7 @@ from typing import Any
 
 from cdcd.spark.columns import AvroType
 from cdcd.spark.frame import column_name
-from cdcd.spark.schemas import TopicVersions, expanded, value_record
+from cdcd.spark.schemas import TopicVersions, expand, value_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def start_columns(versions: Sequence[TopicVersions]) -> dict[str, StartColumns]:
     found = {}
     for each in versions:
         newest = max(each.values, key=lambda one: one.schema_id)
-        envelope = expanded(json.loads(newest.text))
+        envelope = expand(json.loads(newest.text))
         found[_full_name(envelope)] = StartColumns(newest.schema_id, _columns(envelope))
     return found
 

@@ -23,7 +23,7 @@ from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.cuts import Offsets
 from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.shape import Field, TableShape
-from cdcd.spark.storage import Storage, Stored, Target, open_storage
+from cdcd.spark.storage import Storage, StoredFile, Target, open_storage
 
 NAME = "manifest.json"
 MAX_BYTES = 256 << 20
@@ -42,14 +42,14 @@ DATA = "_data"
 are replaced by later files, so a reader without the manifest must not find them."""
 _FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _TEMPORARY = re.compile(re.escape(NAME) + r"\.[0-9a-f]{32}")
-"""What a crash leaves in a local folder has 32 more digits."""
+"""A temporary file that a crash leaves in a local folder has 32 more digits in its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFile:
     """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
 
-    A delta has the changed rows of a bucket, or of all (`ALL`). `level`: how often it was merged from others.
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others.
     """
 
     bucket: int
@@ -59,8 +59,8 @@ class BucketFile:
     level: int = 0
 
 
-ALL = -1
-"""The bucket of a delta that has rows of several buckets."""
+ALL_BUCKETS = -1
+"""The bucket number of a delta with rows of several buckets, and of a fold of a table as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Manifest:
     cluster: str = ""
     """The id of the mirrored Kafka cluster; "" if an older version has written the manifest."""
     replaced: tuple[tuple[str, float], ...] = ()
-    """Files of earlier manifests that this one no longer has, with the time (Unix epoch, seconds) since when."""
+    """Files of earlier manifests that this one no longer has, with the time of removal (Unix epoch, seconds)."""
     loading: tuple[str, ...] = ()
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     writer: str = ""
@@ -126,7 +126,7 @@ def read_manifest(target: Target) -> Manifest | None:
     return None if stored is None else _parsed(storage, stored)
 
 
-def _parsed(storage: Storage, stored: Stored) -> Manifest:
+def _parsed(storage: Storage, stored: StoredFile) -> Manifest:
     try:
         fields = json.loads(stored.data)
         written_as = fields.pop("format", None)
@@ -176,7 +176,7 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
     remove_files(storage, expired)
 
 
-def _publish(storage: Storage, data: bytes, before: Stored | None) -> None:
+def _publish(storage: Storage, data: bytes, before: StoredFile | None) -> None:
     try:
         if before is None:
             storage.put_new(NAME, data)

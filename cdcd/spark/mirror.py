@@ -50,11 +50,11 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import refuse_anothers, starting_manifest, take
-from cdcd.spark.tasks import Folded
+from cdcd.spark.tasks import FoldResult
 
 AVAILABLE_NOW = "available_now"
 LOOK_AGAIN_S = 0.1
-"""How long a mirror waits that has read everything."""
+"""The pause of a mirror that has read all records."""
 log = logging.getLogger("cdcd.spark.mirror")
 _NOT_REMOTE_HINT = (
     "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
@@ -83,7 +83,7 @@ def mirror(
     accept_gaps: bool = False,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> MirrorQuery:
-    """Start what updates `target` from the topics, in a thread.
+    """Start a thread that updates `target` from the topics.
 
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
@@ -122,7 +122,7 @@ def mirror(
 def run_batches(
     source: MirrorSource, batches: MirrorBatches, stopping: threading.Event, interval_s: float | None
 ) -> None:
-    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit of now."""
+    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit."""
     source.begin(ends_now=interval_s is None)
     while not stopping.is_set():
         started_s = time.monotonic()
@@ -241,7 +241,7 @@ class MirrorBatches:
             )
         return plans, entries
 
-    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[Folded]:
+    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[FoldResult]:
         folded = records.fold(plans, self._target, self.buckets)
         moved = {one.topic for one in folded if one.moved}
         if moved:
@@ -253,7 +253,9 @@ class MirrorBatches:
             folded += records.fold(whole, self._target, self.buckets, whole=True)
         return folded
 
-    def _report(self, manifest: Manifest, looks: list[Look], folded: list[Folded], seconds: float) -> None:
+    def _report(
+        self, manifest: Manifest, looks: list[Look], folded: list[FoldResult], seconds: float
+    ) -> None:
         report = BatchReport(
             self._applied,
             sum(one.rows for one in looks),

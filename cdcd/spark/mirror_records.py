@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.connection import Connection
 from cdcd.spark.kafka import Range
+from cdcd.spark.manifest import ALL_BUCKETS
 from cdcd.spark.plan import Look, TablePlan
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.schemas import HEADER_BYTES
 from cdcd.spark.storage import Storage
-from cdcd.spark.tasks import WHOLE, Folded, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
 
 
 class Summary(NamedTuple):
@@ -50,7 +51,7 @@ class Records(Protocol):
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files; `whole`: all buckets of a table at once."""
 
     def close(self) -> None:
@@ -95,11 +96,11 @@ class RecordsOnDriver:
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files."""
         changes = self._of(plans, pc.is_valid(self._records["value"]))
         keys = changes["key"].to_pylist()
-        numbers = [WHOLE] * len(keys) if whole else [_bucket(key, buckets) for key in keys]
+        numbers = [ALL_BUCKETS] * len(keys) if whole else [_bucket(key, buckets) for key in keys]
         changes = changes.append_column("bucket", pa.array(numbers, pa.int32()))
         return fold_on_driver(changes, plans, target, buckets)
 
@@ -154,11 +155,11 @@ class RecordsInSpark:
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
-    ) -> list[Folded]:
+    ) -> list[FoldResult]:
         """Fold the records of the planned tables into new files."""
         changes = self._frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
         if whole:
-            changes = changes.withColumn("bucket", F.lit(WHOLE))
+            changes = changes.withColumn("bucket", F.lit(ALL_BUCKETS))
         return fold_in_tasks(changes, plans, target, buckets)
 
     def close(self) -> None:

@@ -3,4 +3,4 @@
 DEFAULT_BUCKETS = 4
 DEFAULT_MAX_ROWS = 200_000
 DEFAULT_DRIVER_MB = 128
-"""Of the records of a batch that the driver folds. It needs some times as much memory for them."""
+"""The most bytes of records that the driver folds in a batch. The fold needs several times as much memory."""

@@ -40,7 +40,7 @@ _SECONDS = {
 
 
 class MirrorSource:
-    """What to read next. `end`: that of the current batch. `driver_bytes`: of a batch that the driver folds."""
+    """The batches of one mirror. `end`: of the current batch. `driver_bytes`: the most that the driver folds."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class MirrorSource:
         self.end: Offsets = {}
 
     def begin(self, *, ends_now: bool) -> None:
-        """Go to the start. `ends_now`: the newest commit of now is the last one."""
+        """Begin at the start offsets. `ends_now`: the commit that is the newest now is the last one."""
         self.end = self._reader.initialOffset()
         if ends_now:
             self._reader.prepareForTriggerAvailableNow()
 
     def advance(self) -> bool:
-        """Set the end of the next batch; return whether there is one. Raises what ends a query of the source."""
+        """Set the end of the next batch; return whether there is one. Raises the errors of the source."""
         self._start = self.end
         self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
         return self.end != self._start
@@ -80,7 +80,7 @@ class MirrorSource:
         return read_in_spark(self._spark, self._connection, shares, buckets)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to Kafka."""
         self._reader.stop()
 
 

@@ -18,7 +18,7 @@ from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import MISSING, TableShape
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import read_incomplete
-from cdcd.spark.tasks import Folded
+from cdcd.spark.tasks import FoldResult
 
 
 def next_manifest(
@@ -26,7 +26,7 @@ def next_manifest(
     offsets: Offsets,
     entries: dict[str, TableEntry],
     plans: dict[str, TablePlan],
-    folded: list[Folded],
+    folded: list[FoldResult],
 ) -> Manifest:
     """Return the manifest after a batch. `offsets` are those of `look_at`."""
     tables = dict(manifest.tables)
@@ -51,7 +51,7 @@ def offsets_after(manifest: Manifest, offsets: Offsets) -> Offsets:
     return with_ids(merged, ids_of(offsets) | ids_of(manifest.offsets))
 
 
-def entry_after(entry: TableEntry, shape: TableShape, folded: list[Folded]) -> TableEntry:
+def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) -> TableEntry:
     """Return a table's entry after a batch."""
     is_emptied = shape.emptied_at > entry.applied
     files = {} if is_emptied else {one.bucket: one for one in entry.files}

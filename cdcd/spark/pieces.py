@@ -15,9 +15,9 @@ from cdcd.spark.kafka import Range
 from cdcd.spark.record_sizes import UNKNOWN_BYTES
 
 PIECE_BYTES = 8 << 20
-"""A task has at least so many bytes, if a batch has more than one: to start a task costs as much as to read them."""
+"""The fewest bytes of one of several tasks: the start of a task costs as much as reading them."""
 ROW_BYTES = 50
-"""A row has a topic, a partition, an offset and a time, too."""
+"""The bytes of a row besides key and value: topic, partition, offset and time."""
 
 
 def pieces(ranges: Sequence[Range], record_bytes: Mapping[str, float], most: int) -> list[list[Range]]:

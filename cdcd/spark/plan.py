@@ -16,7 +16,7 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
 from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
 from cdcd.spark.manifest import BucketFile, TableEntry
-from cdcd.spark.schemas import Schema, expanded, parsed_physical, schema_id, value_record
+from cdcd.spark.schemas import Schema, expand, parsed_physical, schema_id, value_record
 from cdcd.spark.shape import KEY, MISSING, SPECIAL, Field, TableShape
 
 SchemaSource = Callable[[int], Schema]
@@ -104,7 +104,7 @@ def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schem
         fields.append(Field(number, _shown(one), name, one["type"], is_later))
         number += 1
     _check_names(entry.topic, fields)
-    record = value_record(expanded(schemas[newest]))
+    record = value_record(expand(schemas[newest]))
     return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
 
 
@@ -119,7 +119,7 @@ def _check_names(topic: str, fields: list[Field]) -> None:
 
 
 def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in value_record(expanded(schema))["fields"]}
+    return {one["name"]: one for one in value_record(expand(schema))["fields"]}
 
 
 def _began_after(

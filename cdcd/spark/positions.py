@@ -111,7 +111,7 @@ def records_before(
     """Return the number of commits before a position. `is_whole`: there are none before the first one.
 
     `parts`: the newest record of each slot whose records are not complete. `now_us`: up to this time, the newest
-    commit is a position also where a later commit may still come; an end does not have it.
+    commit is a position also where a later commit may still come; None for an end.
     Raises PositionUnavailable, SnapshotIncomplete.
     """
     if position.kind == LATEST:
@@ -158,7 +158,9 @@ def _older(position: Position) -> PositionUnavailable:
     )
 
 
-def removed(position: Position, topic: str, partition: str, offset: int, first: int) -> PositionUnavailable:
+def removed_error(
+    position: Position, topic: str, partition: str, offset: int, first: int
+) -> PositionUnavailable:
     """Return the error of a position whose records Kafka has removed."""
     return PositionUnavailable(
         "Kafka has removed records after this position (the topic's retention)",

@@ -1,7 +1,7 @@
 """The complete commits of one daemon that a query has not passed yet.
 
 In: the options of a query; the progress topic.  Out: commits in order, none of them inside a transaction.
-Invariant: the records of a progress topic that was compacted are taken one by one only from the place on at which the
+Invariant: the records of a progress topic that was compacted are read one by one only from the commit on at which the
 offset of each partition is known. No commit names a topic that Kafka does not have, unless the query has read it.
 Must not: import PySpark.
 """
@@ -12,30 +12,40 @@ from collections import deque
 from collections.abc import Sequence
 
 from cdcd.errors import SinkAuthorization
-from cdcd.spark.cuts import Commit, Offsets, add, as_one, covers, has_records, left, seen, without
+from cdcd.spark.cuts import (
+    Commit,
+    Offsets,
+    add,
+    as_one,
+    commit_of_query,
+    covers,
+    has_records,
+    without,
+    without_offsets,
+)
 from cdcd.spark.entry import Entry
 from cdcd.spark.history import DeletedTopics
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.positions import LATEST
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_reader import ProgressReader
-from cdcd.spark.slots import Slots, completed, pairs_of
+from cdcd.spark.slots import Slots, complete_commits, pairs_of
 from cdcd.spark.source_options import SourceOptions
 from cdcd.spark.topic_ids import TopicIds
 
 _HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
 _HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
 READ_OFFSETS = 100_000
-"""After records with so many offsets that were read, those that no batch can end at are made one.
+"""After records with this many offsets, the commits at which no batch can end are combined into one.
 
-With limits of a batch the others remain; then no more are read until batches have passed them.
+With limits of a batch the other commits remain, and no more records are read until batches have passed them.
 """
 
 
 class ProgressLog:
     """The commits that are read and not passed (`pending`), and the offsets after all that were read (`reached`).
 
-    `is_behind`: progress records of a backlog are not read yet. `is_opened`: the records are taken one by one.
+    `is_behind`: progress records of a backlog are not read yet. `is_opened`: the records are read one by one.
     """
 
     def __init__(self, options: SourceOptions, cluster: Cluster, ids: TopicIds) -> None:
@@ -59,7 +69,7 @@ class ProgressLog:
         self.is_behind = self.is_opened = False
 
     def end_now(self) -> None:
-        """Set the newest progress record of now as the last one that is read."""
+        """Read no further than the progress record that is the newest now."""
         self._reader.end_now()
 
     @property
@@ -69,7 +79,7 @@ class ProgressLog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are records, but no place from which on they can be taken one by one."""
+        """Whether there are records, but the first commit from which to read them one by one is not known yet."""
         return self._entry is not None
 
     @property
@@ -91,7 +101,7 @@ class ProgressLog:
         """Read the progress records committed since the last call. `start`: where the query is, None: a new one.
 
         Of a backlog it reads only as many as it may store (`READ_OFFSETS`), and more at the next call. `each`, and
-        for a new query: none are made one, because a position may be behind each of them.
+        for a new query: no commits are combined, because a position may be behind each of them.
         """
         wanted = None if each else start
         if start is not None and self.is_behind:
@@ -134,7 +144,7 @@ class ProgressLog:
         if entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
         self._rewind()
-        first = entry.first(ends, completed(map(self._seen, self._reader.read()), self._slots))
+        first = entry.first(ends, complete_commits(map(self._seen, self._reader.read()), self._slots))
         self._entry = None
         if first is None:  # Kafka has removed it since
             self._rewind()
@@ -151,14 +161,14 @@ class ProgressLog:
     def _has_read(self, start: Offsets) -> bool:
         """Return whether a query has read the first commit that is left of each slot.
 
-        Then its offsets are those of each partition, so that the later records can be taken one by one. Not so of a
-        partition that the query did not read before, because it had fewer topics.
+        Then the query has the offset of each partition, so that the later records can be read one by one; except for
+        a partition that the query did not read before, because it had fewer topics.
         """
         if not self._are_named(self._unread(start)):
             return False
         self._rewind()
         read: set[str] = set()
-        for commit in completed(map(self._seen, self._reader.read(read)), self._slots):
+        for commit in complete_commits(map(self._seen, self._reader.read(read)), self._slots):
             if commit.offsets:  # without any it would be covered by each start
                 if not covers(start, commit):
                     return False
@@ -194,13 +204,13 @@ class ProgressLog:
         self._slots = Slots()
 
     def _seen(self, commit: Commit) -> Commit:
-        return seen(commit, self._options.topics, loading=self._options.loading)
+        return commit_of_query(commit, self._options.topics, loading=self._options.loading)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
-        """Return these commits and the new ones, as there may be millions: those at which no batch ends are one.
+        """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.
 
-        `start` None asks for each. A topic of which it is not known yet whether it has all records is left when that
-        is known.
+        `start` None: they are not combined. The read stops when the reader finds that records are missing and the
+        first commit is not known yet.
         """
         asked, room = self._options, READ_OFFSETS
         self.is_behind = False
@@ -239,24 +249,24 @@ class ProgressLog:
         gone = self._deleted.among([topic for topic in self.reached if not has_records(start, topic)])
         if gone:
             self._slots.remove(gone, are_former=False)
-            self.pending = deque(left(one, gone) for one in self.pending)
+            self.pending = deque(without_offsets(one, gone) for one in self.pending)
             self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
 
     def forget(self, start: Offsets) -> None:
         """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
 
-        The last of them remains, because it says which tables are loading now.
+        The last of them remains, because it has the tables that are loading now.
         """
         while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
             self.pending.popleft()
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connections to Kafka."""
         self._reader.close()
 
 
 def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
-    """Return whether there is a next batch, and there are no few commits after it."""
+    """Return whether there is a next batch, with many commits after it."""
     return sum(one.size for one in commits) >= READ_OFFSETS // 2 and any(
         not covers(start, one) for one in commits
     )

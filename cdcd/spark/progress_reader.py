@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from cdcd.spark.cuts import Commit, left, parse_progress, without
+from cdcd.spark.cuts import Commit, parse_progress, without, without_offsets
 from cdcd.spark.kafka import Cluster, Tail
 from cdcd.spark.topic_ids import TopicIds, ids_in
 
@@ -65,7 +65,7 @@ class ProgressReader:
         return frozenset(slot for slot in self._slots if self._recorded.get(slot) != {})
 
     def end_now(self) -> None:
-        """End at the newest record of now: later ones are not read."""
+        """End at the record that is the newest now: later ones are not read."""
         self._tail.end_now()
 
     def rewind(self) -> None:
@@ -109,7 +109,7 @@ class ProgressReader:
         self._new[slot] = self._new.get(slot, frozenset()) | new
         self._recorded[slot] = found
         if self._ids is not None:
-            self.changed |= self._ids.described(slot, found)
+            self.changed |= self._ids.note(slot, found)
 
     def _commit(self, slot: str, value: bytes, place: int) -> Commit:
         """Return a progress record, without its offsets of former topics.
@@ -121,7 +121,7 @@ class ProgressReader:
         new = self._new.pop(slot, frozenset[str]())
         commit = replace(parse_progress(value), place=place, slot=slot, described=new)
         if commit.topics_at >= 0 and (slot, commit.topics_at) not in self._described_at:
-            return left(commit, commit.offsets.keys())
+            return without_offsets(commit, commit.offsets.keys())
         recorded = self._recorded.get(slot)
         if self._ids is None or not recorded:
             return commit

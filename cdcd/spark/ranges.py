@@ -30,10 +30,10 @@ from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.kafka import (
     Range,
     check_error,
-    checked,
+    check_messages,
     consumer_settings,
     next_offset,
-    taken,
+    take,
     unavailable,
 )
 
@@ -117,7 +117,7 @@ class RangesInPython:
     def read(self) -> pa.RecordBatch | None:
         """Wait for records a limited time; return a batch or None. Raises the consumer's errors as cdcd's."""
         if not self._pending:
-            self._pending = checked(taken(self._consumer, MOST_ROWS, WAIT_S))
+            self._pending = check_messages(take(self._consumer, MOST_ROWS, WAIT_S))
         rows: list[Row] = []
         finished: list[TopicPartition] = []
         size_bytes = self.arrived = 0

@@ -1,4 +1,4 @@
-"""The limits of a stream's batches, and its end: Spark's since 4.2, and what takes their place in Spark 4.1.
+"""The limits of a stream's batches, and its end: Spark's own since 4.2, and their replacement in Spark 4.1.
 
 In: PySpark.  Out: Spark's classes for limits of a source in Python; `start_available_now`, which starts a query that
 ends at the newest commit.

@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.columnar.decoder import described
+from cdcd.columnar.decoder import problem_of
 from cdcd.columnar.layout import columns_of
 from cdcd.columnar.program import avro_name, compile_program
 from cdcd.errors import SparkReadError
 from cdcd.spark.columns import AvroType
-from cdcd.spark.schemas import expanded
+from cdcd.spark.schemas import expand
 
 _MARKER = "is_decoded"
 _PLAIN: dict[pa.DataType, AvroType] = {
@@ -51,7 +51,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How records are decoded. `marker`: a field of the reader schema that is true in each decoded record.
+    """The schemas for decoding. `marker`: a field of the reader schema that is true in each decoded record.
 
     It has a default, and no writer has it, so it is null only where `from_avro` could not decode.
     """
@@ -68,11 +68,11 @@ def reading_of(wanted: pa.Schema, texts: Mapping[int, str]) -> Reading:
     taken = {avro_name(one) for one in wanted}
     writers = []
     for number, text in texts.items():
-        schema, problem = expanded(json.loads(text)), ""
+        schema, problem = expand(json.loads(text)), ""
         try:
             compile_program(schema, columns)
         except SparkReadError as error:
-            problem = described(error)
+            problem = problem_of(error)
         else:
             taken |= {one["name"] for one in schema["fields"]}
         writers.append(Writer(number, text, problem))

@@ -4,7 +4,7 @@ In: the folder or URI of a mirror.  Out: Arrow tables (columns under PostgreSQL'
 DataFrames.
 Invariant: all tables of one `Mirror` are from one manifest, whose files exist for `manifest.GRACE_S` after a later
 one; then the caller has to open the mirror again. A table in `loading` lacks rows that cdcd still copies; a row is
-either complete or not there.
+either complete or absent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: the ranges of a batch.  Out: the mean bytes of key and value of some records
 transactions have an offset, too, and no bytes. Kafka does not report the bytes of a range of offsets; the records of
 one topic are alike in its partitions, because the key chooses them.
 Invariant: a small batch is not sampled for its tasks, a topic only once in `REMEMBERED_OFFSETS`. A topic that is not
-read within `PATIENCE_S` has no estimate and counts as `UNKNOWN_BYTES` a record; the tasks report the cause.
+read within `SAMPLE_TIMEOUT_S` has no estimate and counts as `UNKNOWN_BYTES` a record; the tasks report the cause.
 Must not: commit consumer offsets.
 """
 
@@ -19,11 +19,11 @@ from cdcd.spark.client_errors import making_client
 from cdcd.spark.client_log import CLIENT_LOG
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, distance
-from cdcd.spark.kafka import FETCH_RECORDS, Range, consumer_settings, taken
+from cdcd.spark.kafka import FETCH_RECORDS, Range, consumer_settings, take
 
 SMALL_BATCH_OFFSETS = 1000
 REMEMBERED_OFFSETS = 1_000_000
-PATIENCE_S = 2.0
+SAMPLE_TIMEOUT_S = 2.0
 _WAIT_S = 0.1
 UNKNOWN_BYTES = 1000
 """The assumed bytes of a record of a topic whose records were not read."""
@@ -59,7 +59,7 @@ class RecordSizes:
         """Read some records of each topic of these ranges that has to be read."""
         ranges = [part for part in _longest(ranges) if self.lacks([part.topic])]
         if ranges:
-            self._bytes |= _sampled(self._connection, ranges)
+            self._bytes |= _sample(self._connection, ranges)
             self._offsets_left |= {part.topic: REMEMBERED_OFFSETS for part in ranges}
 
     def between(self, start: Offsets, end: Offsets) -> float:
@@ -78,7 +78,7 @@ def _longest(ranges: Sequence[Range]) -> list[Range]:
     return list(found.values())
 
 
-def _sampled(connection: Connection, ranges: Sequence[Range]) -> dict[str, float]:
+def _sample(connection: Connection, ranges: Sequence[Range]) -> dict[str, float]:
     """Return the mean bytes of an offset in the first fetch from the middle of each range."""
     settings = consumer_settings(connection.brokers, connection.read_properties()) | _ONE_FETCH
     with making_client():
@@ -87,9 +87,9 @@ def _sampled(connection: Connection, ranges: Sequence[Range]) -> dict[str, float
         middles = [(part.topic, part.partition, (part.start + part.end) // 2) for part in ranges]
         consumer.assign([TopicPartition(*middle) for middle in middles])
         found: dict[str, dict[int, int]] = {}
-        waiting, deadline_s = {part.topic for part in ranges}, time.monotonic() + PATIENCE_S
+        waiting, deadline_s = {part.topic for part in ranges}, time.monotonic() + SAMPLE_TIMEOUT_S
         while waiting and time.monotonic() < deadline_s:
-            for message in taken(consumer, FETCH_RECORDS, _WAIT_S):
+            for message in take(consumer, FETCH_RECORDS, _WAIT_S):
                 error = message.error()
                 if error is None:
                     found.setdefault(message.topic(), {})[message.offset()] = _bytes_of(message)

@@ -2,8 +2,8 @@
 
 In: a `RegistryAccess`, an id or a subject.  Out: schemas, as registered.
 Invariant: an outage is logged and waited for, a limited time, because a registry (without one: cdcd's admin port) may
-be restarted. What only a correction ends (credentials, certificates, a wrong address) is raised at once, with what to
-correct. After a refusal the secrets are read again.
+be restarted. An error that requires a correction (credentials, certificates, a wrong address) is raised at once, with
+a hint. After a refusal the secrets are read again.
 Must not: register anything; only the daemon registers.
 """
 
@@ -20,7 +20,7 @@ from typing import TypeVar
 from cdcd.errors import CdcdError, ConfigError, RegistryRefused, RegistryUnavailable
 from cdcd.redaction import clean
 from cdcd.registry.client import is_transport, new_client
-from cdcd.registry.rest import Client, Registered, RegistryErrorAnswer, TokenUnavailable
+from cdcd.registry.rest import Client, RegisteredSchema, RegistryErrorAnswer, TokenUnavailable
 from cdcd.registry.settings import client_properties
 from cdcd.spark.connection import RegistryAccess
 from cdcd.spark.schema_source import Version
@@ -90,7 +90,7 @@ class RegistrySchemas:
         found = self._ask(lambda client: client.version(subject, number), subject=subject)
         return self._version(found, subject, number)
 
-    def _version(self, found: Registered, subject: str, number: int) -> Version:
+    def _version(self, found: RegisteredSchema, subject: str, number: int) -> Version:
         if found.schema_id is None:
             raise _no_registry(self._access, subject=subject)
         return Version(subject, number, found.schema_id, _avro(found, subject=subject))
@@ -214,7 +214,7 @@ def _shown(error: Exception) -> str:
     return clean(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
 
 
-def _avro(found: Registered, **context: object) -> str:
+def _avro(found: RegisteredSchema, **context: object) -> str:
     if found.kind != "AVRO" or not found.text:
         raise RegistryRefused(
             "a registered schema is not Avro",

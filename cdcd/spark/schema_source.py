@@ -1,4 +1,4 @@
-"""What a source of schemas is: a registry, or the schema topic of a daemon without one."""
+"""The interface to a source of schemas: a registry, or the schema topic of a daemon without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Version:
 
 
 class SchemaSource(Protocol):
-    """Schemas by id and by subject. Raises CdcdError with what to correct."""
+    """Schemas by id and by subject. Raises CdcdError with a hint."""
 
     def by_id(self, number: int) -> str:
         """Return the text of the schema with this id."""

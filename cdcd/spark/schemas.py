@@ -121,7 +121,7 @@ def _loaded(text: str) -> Schema:
 # --- their form ----------------------------------------------------------------------------------------------
 
 
-def expanded(schema: Schema) -> Schema:
+def expand(schema: Schema) -> Schema:
     """Return the schema with references to named types replaced by the types."""
     return fastavro.schema.expand_schema(schema)
 

@@ -19,8 +19,8 @@ from cdcd.property_names import FILE_PROPERTIES, is_secret_property
 from cdcd.redaction import STRUCK_OUT, add_secret
 from cdcd.secret_files import read_secret_file
 
-Kind = Literal["file", "env", "config"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ReferenceKind = Literal["file", "env", "config"]
+KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
 FORMS = "file:PATH or env:NAME"
 _HINT = (
     "the driver and each executor read it at their own hosts: put the file there, readable for Spark's user, or name "
@@ -32,7 +32,7 @@ _HINT = (
 class SecretReference:
     """The place of a secret; `str` is its form in an option."""
 
-    kind: Kind
+    kind: ReferenceKind
     place: str
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ Value = str | SecretReference | UserInfo
 
 
 def reference_in(text: str) -> SecretReference | None:
-    """Return the reference that a text is, None for any other text."""
+    """Return the parsed reference, None for any other text."""
     for kind in KINDS:
         place = text.removeprefix(f"{kind}:")
         if place not in ("", text):
@@ -108,7 +108,7 @@ class ResolvedProperties(dict[str, str]):
         raise TypeError("secrets are not serialised: send the connection, which has references")
 
 
-def resolved(properties: tuple[tuple[str, Value], ...], of: str) -> ResolvedProperties:
+def resolve(properties: tuple[tuple[str, Value], ...], of: str) -> ResolvedProperties:
     """Return the properties with their secrets read now. `of` is the prefix of the options' names, for an error.
 
     Raises SecretUnreadable, also for a file that the client would read.

@@ -75,7 +75,7 @@ def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
 
 
 def reason_of(error: Exception) -> str:
-    """Return cdcd's own error in one of Spark's, which has it below the lines of Python and Java; else all of it."""
+    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else all of it."""
     found = _OF_CDCD.findall(str(error))
     return str(found[-1]).strip() if found else str(error)
 

@@ -65,7 +65,7 @@ def as_complete(rows: pa.Table) -> pa.Table:
     return rows.append_column(MISSING, pa.nulls(rows.num_rows, MISSING_TYPE))
 
 
-def divided(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+def divide(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the complete rows, without `__missing`, and the incomplete ones."""
     missing = rows.column(MISSING)
     incomplete = rows.filter(pc.is_valid(missing))
@@ -91,7 +91,7 @@ def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
     return rows.set_column(place, pa.field(KEY, pa.binary()), pa.array(digests, pa.binary()))
 
 
-def aligned(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
+def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
     """Return rows of an older file with the current columns; missing columns are null.
 
     `numbers` are those of the file's columns, in order. A bag's digests are recomputed if a column was dropped.

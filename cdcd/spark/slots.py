@@ -1,9 +1,9 @@
 """The complete commits of all slots that write to one progress topic.
 
 In: progress records in order.  Out: commits, each complete.
-Invariant: a commit has all records of its slot since the one before it, and none of another slot, whose transaction
-or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all slots, each
-at its last complete commit.
+Invariant: a commit has all records of its slot since the slot's previous commit, and none of another slot, whose
+transaction or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all
+slots, each at its last complete commit.
 Must not: do I/O.
 
 A topic has one slot at a time. Slots of one name that run at the same time have different topics; where a slot
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from cdcd.spark.cuts import Commit, Offsets, add, left, merge, normal, without
+from cdcd.spark.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Slots:
         for parts in self.open.values():
             assert parts.newest is not None
             commit = replace(parts.newest, offsets=parts.offsets, former=parts.former)
-            commit = without(commit, topics) if are_former else left(commit, topics)
+            commit = without(commit, topics) if are_former else without_offsets(commit, topics)
             parts.offsets, parts.former = commit.offsets, commit.former
 
     @property
@@ -122,7 +122,7 @@ class Slots:
         return any(parts.is_inside_snapshot for parts in self.open.values())
 
 
-def completed(records: Iterable[Commit], slots: Slots | None = None) -> Iterator[Commit]:
+def complete_commits(records: Iterable[Commit], slots: Slots | None = None) -> Iterator[Commit]:
     """Yield the complete commits of records."""
     slots = Slots() if slots is None else slots
     for record in records:

@@ -94,7 +94,7 @@ def _read(
     connection: Connection, ranges: Sequence[Range], decoding: Decoding | None
 ) -> Iterator[pa.RecordBatch]:
     batches = read_ranges(connection.brokers, connection.read_properties(), ranges)
-    return batches if decoding is None else decoding.decoded(batches)
+    return batches if decoding is None else decoding.decode(batches)
 
 
 class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -164,7 +164,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             commits.check_names()
         commits.check_start(start)
         if isinstance(limit, ReadMaxRows):
-            end = commits.following(start, self._limits(start, limit))
+            end = commits.next_end(start, self._limits(start, limit))
         else:
             end = commits.newest(start)
         return self._with_start(end, start)
@@ -182,7 +182,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """Return the limits of the batch that starts here; for that of bytes, the sizes of records are estimated."""
         asked, commits = self._options, self._driver()
         if asked.max_bytes is not None:
-            backlog = of_topics(commits.reached(start))
+            backlog = of_topics(commits.known_end(start))
             if self._sizes.lacks(topic for topic in backlog if backlog[topic] != start.get(topic)):
                 self._sizes.learn(commits.ranges(start, backlog))
         rows = min(limit.max_rows, asked.max_rows or UNLIMITED_ROWS)
@@ -192,7 +192,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """Return the newest commit, for Spark's progress: the backlog is its distance to the end. None: not known."""
         if self._end is None or self._driver().is_behind:
             return None
-        return self._driver().reached(self._end)
+        return self._driver().known_end(self._end)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one batch. Raises HistoryMissing if Kafka no longer has all of its records."""
@@ -214,7 +214,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return _read(self._options.connection, partition.value, self._decoding)
 
     def stop(self) -> None:
-        """Leave the broker. Warn of a query of Spark 4.1 that a limit has ended before the newest commit."""
+        """Close the connections to Kafka. Warn if a limit has ended a query of Spark 4.1 before the newest commit."""
         if self._commits is not None:
             commits, self._commits = self._commits, None
             try:

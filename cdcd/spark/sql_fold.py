@@ -1,7 +1,7 @@
-"""The rows that follow from the changes of one keyed table, in Spark SQL: the judge of a mirror.
+"""The rows that follow from the changes of one keyed table, in Spark SQL: a mirror is verified against them.
 
 In: the columns of `decode`.  Out: for each key that exists the newest value of each column.
-Invariant: shares no code with the mirror's fold, and neither its decoder: an error of one of them shows as a
+Invariant: shares no code with the mirror's fold and its decoder: an error of one of them shows as a
 difference.
 Must not: do I/O of its own, log values.
 
@@ -27,7 +27,7 @@ At = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the changes of a table have besides rows.
+    """The summary of a table's changes, without their rows.
 
     `emptied`: the last TRUNCATE, None without one; `emptied_in`: the partitions that have it. `gap`: the last marker
     of missing changes. `moved`: whether a change of a key has unchanged columns. `keyless`: whether a row has no key.
@@ -42,7 +42,7 @@ class History:
     last: Mapping[int, At]
 
 
-def ordered(changes: DataFrame) -> DataFrame:
+def order_changes(changes: DataFrame) -> DataFrame:
     """Return the changes, without tombstones, with their position `at`."""
     return changes.where("op is not null").withColumn("at", F.expr(_AT))
 
@@ -90,14 +90,14 @@ def _newest(found: Iterable[Any]) -> At | None:
 
 
 def value_of(value: Column, special: Column, type_: str) -> Column:
-    """Return what is compared of a column: its value, and the text of a value outside its type."""
+    """Return the compared form of a column: its value, and the text of a value outside its type."""
     value = value.cast(type_)
     if "map<" in type_:  # Spark compares no maps
         value = F.to_json(F.struct(value.alias("map")), {"ignoreNullFields": "false"})
     return F.struct(value.alias("value"), special.alias("special"))
 
 
-def folded(
+def fold(
     changes: DataFrame, columns: Sequence[tuple[str, str]], history: History, began: Mapping[str, At]
 ) -> DataFrame:
     """Return the rows: `key`, and for each column `c0`, `c1`, ... what `value_of` returns, null if no change has it.

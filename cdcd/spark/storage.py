@@ -33,7 +33,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """The content of a file, and its version."""
 
     data: bytes
@@ -54,7 +54,7 @@ class Storage(Protocol):
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
 
-    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> Stored | None:
+    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
 
     def exists(self, path: str) -> bool:
@@ -128,7 +128,7 @@ def _bucket_uri(text: str, scheme: str) -> str:
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def checked(path: str) -> str:
+def check_path(path: str) -> str:
     """Return a path below a target. Raises StorageError for one that leads out of it."""
     parts = path.split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in path:

@@ -22,13 +22,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageConflict, StorageError
-from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, Stored, Version, checked
+from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
 
 REQUEST_TIMEOUT = "60s"
 CONNECT_TIMEOUT = "5s"
 RETRIES: Any = {"max_retries": 1000, "retry_timeout": timedelta(seconds=60)}
-"""The time is the limit: the pauses are random, from 0.1 s, so that eight of them once took one second together."""
+"""The time limits the retries, not their number: pauses are random, from 0.1 s, and eight may take one second."""
 PART_BYTES = 16 << 20
 """A larger file is read and written in parts, so that the time-out of a request suffices on a slow link."""
 _DELETED_AT_ONCE = 1000
@@ -87,13 +87,13 @@ class CloudStorage:
             )
         return found.data
 
-    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> Stored | None:
+    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
         import obstore
 
         with self._errors("read", path) as store:
             try:
-                answer = obstore.get(store, checked(path))
+                answer = obstore.get(store, check_path(path))
             except FileNotFoundError as error:
                 self._refuse_other(error)
                 return None
@@ -106,7 +106,7 @@ class CloudStorage:
                 data = bytes(answer.bytes())
             else:
                 data = b"".join(self._parts(store, path, meta["size"], meta["e_tag"]))
-        return Stored(data, Version(meta["e_tag"], meta["version"]))
+        return StoredFile(data, Version(meta["e_tag"], meta["version"]))
 
     def _parts(self, store: Any, path: str, size: int, tag: str | None) -> Iterator[bytes]:
         import obstore
@@ -123,7 +123,9 @@ class CloudStorage:
 
         with self._errors("read", path) as store:
             try:
-                obstore.get(store, checked(path))  # the answer to HEAD does not say whether the bucket exists
+                obstore.get(
+                    store, check_path(path)
+                )  # the answer to HEAD does not say whether the bucket exists
             except FileNotFoundError as error:
                 self._refuse_other(error)
                 return False
@@ -146,7 +148,7 @@ class CloudStorage:
 
         with self._errors(action, path) as store:
             try:
-                written = obstore.put(store, checked(path), data, mode=mode)
+                written = obstore.put(store, check_path(path), data, mode=mode)
             except FileNotFoundError as error:
                 self._refuse_other(error)
                 raise self._conflict("another writer has removed the file", path) from None
@@ -158,7 +160,7 @@ class CloudStorage:
 
         with self._errors("write", path) as store:
             whole = memoryview(data).cast("B")  # obstore takes a buffer of another format for an iterator
-            obstore.put(store, checked(path), whole, chunk_size=PART_BYTES, max_concurrency=4)
+            obstore.put(store, check_path(path), whole, chunk_size=PART_BYTES, max_concurrency=4)
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths of all files, or of those in the folder `prefix`, in no order."""
@@ -166,7 +168,7 @@ class CloudStorage:
 
         listed = 0
         with self._errors("list", prefix) as store:
-            for some in obstore.list(store, checked(prefix) if prefix else None):
+            for some in obstore.list(store, check_path(prefix) if prefix else None):
                 listed += len(some)
                 if listed > MAX_FILES:
                     raise StorageError("the target has too many files", target=self._uri, limit=MAX_FILES)
@@ -175,7 +177,7 @@ class CloudStorage:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; ignore those that do not exist."""
         left = iter(paths)
-        while some := [checked(path) for path in itertools.islice(left, _DELETED_AT_ONCE)]:
+        while some := [check_path(path) for path in itertools.islice(left, _DELETED_AT_ONCE)]:
             if not self._deleted(some):  # one is gone already, which ends such a request in some storages
                 for path in some:
                     self._deleted([path])

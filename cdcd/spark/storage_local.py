@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cdcd.errors import StorageConflict, StorageError
-from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, Stored, Version, checked
+from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 
 LOCKED_WITHIN_S = 10.0
 """Maximum wait for the lock of a file, which another writer holds for one write."""
@@ -60,23 +60,23 @@ class LocalStorage:
 
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
-        with self._errors("read", path), (self._folder / checked(path)).open("rb") as file:
+        with self._errors("read", path), (self._folder / check_path(path)).open("rb") as file:
             return self._content(file.fileno(), path, max_bytes)
 
-    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> Stored | None:
+    def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
         with self._errors("read", path):
             try:
-                with (self._folder / checked(path)).open("rb") as file:
+                with (self._folder / check_path(path)).open("rb") as file:
                     data = self._content(file.fileno(), path, max_bytes)
             except FileNotFoundError:
                 return None
-        return Stored(data, _version(data))
+        return StoredFile(data, _version(data))
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file of this path."""
         with self._errors("read", path):
-            return (self._folder / checked(path)).is_file()
+            return (self._folder / check_path(path)).is_file()
 
     def put_new(self, path: str, data: bytes) -> Version:
         """Create a file. Raises StorageConflict if there is one of this path."""
@@ -110,7 +110,7 @@ class LocalStorage:
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths of all files, or of those in the folder `prefix`, in no order."""
-        start = self._folder / checked(prefix) if prefix else self._folder
+        start = self._folder / check_path(prefix) if prefix else self._folder
         listed = 0
         with self._errors("list", prefix):
             for folder, folders, files in os.walk(start, onerror=_raise_unless_gone):
@@ -127,12 +127,12 @@ class LocalStorage:
         """Delete files; ignore those that do not exist."""
         for path in paths:
             with self._errors("delete", path):
-                (self._folder / checked(path)).unlink(missing_ok=True)
+                (self._folder / check_path(path)).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _complete(self, path: str, data: bytes | memoryview) -> Iterator[tuple[Path, Path]]:
         """Yield a synchronised file with the data, removed afterwards, and the path that it shall have."""
-        final = self._folder / checked(path)
+        final = self._folder / check_path(path)
         _make_folder(final.parent)
         temporary = final.with_name(f"{final.name}.{uuid.uuid4().hex}")
         try:

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcd.spark.fold import without_keys
-from cdcd.spark.manifest import ALL, DATA, BucketFile, TableEntry
-from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, aligned, arrow_schema, as_complete
+from cdcd.spark.manifest import ALL_BUCKETS, DATA, BucketFile, TableEntry
+from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, align, arrow_schema, as_complete
 from cdcd.spark.storage import Target, open_storage
 
 DELETED = "__deleted"
 GROUP_ROWS = 32_768
-"""Of a row group: a look-up reads those whose range of keys has a key that it looks for."""
+"""The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 
 
 # --- write ---------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def write_bucket(target: Target, shape: TableShape, bucket: int, rows: pa.Table)
 
 
 def write_delta(
-    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL, level: int = 0
+    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL_BUCKETS, level: int = 0
 ) -> BucketFile:
     """Write changed rows with `__deleted` into a new file, and make it durable."""
     return _written(target, shape, bucket, "delta", rows, level)
@@ -60,7 +60,7 @@ def _written(
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
-    """Return complete rows, and the other ones of these keys as deleted."""
+    """Return the complete rows, and the keys without one as deleted rows."""
     gone = keys.filter(pc.invert(pc.is_in(keys, value_set=rows[KEY].combine_chunks())))
     columns: list[Any] = [
         gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
@@ -71,7 +71,7 @@ def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
 
 
 def added_rows(rows: pa.Table) -> pa.Table:
-    """Return rows of a delta that replace none."""
+    """Return the rows of a delta that replaces no rows."""
     return rows.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
@@ -114,7 +114,7 @@ def _newest(rows: pa.Table) -> pa.Table:
     return rows.take(last)
 
 
-def present(deltas: pa.Table) -> pa.Table:
+def without_deleted(deltas: pa.Table) -> pa.Table:
     """Return the rows of `read_deltas` that are not deleted."""
     return deltas.filter(pc.invert(deltas[DELETED])).drop_columns([DELETED])
 
@@ -131,7 +131,7 @@ def read_rows(
     """Return the rows of base files under the deltas, and the rows of the deltas."""
     changed = read_deltas(target, shape, deltas)
     parts = [without_replaced(read_bucket(target, shape, file), changed, shape) for file in files]
-    return pa.concat_tables([*parts, present(changed)])
+    return pa.concat_tables([*parts, without_deleted(changed)])
 
 
 def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa.Table:
@@ -183,7 +183,7 @@ def look_up(
     changed = changed.filter(pc.is_in(changed[KEY], value_set=keys))
     left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
     parts = [_found(target, shape, file, left) for file in files] if len(left) else []
-    return pa.concat_tables([*parts, present(changed)])
+    return pa.concat_tables([*parts, without_deleted(changed)])
 
 
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
@@ -215,7 +215,7 @@ def _may_have(statistics: Any, keys: pa.Array) -> bool:
 def _opened(target: Target, file: BucketFile) -> pq.ParquetFile:
     folder = open_storage(target).folder
     if folder is not None:
-        with suppress(FileNotFoundError):  # the storage has the error for it
+        with suppress(FileNotFoundError):  # the storage raises the error
             return pq.ParquetFile(folder / file.path, memory_map=True)
     return pq.ParquetFile(pa.BufferReader(open_storage(target).read(file.path)))
 
@@ -224,4 +224,4 @@ def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
     numbers = tuple(one.number for one in shape.fields)
     if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == numbers:
         return rows
-    return aligned(rows, file.columns, shape)
+    return align(rows, file.columns, shape)

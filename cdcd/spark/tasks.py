@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
-from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, ordered, without_keys
-from cdcd.spark.manifest import ALL, BucketFile
+from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
+from cdcd.spark.manifest import ALL_BUCKETS, BucketFile
 from cdcd.spark.plan import TablePlan
-from cdcd.spark.shape import KEY, TableShape, as_complete, divided
+from cdcd.spark.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import (
     added_rows,
@@ -37,11 +37,9 @@ from cdcd.spark.table_files import (
 )
 
 MOST_THREADS = 8
-"""Of the driver."""
+"""The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30
 """A column of Arrow has at most 2 GiB of bytes."""
-WHOLE = -1
-"""A bucket number that means all buckets of the table."""
 
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
@@ -51,7 +49,7 @@ _RESULT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldResult:
     """The result of one bucket's fold.
 
     `path` None: no file of complete rows. `is_delta`: its rows replace others; else they are all of the bucket.
@@ -78,11 +76,11 @@ def bucket_of(key: bytes, buckets: int) -> int:
 
 def fold_in_tasks(
     changes: DataFrame, plans: dict[str, TablePlan], target: Target, buckets: int
-) -> list[Folded]:
+) -> list[FoldResult]:
     """Fold each (topic, bucket) of a frame in Spark's tasks."""
 
     def run(group: pa.Table) -> pa.Table:
-        found = written(fold_group(group, plans, target, buckets), target)
+        found = write_folds(fold_group(group, plans, target, buckets), target)
         return pa.Table.from_pylist([_row_of(one) for one in found], schema=_RESULT_ARROW)
 
     chosen = changes.select("topic", "bucket", "key", "value")
@@ -93,7 +91,7 @@ def fold_in_tasks(
 
 def fold_on_driver(
     changes: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int
-) -> list[Folded]:
+) -> list[FoldResult]:
     """Fold each (topic, bucket) of a table, some at the same time. The changed rows of a table are one file."""
     groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
     if not groups:
@@ -103,7 +101,7 @@ def fold_on_driver(
         by_topic: dict[str, list[Fold]] = {}
         for one in (fold for folds in found for fold in folds):
             by_topic.setdefault(one.shape.topic, []).append(one)
-        files = pool.map(lambda folds: written(united(folds), target), by_topic.values())
+        files = pool.map(lambda folds: write_folds(unite_deltas(folds), target), by_topic.values())
         return [one for folded in files for one in folded]
 
 
@@ -122,14 +120,14 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
         start += size
 
 
-def _row_of(one: Folded) -> dict[str, Any]:
-    row = {name: getattr(one, name) for name in Folded.__dataclass_fields__ if name != "applied"}
+def _row_of(one: FoldResult) -> dict[str, Any]:
+    row = {name: getattr(one, name) for name in FoldResult.__dataclass_fields__ if name != "applied"}
     return row | one.applied._asdict()
 
 
-def _unpacked(rows: Iterable[dict[str, Any]]) -> list[Folded]:
+def _unpacked(rows: Iterable[dict[str, Any]]) -> list[FoldResult]:
     return [
-        Folded(
+        FoldResult(
             applied=ev.Sequence(*(one[name] for name in ev.Sequence._fields)),
             **{name: value for name, value in one.items() if name not in ev.Sequence._fields},
         )
@@ -174,7 +172,7 @@ class Fold:
     moved: bool = False
 
 
-def united(folds: list[Fold]) -> list[Fold]:
+def unite_deltas(folds: list[Fold]) -> list[Fold]:
     """Return the folds of one table with one delta, which has the rows of all buckets."""
     deltas = [one.rows for one in folds if one.is_delta and one.rows is not None]
     if len(deltas) < 2 or any(one.moved for one in folds):
@@ -185,11 +183,11 @@ def united(folds: list[Fold]) -> list[Fold]:
     ]
     return [
         *rest,
-        replace(folds[0], bucket=ALL, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
+        replace(folds[0], bucket=ALL_BUCKETS, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
     ]
 
 
-def written(folds: list[Fold], target: Target) -> list[Folded]:
+def write_folds(folds: list[Fold], target: Target) -> list[FoldResult]:
     """Write the rows of folds into new files, none if a row needs another bucket."""
     if any(one.moved for one in folds):
         return [_described(replace(one, rows=None, moved=True), None, None) for one in folds]
@@ -206,8 +204,8 @@ def written(folds: list[Fold], target: Target) -> list[Folded]:
     return found
 
 
-def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> Folded:
-    return Folded(
+def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> FoldResult:
+    return FoldResult(
         topic=one.shape.topic,
         bucket=one.bucket,
         changed=one.rows is not None,
@@ -239,7 +237,7 @@ class _Batch(NamedTuple):
 
 
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
-    """Fold the records of one (topic, bucket), or of all buckets of a topic (`WHOLE`)."""
+    """Fold the records of one (topic, bucket), or of all buckets of a topic (`ALL_BUCKETS`)."""
     topic, bucket = group["topic"][0].as_py(), group["bucket"][0].as_py()
     plan = plans[topic]
     batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
@@ -257,12 +255,12 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
 def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
     found = _events_of(group, plan)
     shape = _checked(found, plan)
-    return _Batch(ordered(found, shape), None, shape, max(event.sequence for event in found))
+    return _Batch(order_events(found, shape), None, shape, max(event.sequence for event in found))
 
 
 def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch | None:
     """Return the batch, mostly folded; None if all records have to be folded row by row."""
-    if not plan.shape.keyed or bucket == WHOLE or group.nbytes > MOST_COLUMN_BYTES:
+    if not plan.shape.keyed or bucket == ALL_BUCKETS or group.nbytes > MOST_COLUMN_BYTES:
         return None
     keys, values = group["key"].combine_chunks(), group["value"].combine_chunks()
     changes = changes_of(keys, values, plan.schemas, plan.shape.fields)
@@ -273,7 +271,7 @@ def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch |
     found = latest(changes, shape)
     if found is None:
         return None
-    events = ordered([*others, *_events_of(group.take(found.rest), plan)], shape)
+    events = order_events([*others, *_events_of(group.take(found.rest), plan)], shape)
     return _Batch(events, found, shape, max([changes.last, *(event.sequence for event in others)]))
 
 
@@ -314,18 +312,18 @@ def _fold_keyed(
     existing = read_bucket(target, shape, None)
     if not is_new and any(event.unchanged for event in batch.events):
         wanted = pa.array({event.key for event in batch.events}, pa.binary())
-        files = [one for one in plan.files.values() if bucket in (WHOLE, one.bucket)]
+        files = [one for one in plan.files.values() if bucket in (ALL_BUCKETS, one.bucket)]
         existing = look_up(target, shape, files, plan.deltas, wanted)
     known = pa.concat_tables([as_complete(existing), incomplete])
-    rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == WHOLE)
+    rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == ALL_BUCKETS)
     if batch.latest is not None:
         rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
         keys = pa.concat_arrays([keys, batch.latest.keys])
-    complete, lacking = divided(rows)
+    complete, lacking = divide(rows)
     lacking = pa.concat_tables([without_keys(incomplete, keys), lacking])
     result = complete if is_new else changed_rows(complete, keys)
     whole = Fold(shape, bucket, batch.applied, result, is_delta=not is_new, incomplete=lacking)
-    if bucket != WHOLE:
+    if bucket != ALL_BUCKETS:
         return [whole]
     parts = zip(by_bucket(result, buckets), by_bucket(lacking, buckets), strict=True)
     return [
@@ -339,7 +337,7 @@ def _incomplete(
 ) -> pa.Table:
     files: list[BucketFile | None] = [None]
     if not emptied_now:
-        files += [one for one in plan.incomplete.values() if bucket in (WHOLE, one.bucket)]
+        files += [one for one in plan.incomplete.values() if bucket in (ALL_BUCKETS, one.bucket)]
     return pa.concat_tables([read_incomplete(target, shape, file) for file in files])
 
 

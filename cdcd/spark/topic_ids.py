@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cdcd.bounded import unpacked
+from cdcd.bounded import decompress
 from cdcd.errors import PositionUnavailable
 from cdcd.spark.cuts import ID_BITS, Offsets, has_records, ids_of, of_topics, with_ids
 from cdcd.spark.kafka import Cluster
@@ -38,7 +38,7 @@ def number_of(topic_id: str) -> int:
 def ids_in(value: bytes) -> dict[str, int]:
     """Return the ids in a slot's record of its topics; none if its form is not known."""
     try:
-        document = json.loads(value if value.startswith(b"{") else unpacked(value))
+        document = json.loads(value if value.startswith(b"{") else decompress(value))
         return {name: number_of(str(one["id"])) for name, one in document["topics"].items()}
     except Exception as error:  # noqa: BLE001 - the record only adds a check
         log.warning("a record of the topics is not readable: %s", type(error).__name__)
@@ -65,7 +65,7 @@ class TopicIds:
         """The topics that slots have described."""
         return frozenset(self._described)
 
-    def described(self, slot: str, recorded: Mapping[str, int]) -> set[str]:
+    def note(self, slot: str, recorded: Mapping[str, int]) -> set[str]:
         """Note a slot's record of its topics; return those that were created again since offsets of them were read.
 
         All offsets that were read before this record are then those of the former topic.
@@ -134,7 +134,7 @@ class TopicIds:
         """Return whether a slot has described a topic by several ids."""
         return topic in self._former
 
-    def marked(self, offsets: Offsets, start: Offsets) -> Offsets:
+    def with_ids(self, offsets: Offsets, start: Offsets) -> Offsets:
         """Return offsets with the ids of the topics. `start`: the offsets before them, whose ids remain."""
         before = ids_of(start)
         topics = [

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cdcd.errors import SparkReadError
-from cdcd.schema.schema_index import Registered, SchemaIndex
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex
 from cdcd.spark.connection import TopicAccess
 from cdcd.spark.kafka import Cluster, Tail
 from cdcd.spark.schema_source import Version
@@ -88,5 +88,5 @@ class TopicSchemas:
             raise SparkReadError("there is no schema topic", hint=_HINT, topic=access.topic)
 
 
-def _version(one: Registered) -> Version:
+def _version(one: RegisteredVersion) -> Version:
     return Version(one.subject, one.version, one.schema_id, one.text)

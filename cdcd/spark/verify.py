@@ -1,4 +1,4 @@
-"""Compare a mirror with its topics: has each table of the mirror the rows that follow from the changes?
+"""Compare a mirror with its topics: does each table have the rows that result from the changes?
 
 In: a connection, the target of a mirror.  Out: for each table whether it is equal, or how it differs, or why that
 cannot be known.
@@ -31,12 +31,12 @@ from cdcd.spark.kafka import Cluster
 from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.mirror import is_table
 from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.schemas import access_of, expanded, schema_by_id, value_record
+from cdcd.spark.schemas import access_of, expand, schema_by_id, value_record
 from cdcd.spark.session import reason_of
 from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE
 from cdcd.spark.source import register
-from cdcd.spark.sql_fold import At, History, folded, history_of, ordered, value_of
-from cdcd.spark.table_files import present, read_deltas, read_unchanged
+from cdcd.spark.sql_fold import At, History, fold, history_of, order_changes, value_of
+from cdcd.spark.table_files import read_deltas, read_unchanged, without_deleted
 from cdcd.spark.table_options import topics_of
 
 Status = Literal["equal", "differs", "unknown"]
@@ -65,7 +65,7 @@ _CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
 class _Unknown(Exception):
-    """Why it cannot be known whether a table is equal."""
+    """The reason why a table cannot be compared."""
 
 
 def verify(
@@ -93,7 +93,7 @@ def verify(
         table = _Table(spark, connection, cluster, opened, topic)
         try:
             with _distinguished_cases(spark):
-                result = table.compared(shows_keys=shows_keys)
+                result = table.compare(shows_keys=shows_keys)
         except _Unknown as error:
             result = TableResult(topic, "unknown", str(error))
         except (CdcdError, PySparkException) as error:
@@ -103,7 +103,7 @@ def verify(
 
 @contextmanager
 def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
-    """PostgreSQL distinguishes columns that differ only in case, so a comparison has to."""
+    """PostgreSQL distinguishes columns that differ only in case; so does a comparison."""
     was = spark.conf.get(_CASE_SENSITIVE)
     spark.conf.set(_CASE_SENSITIVE, "true")
     try:
@@ -150,7 +150,7 @@ class _Table:
             partition: end for partition, end in opened.manifest.offsets.get(topic, {}).items() if end > 0
         }
 
-    def compared(self, *, shows_keys: bool) -> TableResult:
+    def compare(self, *, shows_keys: bool) -> TableResult:
         """Return the result. Raises _Unknown."""
         if self._topic in self._opened.manifest.loading:
             raise _Unknown(
@@ -158,7 +158,7 @@ class _Table:
             )
         if self._entry.keyed is False and self._entry.fields:
             raise _Unknown(_NO_KEY)
-        changes = ordered(self._changes()).persist()
+        changes = order_changes(self._changes()).persist()
         try:
             return self._judged(changes, shows_keys=shows_keys)
         finally:
@@ -179,7 +179,7 @@ class _Table:
                 self._topic, "differs", f"the mirror has other columns than the topic: {wrong}"
             )
         columns = self._typed(changes)
-        expected = folded(changes, columns, history, _began(self._connection, history, mirrored))
+        expected = fold(changes, columns, history, _began(self._connection, history, mirrored))
         return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
 
     # --- what cannot be known
@@ -221,7 +221,7 @@ class _Table:
         return [(one.name, types[one.name]) for one in self._entry.fields]
 
     def _mirrored(self, changes: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-        """Return the mirror's rows in the form of `folded`."""
+        """Return the mirror's rows in the form of `fold`."""
         rows = _rows(self._spark, self._opened, self._entry)
         key = changes.schema["key"].dataType
         assert isinstance(key, StructType)
@@ -322,7 +322,7 @@ def _column(name: str) -> Column:
 def _columns(connection: Connection, schema_id: int) -> list[str]:
     """Return PostgreSQL's names of the columns that a schema has."""
     schema = schema_by_id(access_of(connection), schema_id)
-    return [column_name(one) for one in value_record(expanded(schema))["fields"]]
+    return [column_name(one) for one in value_record(expand(schema))["fields"]]
 
 
 def _began(connection: Connection, history: History, names: Iterable[str]) -> dict[str, At]:
@@ -350,7 +350,7 @@ def _rows(spark: SparkSession, opened: Mirror, entry: TableEntry) -> DataFrame:
             for number in batch.column("file").to_pylist():
                 part = parts[number]
                 rows = (
-                    present(read_deltas(target, shape, deltas))
+                    without_deleted(read_deltas(target, shape, deltas))
                     if part is None
                     else read_unchanged(target, shape, part, deltas)
                 ).drop_columns([KEY])

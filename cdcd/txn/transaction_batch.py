@@ -2,7 +2,7 @@
 
 In: items in the order of the wire.  Out: the same items, with each sequence of Begin, rows and Commit in a
 `TransactionBatch`; and the reverse.
-Invariant: `expanded` restores the items given to `gathered`, except the send time of Begin and Commit, which is not
+Invariant: `expand` restores the items given to `gather`, except the send time of Begin and Commit, which is not
 used, and keepalives between transactions that the next item makes redundant (`_is_needless`). All items that do not
 have exactly this form are unchanged.
 Wire source: protocol messages Begin and Commit (flags 0).
@@ -33,7 +33,7 @@ _BEGIN_LSN = slice(BEGIN_COMMIT_LSN_AT, BEGIN_TIME_AT)
 _COMMIT_LSN = slice(COMMIT_LSN_AT, COMMIT_END_LSN_AT)
 
 
-def gathered(items: Sequence[Item]) -> list[Item]:
+def gather(items: Sequence[Item]) -> list[Item]:
     """Return the items with complete transactions combined into batches."""
     found: list[Item] = []
     pieces: list[bytes] = []
@@ -126,7 +126,7 @@ def _frame(item: Item) -> bytes:
     return FRAME_HEADER.pack(len(item.payload), item.lsn) + item.payload
 
 
-def expanded(transactions: TransactionBatch) -> Iterator[PlainItem]:
+def expand(transactions: TransactionBatch) -> Iterator[PlainItem]:
     """Yield the items from which the batch was gathered. Raises MessageTruncated."""
     data, begun, rows = transactions.frames, 0, 0
     for kind, lsn, at, end in _frames(data):

@@ -24,7 +24,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.errors import StackError
 from tests.bench import usage
 from tests.bench.backlog import Backlog
-from tests.bench.runners import Runner, Running, Seen
+from tests.bench.runners import Runner, Running, RunProgress
 from tests.bench.servers import Servers
 from tests.bench.table import NOISE
 from tests.bench.usage import Cpu, Machine
@@ -193,16 +193,16 @@ class _Watching:
         self._meter.watch("walsender", walsender)
         ready = begin = self._meter.sample()
         left = float(case.rows)
-        seen = self._await(walsender, Seen.SOME)
+        seen = self._await(walsender, RunProgress.SOME)
         first_s = time.monotonic()
-        if not case.is_one_transaction and seen is not Seen.ALL:
-            seen = self._await(walsender, Seen.WARM)
+        if not case.is_one_transaction and seen is not RunProgress.ALL:
+            seen = self._await(walsender, RunProgress.WARM)
             begin = self._meter.sample()
             left = rows_left(case.rows, backlog.start_lsn, backlog.end_lsn, self._sent(walsender))
         if left < case.rows / 10:  # the rest is too small for a meaningful rate
             begin, left = ready, float(case.rows)
-        if seen is not Seen.ALL:
-            self._await(walsender, Seen.ALL)
+        if seen is not RunProgress.ALL:
+            self._await(walsender, RunProgress.ALL)
         end = self._meter.sample()
         return self._result(begin, end, left, ready.at_s, first_s)
 
@@ -232,7 +232,7 @@ class _Watching:
             settings=dict(self._runner.settings),
         )
 
-    def _await(self, walsender: int, wanted: Seen) -> Seen:
+    def _await(self, walsender: int, wanted: RunProgress) -> RunProgress:
         """Wait until the run has reached this state."""
         sent, news_s = 0, time.monotonic()
         standstill_s = STANDSTILL_S + self._backlog.case.rows_per_transaction / SLOWEST_ROWS_A_SECOND
@@ -247,9 +247,11 @@ class _Watching:
                 sent, news_s = now, time.monotonic()
         return seen
 
-    def _is_none_sent(self, seen: Seen, walsender: int) -> bool:
+    def _is_none_sent(self, seen: RunProgress, walsender: int) -> bool:
         """Return whether the runner discards its rows and the server has sent it none yet."""
-        return seen in (Seen.SOME, Seen.WARM) and self._sent(walsender) <= self._backlog.start_lsn
+        return (
+            seen in (RunProgress.SOME, RunProgress.WARM) and self._sent(walsender) <= self._backlog.start_lsn
+        )
 
     def _sent(self, walsender: int) -> int:
         rows = _ask(self._connection, _SENT, walsender)
@@ -263,7 +265,7 @@ def await_stream(connection: Connection, slot: str, look: Callable[[float], obje
     """
     deadline_s = time.monotonic() + START_WITHIN_S
     while not (rows := _ask(connection, _ACTIVE, slot)):
-        if look(START_LOOK_S) is Seen.ALL:
+        if look(START_LOOK_S) is RunProgress.ALL:
             raise StackError(f"{name} was done before it was found streaming", hint="choose a larger --scale")
         if time.monotonic() > deadline_s:
             raise StackError(f"{name} never began to stream")

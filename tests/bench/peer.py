@@ -23,7 +23,7 @@ from cdcd.demo.stack.process import ServerProcess
 from cdcd.errors import StackError
 from tests.bench.backlog import PUBLICATION, Backlog
 from tests.bench.kafka import Watermarks, delete_topics
-from tests.bench.runners import LOOK_AT_LOG_S, Running, Seen
+from tests.bench.runners import LOOK_AT_LOG_S, Running, RunProgress
 from tests.bench.servers import Servers
 
 DEBEZIUM_VERSION = "3.6.3.Final"
@@ -182,7 +182,7 @@ class _RunningDebezium:
     def pid(self) -> int:
         return self._process.pid
 
-    def look(self, timeout_s: float) -> Seen:
+    def look(self, timeout_s: float) -> RunProgress:
         has_failed = self._process.wait(max(timeout_s, LOOK_S))
         if time.monotonic() >= self._look_at_log_s:
             self._look_at_log_s = time.monotonic() + LOOK_AT_LOG_S
@@ -191,13 +191,13 @@ class _RunningDebezium:
             raise StackError(f"Kafka Connect has ended, or its task:\n{self._process.output()[-4000:]}")
         total = self._watermarks.total()
         if self._wanted and total >= self._wanted:
-            return Seen.ALL
+            return RunProgress.ALL
         return (
-            Seen.WARM
+            RunProgress.WARM
             if total >= self._wanted * max(WARM_SHARE, self._warm_share)
-            else Seen.SOME
+            else RunProgress.SOME
             if total
-            else Seen.NOTHING
+            else RunProgress.NOTHING
         )
 
     def records(self) -> int | None:

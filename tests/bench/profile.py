@@ -22,7 +22,7 @@ from cdcd.demo.stack.accounts import make_run_folder, server_account
 from cdcd.errors import CdcdError, StackError
 from tests.bench.backlog import Backlog
 from tests.bench.cases import CASES, Case
-from tests.bench.runners import OWN, Running, Seen
+from tests.bench.runners import OWN, Running, RunProgress
 from tests.bench.servers import Servers, started
 
 SHOWN = 30
@@ -73,10 +73,10 @@ def _record(servers: Servers, case: Case, runner: str, command: list[str]) -> No
         backlog.new_slot() as slot,
         CDCD[runner].run(servers, backlog, slot) as running,
     ):
-        _await(running, Seen.WARM)
+        _await(running, RunProgress.WARM)
         recorder = subprocess.Popen([*command, "--pid", str(running.pid)])
         try:
-            _await(running, Seen.ALL)
+            _await(running, RunProgress.ALL)
             recorder.send_signal(signal.SIGINT)  # py-spy writes its samples
             if status := recorder.wait(120):
                 raise StackError(f"py-spy ended with {status}")
@@ -84,7 +84,7 @@ def _record(servers: Servers, case: Case, runner: str, command: list[str]) -> No
             recorder.kill()
 
 
-def _await(running: Running, wanted: Seen) -> None:
+def _await(running: Running, wanted: RunProgress) -> None:
     while running.look(LOOK_S).value < wanted.value:
         pass
 

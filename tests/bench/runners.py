@@ -33,7 +33,7 @@ PROTOCOL_VERSION = 4
 LOOK_AT_LOG_S = 1.0
 
 
-class Seen(Enum):
+class RunProgress(Enum):
     """The progress of a run."""
 
     NOTHING = 0
@@ -55,7 +55,7 @@ class Running(Protocol):
     def topics(self) -> list[str]:
         """The topics of the tables that get rows."""
 
-    def look(self, timeout_s: float) -> Seen:
+    def look(self, timeout_s: float) -> RunProgress:
         """Wait at most `timeout_s` for progress and return it. Raises StackError when the process has failed."""
 
     def records(self) -> int | None:
@@ -129,14 +129,14 @@ class _RunningRecvLogical:
     def pid(self) -> int:
         return self._process.pid
 
-    def look(self, timeout_s: float) -> Seen:
+    def look(self, timeout_s: float) -> RunProgress:
         # Check without reaping the process, so that its usage can be read once more.
         if not select.select([self._end], [], [], timeout_s)[0]:
-            return Seen.WARM
+            return RunProgress.WARM
         ended = os.waitid(os.P_PIDFD, self._end, os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_status:
             raise StackError(f"pg_recvlogical ended with {ended.si_status}:\n{self._log.read_text()}")
-        return Seen.ALL
+        return RunProgress.ALL
 
     def records(self) -> int | None:
         return None
@@ -251,14 +251,14 @@ class _RunningCdcd:
         assert self.daemon.process is not None
         return self.daemon.process.pid
 
-    def look(self, timeout_s: float) -> Seen:
+    def look(self, timeout_s: float) -> RunProgress:
         end_lsn = self._reader.look(timeout_s)
         if end_lsn >= self._backlog.end_lsn - END_TOLERANCE_BYTES:
-            return Seen.ALL
+            return RunProgress.ALL
         self._check_alive()
         if end_lsn <= self._backlog.start_lsn:
-            return Seen.NOTHING
-        return Seen.WARM if end_lsn >= self._backlog.warm_lsn else Seen.SOME
+            return RunProgress.NOTHING
+        return RunProgress.WARM if end_lsn >= self._backlog.warm_lsn else RunProgress.SOME
 
     def _check_alive(self) -> None:
         """Raise StackError when the daemon has ended; a halted daemon reports the halt only in its log."""

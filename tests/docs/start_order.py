@@ -47,7 +47,7 @@ from cdcd.errors import (
     TopicReplaced,
 )
 
-Kind = Literal["reads", "changes", "reads again"]
+StepKind = Literal["reads", "changes", "reads again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Step:
     """One step. `refuses`: the errors that end the start here, besides those of a broken connection."""
 
     name: str
-    kind: Kind
+    kind: StepKind
     what: str
     refuses: tuple[type[CdcdError], ...] = ()
 

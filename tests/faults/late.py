@@ -47,7 +47,7 @@ class Unfenced(KafkaSink):
 
 
 @dataclass
-class Seen:
+class RunResult:
     """The result of a run. `wrong`: what a reader must never see."""
 
     sessions: int = 1
@@ -71,7 +71,7 @@ class Play:
         self._sink = sink(self._settings)
         self._withheld_request: WithheldRequest | None = None
         self._committed = 0
-        self.seen = Seen()
+        self.seen = RunResult()
 
     def run(
         self,
@@ -81,7 +81,7 @@ class Play:
         is_abort: bool = False,
         once_withheld: Callable[[], None] = lambda: None,
         before_delivery: Callable[[], None] = lambda: None,
-    ) -> Seen:
+    ) -> RunResult:
         """Hold back the first such request of the first transaction (of the sink's start, for InitProducerId).
 
         `is_abort`: that transaction is aborted before the others begin.

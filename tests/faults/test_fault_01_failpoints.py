@@ -132,7 +132,7 @@ def test_every_crash_point(load: str, crashing: Crashing, hits: Counter[tuple[st
     with crashing(load) as world:
         for failpoint in crashes(world, load):
             hits[failpoint, load] += 1
-        findings = judged(world)
+        findings = continue_and_judge(world)
         assert world.daemon.stop() == 0
     took_s = time.monotonic() - begun_s
     print(f"{load}: {world.transactions} transactions, {world.changes} changes, {took_s:.0f} s")
@@ -253,7 +253,7 @@ def state_of(world: World) -> list[object]:
     ]
 
 
-def judged(world: World) -> list[str]:
+def continue_and_judge(world: World) -> list[str]:
     """Return the oracle's findings after the daemon has continued without a crash."""
     world.daemon.environment = {}
     world.daemon.start()
@@ -264,7 +264,7 @@ def guilty(world: World, load: str) -> str:
     """Repeat the run, judged after each failpoint; return the first failpoint with findings."""
     try:
         for failpoint in crashes(world, load):
-            if judged(world):
+            if continue_and_judge(world):
                 return failpoint
             assert world.daemon.stop() == 0
             world.go_on()

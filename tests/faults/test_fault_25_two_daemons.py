@@ -16,7 +16,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
 from cdcd.model import Record
-from cdcd.session.fencing import judged
+from cdcd.session.fencing import error_of_fencing
 from cdcd.sink.producer import KafkaSink
 from cdcd.source.settings import SourceSettings
 from tests.integration.conftest import NewDaemon
@@ -87,7 +87,7 @@ class Expired:
         return caught.value
 
     def judged(self, error: SinkFenced) -> CdcdError:
-        return judged(
+        return error_of_fencing(
             error,
             self.source,
             self.settings,

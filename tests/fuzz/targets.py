@@ -14,7 +14,12 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from cdcd.avro.encode import Encoded, encode_batch, encode_batch_in_python, encode_transaction_batch
+from cdcd.avro.encode import (
+    EncodedTransactions,
+    encode_batch,
+    encode_batch_in_python,
+    encode_transaction_batch,
+)
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.columnar import decoder as decoder_of_columns
@@ -203,7 +208,7 @@ def transactions(data: bytes) -> None:
     written_lsn = LSN + int.from_bytes(data[1:3], "big")
     whole = TransactionBatch(data[4:], data[3])
     found = encode_transaction_batch(whole, plans, context_of, context_of(1, 1, 1), written_lsn)
-    if isinstance(found, Encoded) and found != one_by_one(whole, plans, context_of, written_lsn):
+    if isinstance(found, EncodedTransactions) and found != one_by_one(whole, plans, context_of, written_lsn):
         raise AssertionError("a transaction batch is encoded differently from its single transactions")
 
 

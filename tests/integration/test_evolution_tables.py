@@ -27,6 +27,15 @@ def execute(server: PostgresServer, database: str, statements: tuple[str, ...], 
     (in_one_transaction if together else run_script)(server.dsn(database), *statements)
 
 
+def change_while_stopped(server: PostgresServer, database: str, daemon: Daemon, *statements: str) -> None:
+    """Start the daemon, execute statements while it is stopped, and wait until it has written their changes."""
+    daemon.start().wait_state("streaming")
+    assert daemon.stop() == 0
+    run(server, database, *statements)
+    daemon.start()
+    await_confirmed(server, daemon)
+
+
 @pytest.mark.parametrize("together", [nightly(False), True], ids=["apart", "together"])
 def test_changes_of_a_table_as_a_whole(
     together: bool,
@@ -221,11 +230,7 @@ def test_a_key_with_a_composite_type_is_the_same_after_a_restart(
         "INSERT INTO t VALUES (ROW(1, 1))",
     )
     with new_daemon(postgres, database) as daemon:
-        daemon.start().wait_state("streaming")
-        assert daemon.stop() == 0
-        run(postgres, database, "INSERT INTO t VALUES (ROW(2, 2))")
-        daemon.start()
-        await_confirmed(postgres, daemon)
+        change_while_stopped(postgres, database, daemon, "INSERT INTO t VALUES (ROW(2, 2))")
         keys = [{"id": {"a": n, "b": n}} for n in (1, 2)]
         assert topics_of(daemon).keys("t") == [("r", keys[0]), ("c", keys[1])]
         assert daemon.events("key_schema_changed") == []
@@ -340,11 +345,8 @@ def test_a_composite_type_is_moved_and_then_renamed(
         "INSERT INTO t VALUES (1, ROW(1))",
     )
     with new_daemon(postgres, database) as daemon:
-        daemon.start().wait_state("streaming")
-        assert daemon.stop() == 0
-        run(postgres, database, "ALTER TYPE c SET SCHEMA other", "INSERT INTO t VALUES (2, ROW(2))")
-        daemon.start()
-        await_confirmed(postgres, daemon)
+        moved = "ALTER TYPE c SET SCHEMA other"
+        change_while_stopped(postgres, database, daemon, moved, "INSERT INTO t VALUES (2, ROW(2))")
         topics = topics_of(daemon)
         first, second = topics.changes("t")
         assert topics.read(first.raw, second.schema_id)["after"] == {"id": 1, "v": {"a": 1}}

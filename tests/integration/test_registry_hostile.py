@@ -33,7 +33,7 @@ SOCKETS_BYTES = 12 << 20
 """The size of the kernel's socket buffers on both sides."""
 
 HEAD = b"HTTP/1.1 %d X\r\n"
-Kind = tuple[Callable[[HostileServer, bytes], Iterable[bytes]], type[CdcdError]]
+HostileAnswer = tuple[Callable[[HostileServer, bytes], Iterable[bytes]], type[CdcdError]]
 
 
 def forever(piece: bytes) -> Iterator[bytes]:
@@ -53,7 +53,7 @@ def bomb(encoding: bytes, packed: bytes, status: int = 200) -> bytes:
 
 GZIP, DEFLATE = gzip_bomb(100), zlib_bomb(100)
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, HostileAnswer] = {
     "too large": (
         lambda _s, _r: itertools.chain(
             [HEAD % 200 + b"Content-Length: 999999999999\r\n\r\n"], forever(b" " * 65_536)

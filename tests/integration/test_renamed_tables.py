@@ -11,7 +11,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.publication_diff import published_oids, read_published
-from cdcd.source.unpublished_tables import unpublished
+from cdcd.source.unpublished_tables import read_unpublished
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
@@ -290,7 +290,7 @@ def test_partitions_and_their_roots_are_published_by_each_other(
         contextlib.closing(connect_sql(settings)) as connection,
     ):
         fetch(connection, "CREATE TEMP TABLE mine AS SELECT 1; SELECT 1")
-        found = unpublished(connection, published_oids(read_published(connection, ("pub",))))
+        found = read_unpublished(connection, published_oids(read_published(connection, ("pub",))))
         assert {(one.name, one.is_logged) for one in found} == {
             ("public.other", True),
             ("public.unlogged", False),

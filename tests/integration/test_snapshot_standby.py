@@ -26,7 +26,7 @@ from cdcd.source.identity import ServerIdentity, identify
 from cdcd.source.lock_watch import unreported
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
-from cdcd.waits import KINDS, Seen
+from cdcd.waits import KINDS, WaitCause
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, as_process
 from tests.support.gate import gate
@@ -377,7 +377,7 @@ def test_a_table_whose_rows_vacuum_full_has_removed_is_stale(pairs: Callable[[in
 
 def test_the_copy_waits_until_the_standby_knows_a_new_column(pairs: Callable[[int], Pair]) -> None:
     pair = pairs(16)
-    reports: list[Seen | None] = []
+    reports: list[WaitCause | None] = []
     with filled(pair) as database, exported(pair, database) as (found, source, primary):
         pair.standby.execute("SELECT pg_wal_replay_pause()")
         waiting = threading.Thread(
@@ -416,7 +416,7 @@ def test_an_open_transaction_of_the_primary_is_named_and_a_stop_does_not_wait_fo
 ) -> None:
     """F38: the standby's slot waits for it, as one of the primary does."""
     pair = pairs(18)
-    reports: list[Seen | None] = []
+    reports: list[WaitCause | None] = []
     with filled(pair) as database:
         source, standby, primary = settings_of(pair, database)
         given_up, failures = threading.Event(), list[CdcdError]()

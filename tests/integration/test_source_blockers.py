@@ -19,7 +19,7 @@ from cdcd.source.lock_watch import fetch_watched
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot, read_slot
-from cdcd.waits import Blocker, Seen
+from cdcd.waits import Blocker, WaitCause
 from tests.support.nightly import nightly, nightly_except
 from tests.support.source import plain, source_database
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers
@@ -33,9 +33,9 @@ READ = "SELECT count(*) FROM public.t"
 class Looks:
     """The results of the blocker queries for one statement."""
 
-    found: list[Seen | None] = field(default_factory=list)
+    found: list[WaitCause | None] = field(default_factory=list)
 
-    def __call__(self, seen: Seen | None) -> None:
+    def __call__(self, seen: WaitCause | None) -> None:
         self.found.append(seen)
 
     def until(self, *whoever: str) -> Blocker:
@@ -256,5 +256,5 @@ def test_a_wait_ends_when_its_session_has_ended(
         assert "has not shown the session" in read[0].message
 
 
-def gone(_connection: Any, _pid: int) -> Seen | None:
+def gone(_connection: Any, _pid: int) -> WaitCause | None:
     raise lock_watch.BackendGone

@@ -18,7 +18,7 @@ from cdcd.source.drain import drain
 from cdcd.source.libpq import PQconsumeInput, PQfreemem, PQgetCopyData
 from cdcd.source.settings import SourceSettings
 from cdcd.source.start import start
-from cdcd.txn.transaction_batch import expanded
+from cdcd.txn.transaction_batch import expand
 from tests.support.certificates import authority, install
 from tests.support.implementations import READING, implementations, loaded
 from tests.support.nightly import nightly
@@ -111,7 +111,7 @@ def messages(items: list[Item]) -> list[tuple[int | None, bytes]]:
     """Return each message, a row with its batch's xid and LSN: the ends of batches depend on the socket."""
     found: list[tuple[int | None, bytes]] = []
     for item in items:
-        for one in expanded(item) if isinstance(item, TransactionBatch) else [item]:
+        for one in expand(item) if isinstance(item, TransactionBatch) else [item]:
             if isinstance(one, RowBatch):
                 at = 0
                 while at < len(one.frames):

@@ -21,7 +21,7 @@ from cdcd.monitoring.wal_levels import Sizes
 from cdcd.ops.metrics import Metrics
 from cdcd.schema.policy import Policies
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.slot import Decoded, create_slot, drop_slot, read_decoded, read_slot
+from cdcd.source.slot import SlotStatistics, create_slot, drop_slot, read_decoded, read_slot
 from tests.support.nightly import nightly, nightly_except
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming, until
 from tests.support.stack import SUPPORTED_POSTGRES_MAJORS, PostgresServers, run_script
@@ -143,7 +143,7 @@ def test_an_old_server_does_not_report_spilled_transactions(pg_server: PostgresS
     with source_database(pg_server(13)) as settings:
         make_slot(settings)
         with contextlib.closing(connect_sql(settings)) as connection:
-            assert read_decoded(connection, settings.slot) == Decoded()
+            assert read_decoded(connection, settings.slot) == SlotStatistics()
 
 
 def ends_a_stream(items: list[Item]) -> bool:

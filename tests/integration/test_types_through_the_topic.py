@@ -16,7 +16,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.oracle.judge import Judge
-from tests.oracle.kinds import Column, Kind, Table, array
+from tests.oracle.kinds import Column, DeclaredType, Table, array
 from tests.oracle.report import failures, table_of
 from tests.oracle.run import run
 from tests.oracle.topic import Row
@@ -69,25 +69,25 @@ INTS = {"type": "array", "items": ["null", "int"]}
 @pytest.mark.parametrize(
     ("kind", "literal", "avro", "right", "wrong"),
     [
-        (Kind("float8"), "-0", "double", -0.0, 0.0),
-        (Kind("float8"), "5e-324", "double", 5e-324, 0.0),
-        (Kind("numeric"), "1.10", "string", "1.10", "1.1"),
-        (Kind("char(3)"), "a", "string", "a  ", "b  "),
-        (Kind("text"), "", "string", "", None),
-        (Kind("text"), "a ", "string", "a ", "a"),
-        (Kind("text"), None, "string", None, ""),
-        (Kind("json"), '{"a":  1}', "string", '{"a":  1}', '{"a": 1}'),
-        (Kind("timestamp"), "0044-03-15 BC", MICROS, -63517824000000000, -63517824000000001),
-        (Kind("int4"), "7", "int", 7, "seven"),
-        (array(Kind("int4")), "{1,NULL}", INTS, [1, None], [1]),
-        (array(Kind("int4")), "{}", INTS, [], None),
+        (DeclaredType("float8"), "-0", "double", -0.0, 0.0),
+        (DeclaredType("float8"), "5e-324", "double", 5e-324, 0.0),
+        (DeclaredType("numeric"), "1.10", "string", "1.10", "1.1"),
+        (DeclaredType("char(3)"), "a", "string", "a  ", "b  "),
+        (DeclaredType("text"), "", "string", "", None),
+        (DeclaredType("text"), "a ", "string", "a ", "a"),
+        (DeclaredType("text"), None, "string", None, ""),
+        (DeclaredType("json"), '{"a":  1}', "string", '{"a":  1}', '{"a": 1}'),
+        (DeclaredType("timestamp"), "0044-03-15 BC", MICROS, -63517824000000000, -63517824000000001),
+        (DeclaredType("int4"), "7", "int", 7, "seven"),
+        (array(DeclaredType("int4")), "{1,NULL}", INTS, [1, None], [1]),
+        (array(DeclaredType("int4")), "{}", INTS, [], None),
     ],
 )
 def test_the_judge_notices_what_is_wrong(
     judge: Judge,
     postgres: PostgresServer,
     database: str,
-    kind: Kind,
+    kind: DeclaredType,
     literal: str,
     avro: Any,
     right: Any,
@@ -107,7 +107,7 @@ def test_the_judge_accepts_specials_and_counts_needless_ones(
 ) -> None:
     postgres.execute("CREATE TABLE t1 (id int, v int, a int[])", dbname=database)
     postgres.execute("INSERT INTO t1 VALUES (1, 5, '{1,2}'), (2, 6, '{{1},{2}}')", dbname=database)
-    table = Table("t1", "int4", (Column("v", Kind("int4")), Column("a", array(Kind("int4")))))
+    table = Table("t1", "int4", (Column("v", DeclaredType("int4")), Column("a", array(DeclaredType("int4")))))
     avro = {"v": ["null", "int"], "a": ["null", INTS]}
     rows = [
         (1, Row({"v": None, "a": None}, {"v": "5", "a": "{1,2}"}, avro, False)),

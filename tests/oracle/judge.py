@@ -16,7 +16,7 @@ from typing import Any
 import psycopg2
 import psycopg2.errors
 
-from tests.oracle.kinds import Column, Kind, Table, quoted
+from tests.oracle.kinds import Column, DeclaredType, Table, quoted
 from tests.oracle.topic import Row
 
 DAY_US = 86_400_000_000
@@ -49,7 +49,7 @@ class Counts:
     mismatches: list[str] = field(default_factory=list)
 
 
-def back(avro: Any, value: Any, kind: Kind) -> tuple[str, list[Any]]:
+def back(avro: Any, value: Any, kind: DeclaredType) -> tuple[str, list[Any]]:
     """Return an SQL expression that rebuilds the value from the one read, and its parameters."""
     if isinstance(avro, list):
         avro = avro[1]
@@ -72,7 +72,7 @@ def back(avro: Any, value: Any, kind: Kind) -> tuple[str, list[Any]]:
     return f"({expression})::{kind.sql}", values
 
 
-def _array_back(avro: Any, value: list[Any], kind: Kind) -> tuple[str, list[Any]]:
+def _array_back(avro: Any, value: list[Any], kind: DeclaredType) -> tuple[str, list[Any]]:
     if kind.element is None:  # not an array in PostgreSQL: a type of pgvector
         return f"(%s::float8[])::{kind.sql}", [f"{{{','.join(map(repr, value))}}}"]
     if not value:

@@ -1,6 +1,6 @@
 """The structure of a column's type, as the test itself declared it: how to write a literal, and its SQL type.
 
-In: names of types.  Out: `Kind` trees.
+In: names of types.  Out: `DeclaredType` trees.
 Invariant: nothing here is read from cdcd or from its schemas; the judge casts by these names.
 """
 
@@ -11,52 +11,52 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeclaredType:
     """A type: an array has an `element`, a composite `parts`; a domain has those of its base type."""
 
     sql: str
-    element: Kind | None = None
-    parts: tuple[Kind, ...] | None = None
+    element: DeclaredType | None = None
+    parts: tuple[DeclaredType, ...] | None = None
 
 
-def array(element: Kind) -> Kind:
+def array(element: DeclaredType) -> DeclaredType:
     """Return the array of a type."""
-    return Kind(f"{element.sql}[]", element)
+    return DeclaredType(f"{element.sql}[]", element)
 
 
-def domain(name: str, over: Kind) -> Kind:
+def domain(name: str, over: DeclaredType) -> DeclaredType:
     """Return a domain over a type."""
-    return Kind(name, over.element, over.parts)
+    return DeclaredType(name, over.element, over.parts)
 
 
-def composite(name: str, *parts: Kind) -> Kind:
+def composite(name: str, *parts: DeclaredType) -> DeclaredType:
     """Return a composite type."""
-    return Kind(name, None, parts)
+    return DeclaredType(name, None, parts)
 
 
-ADDRESS = composite("address", Kind("text"), Kind("int4"))
+ADDRESS = composite("address", DeclaredType("text"), DeclaredType("int4"))
 COMPOSITES = {
     "address": ADDRESS,
     "nothing": composite("nothing"),
-    "single": composite("single", Kind("text")),
+    "single": composite("single", DeclaredType("text")),
     '"Per son"': composite(
         '"Per son"',
-        Kind("text"),
+        DeclaredType("text"),
         ADDRESS,
         array(ADDRESS),
-        Kind("date"),
-        Kind("net_price"),
-        Kind("hstore"),
-        array(composite("single", Kind("text"))),
+        DeclaredType("date"),
+        DeclaredType("net_price"),
+        DeclaredType("hstore"),
+        array(composite("single", DeclaredType("text"))),
     ),
-    "log": composite("log", Kind("int4"), Kind("timestamptz"), Kind("bytea")),
+    "log": composite("log", DeclaredType("int4"), DeclaredType("timestamptz"), DeclaredType("bytea")),
 }
 """Existing composite types, in addition to those created for each type."""
 
 
-def kind_of(type_name: str) -> Kind:
+def kind_of(type_name: str) -> DeclaredType:
     """Return the kind of a type with this name."""
-    return COMPOSITES.get(type_name, Kind(type_name))
+    return COMPOSITES.get(type_name, DeclaredType(type_name))
 
 
 def quoted(literal: str | None) -> str:
@@ -77,7 +77,7 @@ class Column:
     """One column of a table: its values' literals, by row; None is null."""
 
     name: str
-    kind: Kind
+    kind: DeclaredType
     literals: list[str | None] = field(default_factory=list, repr=False)
 
 

@@ -15,7 +15,7 @@ import psycopg2
 
 from tests.oracle.kinds import (
     Column,
-    Kind,
+    DeclaredType,
     Table,
     array,
     composite,
@@ -40,7 +40,7 @@ def table_of(
     """Return the table of one type; create the types of its columns at once."""
     v = kind_of(type_name)
     d, n = domain(f"dom{number}", v), domain(f"many{number}", array(v))
-    c = composite(f"held{number}", v, array(v), Kind("int4"))
+    c = composite(f"held{number}", v, array(v), DeclaredType("int4"))
     execute(f"create domain {d.sql} as {type_name}")
     execute(f"create domain {n.sql} as {type_name}[]")
     execute(f"create type {c.sql} as (a {type_name}, b {type_name}[], c int)")
@@ -112,7 +112,7 @@ def _ranges(number: int, literals: Sequence[str], rising: Sequence[bool], major:
         ranges.append(forms[place % len(forms)])
         parts = (f"[{quoted(low)},{quoted(low)}],({quoted(high)},)", forms[0], "", f"(,{quoted(low)})")
         multiranges.append(f"{{{parts[place % len(parts)]}}}")
-    r, m = Kind(f"span{number}"), Kind(f"spans{number}")
+    r, m = DeclaredType(f"span{number}"), DeclaredType(f"spans{number}")
     made = [Column("r", r, [*ranges]), Column("s", array(r), [*_arrays(ranges, ",")])]
     if major >= 14:
         made += [Column("m", m, [*multiranges]), Column("u", array(m), [*_arrays(multiranges, ",")])]
@@ -125,7 +125,7 @@ def uncastable(number: int) -> list[Table]:
         Table(
             f"t{number + place}",
             name,
-            (Column("v", Kind("text")),),
+            (Column("v", DeclaredType("text")),),
             by_text=name in ONLY_AS_TEXT,
             filled_by=f"select {place}, v from ({query}) s(v)",
         )
@@ -152,7 +152,7 @@ SIZES = (127, 128, 2047, 2048, 8191, 8192, 16383, 16384, 65535, 65536, 262144, 5
 
 def long_values(number: int) -> Table:
     """Return a table whose rows have one long value each."""
-    kinds = [array(Kind(name[:-2])) if name.endswith("[]") else Kind(name) for name in LONG]
+    kinds = [array(DeclaredType(name[:-2])) if name.endswith("[]") else DeclaredType(name) for name in LONG]
     columns = tuple(Column(f"l{place}", kind) for place, kind in enumerate(kinds))
     filled = " union all ".join(
         f"select n, {', '.join(made if other == name else f'null::{other}' for other in LONG)}"

@@ -33,13 +33,13 @@ GOOD = (
 )
 
 
-def judged(records: tuple[Progress, ...], events: tuple[Event, ...]) -> list[str]:
+def judge(records: tuple[Progress, ...], events: tuple[Event, ...]) -> list[str]:
     block = Block((), events, records, (), {}, {}, names=NAMES)
     return [one.what for one in copied_once(block)]
 
 
 def test_tables_that_were_left_are_copied_again() -> None:
-    assert judged((*RECORDS, copying(LAST, 3)), GOOD) == []
+    assert judge((*RECORDS, copying(LAST, 3)), GOOD) == []
     assert list(complete_at(RECORDS, NAMES)) == [({"a": FIRST, "b": LATER}, LATER)]
 
 
@@ -47,9 +47,9 @@ def test_tables_that_were_left_are_copied_again() -> None:
     ("again", "table"), [(row("a", LATER), "a"), (row("b", LAST), "b"), (row("a", LAST, "t"), "a")]
 )
 def test_a_complete_table_that_is_copied_or_emptied_again_is_named(again: Event, table: str) -> None:
-    (finding,) = judged((*RECORDS, copying(LAST, 3)), (*GOOD, again))
+    (finding,) = judge((*RECORDS, copying(LAST, 3)), (*GOOD, again))
     assert finding.startswith(f"{table} was complete")
 
 
 def test_a_snapshot_that_begins_anew_copies_all_tables() -> None:
-    assert judged((*RECORDS, BEGUN, copying(LAST, 1, 2, 3)), (*GOOD, row("a", LAST), row("b", LAST))) == []
+    assert judge((*RECORDS, BEGUN, copying(LAST, 1, 2, 3)), (*GOOD, row("a", LAST), row("b", LAST))) == []

@@ -38,7 +38,7 @@ from cdcd.txn.events import (
     TransactionCommitted,
     Truncated,
 )
-from tests.simulator.kafka import LOOSE, Kafka, Seen, Sink
+from tests.simulator.kafka import LOOSE, Kafka, MessageFields, Sink
 
 
 class _Watched(Assembler):
@@ -96,7 +96,7 @@ class _Encoder(EventEncoder):
         if self._tx is not None:
             await self._write([("T", tables, event.cascade, event.restart_identity)])
 
-    async def _write(self, changes: Iterable[Seen]) -> None:
+    async def _write(self, changes: Iterable[MessageFields]) -> None:
         assert self._tx is not None
         records: list[Any] = []
         for change in changes:
@@ -242,7 +242,7 @@ class Session:
             await self._writer.close()
 
 
-def _rows(batch: RowBatch, relations: dict[int, Relation]) -> Iterator[Seen]:
+def _rows(batch: RowBatch, relations: dict[int, Relation]) -> Iterator[MessageFields]:
     at = 0
     while at < len(batch.frames):
         end = at + 12 + int.from_bytes(batch.frames[at : at + 4], "big")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from cdcd.model import KeyValues, Record, TableCopyState
-from cdcd.snapshot.changed_keys import ChangedKeys, Filtered
+from cdcd.snapshot.changed_keys import ChangedKeys, FilteredChunk
 from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk, TableCopy
 from cdcd.snapshot.visibility import Snapshot
 from tests.simulator.incremental import Simulation, name
@@ -146,9 +146,9 @@ class OldKeyUntracked(Simulation):
 class _NothingAgain(ChangedKeys):
     def filter(
         self, snapshot: Snapshot, records: Sequence[Record], requested: Collection[bytes] = ()
-    ) -> Filtered | None:
+    ) -> FilteredChunk | None:
         found = super().filter(snapshot, records, requested)
-        return None if found is None else Filtered(found.records, {})
+        return None if found is None else FilteredChunk(found.records, {})
 
 
 class DroppedNotReadAgain(Simulation):
@@ -160,7 +160,7 @@ class DroppedNotReadAgain(Simulation):
 class _OncePerKey(ChangedKeys):
     def filter(
         self, snapshot: Snapshot, records: Sequence[Record], requested: Collection[bytes] = ()
-    ) -> Filtered | None:
+    ) -> FilteredChunk | None:
         return super().filter(snapshot, records)
 
 
@@ -301,14 +301,16 @@ class OldScanContinues(Simulation):
 
 
 class _FilteredOnce(ChangedKeys):
-    found: Filtered | None = None
+    found: FilteredChunk | None = None
 
     def filter(
         self, snapshot: Snapshot, records: Sequence[Record], requested: Collection[bytes] = ()
-    ) -> Filtered | None:
+    ) -> FilteredChunk | None:
         if self.found is None:
             return super().filter(snapshot, records, requested)
-        return Filtered([record for record in records if record in self.found.records], self.found.read_again)
+        return FilteredChunk(
+            [record for record in records if record in self.found.records], self.found.read_again
+        )
 
 
 class SlicesOfTheFirstState(Simulation):

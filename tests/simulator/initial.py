@@ -30,7 +30,7 @@ from cdcd.pipeline.floors import Floors
 from cdcd.pipeline.pump import Pump
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.recovery.start_decision import Resume, Snapshot, Wanted, verdict
+from cdcd.recovery.start_decision import Resume, Snapshot, StartOptions, verdict
 from cdcd.session.copy_workers import Piece
 from cdcd.session.snapshot_copy import Snapshotter
 from cdcd.session.snapshot_handover import _progress_of, _resume
@@ -45,7 +45,7 @@ from tests.simulator.initial_topic import Plans, copied, decoded, payloads, rela
 from tests.simulator.seeds import run_seeds
 from tests.support.copydata import keepalive
 
-WANTED = Wanted("slot", create_slot=True, mode="initial")
+WANTED = StartOptions("slot", create_slot=True, mode="initial")
 
 
 class Crash(Exception):

@@ -24,7 +24,7 @@ from cdcd.source.copyboth import cut_items
 from cdcd.source.settings import Streaming, StreamOptions
 from tests.simulator import clock
 from tests.simulator.daemon import Daemon, Session
-from tests.simulator.kafka import Kafka, Odds, Seen, Sink
+from tests.simulator.kafka import Kafka, MessageFields, Odds, Sink
 from tests.simulator.walsender import Walsender
 from tests.simulator.workload import Committed, Emitted, End, Generator, Loose, Prepare, SubAbort, Work
 
@@ -34,7 +34,9 @@ WAYS: tuple[tuple[int, Streaming], ...] = (
 TWO_PHASE_WAYS = tuple(way for way in WAYS if way[0] >= 3)
 
 
-def expected(work: Work, from_lsn: int = 0, to_lsn: int | None = None) -> list[tuple[Seen, list[Seen]]]:
+def expected(
+    work: Work, from_lsn: int = 0, to_lsn: int | None = None
+) -> list[tuple[MessageFields, list[MessageFields]]]:
     """Return the model's transactions in commit order, without empty ones."""
     return [
         ((one.xid, one.commit_lsn, one.origin), list(_model(one)))
@@ -43,7 +45,7 @@ def expected(work: Work, from_lsn: int = 0, to_lsn: int | None = None) -> list[t
     ]
 
 
-def _model(one: Committed) -> Iterator[Seen]:
+def _model(one: Committed) -> Iterator[MessageFields]:
     for what in one.whats:
         if isinstance(what, Emitted):
             yield ("M", what.content)

@@ -20,7 +20,7 @@ from cdcd.ack.group import CommitPosition
 from cdcd.errors import CdcdError, SinkFenced, SinkUnavailable
 from cdcd.model import Progress, TransactionInfo
 
-Seen = tuple[object, ...]
+MessageFields = tuple[object, ...]
 LOOSE = None
 """Instead of the transaction, for messages outside of one."""
 
@@ -29,7 +29,7 @@ LOOSE = None
 class Kafka:
     """The durable transactions. `ends`: all stored positions; the slot may be at any of them."""
 
-    transactions: list[tuple[Seen, list[Seen]]] = field(default_factory=list)
+    transactions: list[tuple[MessageFields, list[MessageFields]]] = field(default_factory=list)
     loose: list[object] = field(default_factory=list)
     progress: CommitPosition = field(default_factory=lambda: CommitPosition(0, 0, 0))
     ends: list[int] = field(default_factory=lambda: [0])
@@ -84,7 +84,7 @@ class Kafka:
         self.progress = progress
         self.ends.append(progress.end_lsn)
 
-    def _take(self, info: TransactionInfo, change: Seen, begun: set[object]) -> None:
+    def _take(self, info: TransactionInfo, change: MessageFields, begun: set[object]) -> None:
         begun_before = self.progress.part is not None and self.progress.part.commit_lsn == info.commit_lsn
         if info.commit_lsn not in begun and not begun_before:
             assert info.commit_lsn not in self.commit_lsns, "a transaction is repeated or split"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageError
 from cdcd.spark import compaction, manifest
-from cdcd.spark.compaction import FAN, Compactor, Merge, merged, with_merged
+from cdcd.spark.compaction import FAN, Compactor, Merge, with_merged, write_merge
 from cdcd.spark.manifest import TableEntry, read_manifest
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
@@ -69,8 +69,8 @@ def test_the_files_remain_few(items: Batches) -> None:
     for batch in range(3 * FAN):
         rows = _updated(items, batch)
         entry = _entry(items)
-        while merge := compaction.due(TOPIC, entry):
-            changed = with_merged(entry, merged(target, entry, merge, 4, threading.Event()))
+        while merge := compaction.next_merge(TOPIC, entry):
+            changed = with_merged(entry, write_merge(target, entry, merge, 4, threading.Event()))
             assert changed is not None
             entry = changed
         assert len(entry.deltas) < 2 * FAN
@@ -90,7 +90,7 @@ def test_a_merge_of_files_that_are_gone_changes_nothing(items: Batches, is_whole
     entry, target = _entry(items), open_storage(str(items.target))
     merge = Merge(TOPIC, entry.files if is_whole else (), entry.deltas, is_whole=is_whole)
     rows = _updated(items, FAN)
-    result = merged(target, entry, merge, 4, threading.Event())
+    result = write_merge(target, entry, merge, 4, threading.Event())
     appended = _entry(items)
     changed = with_merged(appended, result)
     assert changed is not None
@@ -111,8 +111,8 @@ def test_a_stopped_merge_leaves_no_file(items: Batches) -> None:
     paths = sorted(target.paths())
     stopping = threading.Event()
     stopping.set()
-    with pytest.raises(compaction.Stopped):
-        merged(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), 4, stopping)
+    with pytest.raises(compaction.MergeStopped):
+        write_merge(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), 4, stopping)
     compactor = Compactor(target, 4)
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: entry})

@@ -244,7 +244,7 @@ def test_the_functions_that_spark_connect_sends_have_references_only(
     access = access_of(connection_from({"config": secured.configure()}))
     options = {"access_key_id": "cdcd", "secret_access_key": f"file:{tmp_path}/kafka"}
     fold = partial(fold_group, plans={}, target=open_storage("s3://lake/shop", options), buckets=4)
-    sent = cloudpickle.dumps((fold, decoding_of(access, [secured.items.topic]).decoded))
+    sent = cloudpickle.dumps((fold, decoding_of(access, [secured.items.topic]).decode))
     assert all(f"{tmp_path}/{name}".encode() in sent for name in ("kafka", "registry", "key"))
     assert [secret for secret in (KAFKA, REGISTRY, "of the key") if secret.encode() in sent] == []
 
@@ -259,7 +259,7 @@ def test_the_functions_that_spark_connect_sends_have_references_only(
     ],
     ids=["wrong password", "no mechanism", "another protocol", "no certificate"],
 )
-def test_what_kafka_refuses_is_told_with_the_option(
+def test_what_kafka_refuses_is_an_error_with_the_option(
     options: dict[str, str], error: type[CdcdError], advice: str, secured: Secured, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong").write_text(WRONG)

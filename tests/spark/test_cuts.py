@@ -14,20 +14,20 @@ from cdcd.spark.cuts import (
     Commit,
     Offsets,
     as_one,
+    commit_of_query,
     cut,
     ids_of,
     loading_of,
     merge,
     of_topics,
     parse_progress,
-    seen,
     total,
     with_ids,
     with_loading,
     without,
 )
 from cdcd.spark.entry import Entry
-from cdcd.spark.slots import completed
+from cdcd.spark.slots import complete_commits
 from tests.spark.events import progress_value
 
 COMMITS = [
@@ -56,7 +56,7 @@ def test_a_cut_is_made_of_whole_commits(start: dict, limits: dict[str, int], end
 
 def cut_of(start: Offsets, records: list[Commit], limits: BatchLimits = NO_LIMITS) -> Offsets:
     """Return the cut after progress records, of which some are parts."""
-    return cut(start, completed(records), limits)
+    return cut(start, complete_commits(records), limits)
 
 
 def part(commit_lsn: str, offsets: dict) -> Commit:
@@ -88,7 +88,7 @@ def test_no_batch_ends_behind_a_part(limits: dict[str, int]) -> None:
 def test_the_commits_before_a_start_are_one(start: dict, left: int) -> None:
     """It has their offsets, which a compacted topic needs; a transaction written in part is not taken apart."""
     records = [*COMMITS[:2], part("0/3", {"a": {"1": 6}}), COMMITS[2], Commit("0/4", {"a": {"1": 7}})]
-    commits = list(completed(records))
+    commits = list(complete_commits(records))
     found = as_one(start, commits)
     assert len(found) == left
     assert total(found) == total(commits)
@@ -169,7 +169,7 @@ def copied(commit_lsn: int, offsets: dict, *, pending: int = 1, floors: tuple[st
 
 def commit_of(record: dict | bytes, *, loading: bool = False) -> Commit:
     value = record if isinstance(record, bytes) else json.dumps(record).encode()
-    return seen(parse_progress(value), None, loading=loading)
+    return commit_of_query(parse_progress(value), None, loading=loading)
 
 
 BEFORE = progress_value(1, {"a": {"0": 5}})
@@ -254,7 +254,7 @@ def after_compaction(ends: Offsets, commits: list[Commit]) -> list[Commit] | Non
     entry = Entry()
     for one in placed:
         entry.add(one)
-    again = completed(placed)
+    again = complete_commits(placed)
     first = entry.first(ends, again)
     assert (first is None) is (entry.place(ends) is None)
     return None if first is None else [first, *again]
@@ -299,7 +299,7 @@ def test_a_commit_names_nothing_of_a_former_topic() -> None:
     assert without(COMMITS[2], frozenset({"a"})) == COMMITS[2]
     assert cut({}, [without(one, frozenset({"a"})) for one in COMMITS]) == {"b": {"0": 100}}
     assert as_one(None, [COMMITS[0], left])[0].former == {"a"}
-    assert seen(left, frozenset({"b"}), loading=False).former == frozenset()
+    assert commit_of_query(left, frozenset({"b"}), loading=False).former == frozenset()
 
 
 def test_offsets_have_the_ids_of_topics_with_records() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.spark.events import BEGINNING, STREAM, Event, Sequence, sequence_of
-from cdcd.spark.fold import fold_keyed, ordered
+from cdcd.spark.fold import fold_keyed, order_events
 from cdcd.spark.manifest import Manifest, TableEntry, read_manifest, write_manifest
 from cdcd.spark.shape import Field, TableShape, arrow_schema, as_complete
 
@@ -34,7 +34,7 @@ def _event(timeline: int, commit_lsn: int, number: int, op: str = "u") -> Event:
 )
 def test_a_low_lsn_of_a_later_timeline_wins(events: list[Event], expected: list[int]) -> None:
     nothing = as_complete(arrow_schema(SHAPE.fields).empty_table())
-    rows, _ = fold_keyed(ordered(events, SHAPE), SHAPE, nothing, whole=True)
+    rows, _ = fold_keyed(order_events(events, SHAPE), SHAPE, nothing, whole=True)
     assert rows.column("id").to_pylist() == expected
 
 

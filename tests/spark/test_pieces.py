@@ -84,13 +84,13 @@ def test_only_a_large_batch_of_unknown_topics_is_sampled(
     topics: tuple[Topic, Topic], kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampled: list[set[str]] = []
-    sample = record_sizes._sampled
+    sample = record_sizes._sample
 
     def counted(connection: Connection, ranges: list[Range]) -> dict[str, float]:
         sampled.append({part.topic for part in ranges})
         return sample(connection, ranges)
 
-    monkeypatch.setattr(record_sizes, "_sampled", counted)
+    monkeypatch.setattr(record_sizes, "_sample", counted)
     sizes = RecordSizes(Connection(kafka.bootstrap, "sizes"))
     small, large = topics
     assert sizes.of([Range(small.name, 0, 0, SMALL_BATCH_OFFSETS - 1)]) == {}
@@ -106,6 +106,6 @@ def test_only_a_large_batch_of_unknown_topics_is_sampled(
 def test_a_topic_that_cannot_be_read_has_no_estimate(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_sizes, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(record_sizes, "SAMPLE_TIMEOUT_S", 0.5)
     ranges = [Range(new_name("missing"), 0, 0, SMALL_BATCH_OFFSETS)]
     assert RecordSizes(Connection(kafka.bootstrap, "sizes")).of(ranges) == {}

@@ -13,7 +13,7 @@ from cdcd.lsn import format_lsn
 from cdcd.spark.cuts import Commit
 from cdcd.spark.jvm import packages
 from cdcd.spark.positions import Position, position_of, records_before
-from cdcd.spark.slots import Slots, completed
+from cdcd.spark.slots import Slots, complete_commits
 
 DAY_US = 1_790_000_000_000_000
 
@@ -41,7 +41,7 @@ def before(
     position: Position, records: list[Commit], *, is_whole: bool = True, now_us: int | None = None
 ) -> int:
     slots = Slots()
-    commits = list(completed(records, slots))
+    commits = list(complete_commits(records, slots))
     return records_before(position, commits, slots.newest, is_whole=is_whole, now_us=now_us)
 
 

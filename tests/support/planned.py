@@ -178,7 +178,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     kafka = Planned()
     monkeypatch.setattr("cdcd.spark.commits.Cluster", lambda *_: kafka)
     monkeypatch.setattr("cdcd.spark.progress_reader.Tail", lambda *_: PlannedTail(kafka))
-    monkeypatch.setattr("cdcd.spark.record_sizes._sampled", lambda *_: {})
+    monkeypatch.setattr("cdcd.spark.record_sizes._sample", lambda *_: {})
     for name in ("cdcd.spark.history.SETTLES_WITHIN_S", "cdcd.spark.history.LOOK_AGAIN_S"):
         monkeypatch.setattr(name, 0.0)
     return kafka

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from cdcd.cli import main
-from cdcd.snapshot.table import Planned, SnapshotReader
+from cdcd.snapshot.table import SnapshotPlan, SnapshotReader
 
 UNIT_PAGES = 16
 
@@ -18,7 +18,7 @@ def divide_small() -> None:
     """Let each unit have `UNIT_PAGES` blocks."""
     units = SnapshotReader.units
 
-    def small(self: SnapshotReader, tables: Any, rank: Any = None) -> Planned:
+    def small(self: SnapshotReader, tables: Any, rank: Any = None) -> SnapshotPlan:
         return units(self, tables, rank, UNIT_PAGES)
 
     SnapshotReader.units = small  # type: ignore[assignment,method-assign]

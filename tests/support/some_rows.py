@@ -39,7 +39,7 @@ _NUMERIC_38_10 = (38 << 16 | 10) + 4
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnType:
     """A type, with generators of its text format and of its binary format."""
 
     oid: int
@@ -151,31 +151,35 @@ def _uuid(chance: random.Random) -> bytes:
 
 
 KINDS = (
-    Kind(16, -1, lambda chance: chance.choice((b"t", b"f") * 60 + (b"T", b"")), _boolean, 1000),
-    Kind(21, -1, _integer(16), _any(2), 1005),
-    Kind(23, -1, _integer(32), _any(4), 1007),
-    Kind(20, -1, _integer(64), _any(8), 1016),
-    Kind(26, -1, lambda chance: b"%d" % chance.randrange(1 << 32), _any(4), 1028),
-    Kind(5069, -1, lambda chance: b"%d" % chance.randrange(1 << chance.choice((20, 63, 64))), _any(8), 271),
-    Kind(25, -1, _string, _string, 1009),
-    Kind(1043, -1, _by_hand("text"), _string, 1015),
-    Kind(18, -1, _by_hand('"char"'), _any(1), 1002),
-    Kind(114, -1, _by_hand("json"), _string, 199),
-    Kind(3802, -1, _by_hand("json"), lambda chance: b"\x01" + _string(chance), 3807),
-    Kind(17, -1, _hex, _any(0, 3, 50), 1001),
-    Kind(700, -1, _real, _any(4), 1021),
-    Kind(701, -1, _float, _any(8), 1022),
-    Kind(1700, -1, _numeric, _sent_numeric, 1231),
-    Kind(1700, _NUMERIC_12_2, _numeric, _sent_numeric, 1231),
-    Kind(1700, _NUMERIC_38_10, _numeric, _sent_numeric, 1231),
-    Kind(1082, -1, _date, _any(4), 1182),
-    Kind(1083, -1, _clock, _any(8), 1183),
-    Kind(1114, -1, _timestamp(b""), _any(8), 1115),
-    Kind(1184, -1, _timestamp(b"+00"), _any(8), 1185),
-    Kind(2950, -1, _uuid, _any(16), 2951),
-    Kind(790, -1, lambda chance: b"$%d.%02d" % (chance.randrange(1000), chance.randrange(100)), _any(8), 791),
-    Kind(1186, -1, _by_hand("interval"), _any(16), 1187),
-    Kind(869, -1, _by_hand("inet"), _any(8), 1041),
+    ColumnType(16, -1, lambda chance: chance.choice((b"t", b"f") * 60 + (b"T", b"")), _boolean, 1000),
+    ColumnType(21, -1, _integer(16), _any(2), 1005),
+    ColumnType(23, -1, _integer(32), _any(4), 1007),
+    ColumnType(20, -1, _integer(64), _any(8), 1016),
+    ColumnType(26, -1, lambda chance: b"%d" % chance.randrange(1 << 32), _any(4), 1028),
+    ColumnType(
+        5069, -1, lambda chance: b"%d" % chance.randrange(1 << chance.choice((20, 63, 64))), _any(8), 271
+    ),
+    ColumnType(25, -1, _string, _string, 1009),
+    ColumnType(1043, -1, _by_hand("text"), _string, 1015),
+    ColumnType(18, -1, _by_hand('"char"'), _any(1), 1002),
+    ColumnType(114, -1, _by_hand("json"), _string, 199),
+    ColumnType(3802, -1, _by_hand("json"), lambda chance: b"\x01" + _string(chance), 3807),
+    ColumnType(17, -1, _hex, _any(0, 3, 50), 1001),
+    ColumnType(700, -1, _real, _any(4), 1021),
+    ColumnType(701, -1, _float, _any(8), 1022),
+    ColumnType(1700, -1, _numeric, _sent_numeric, 1231),
+    ColumnType(1700, _NUMERIC_12_2, _numeric, _sent_numeric, 1231),
+    ColumnType(1700, _NUMERIC_38_10, _numeric, _sent_numeric, 1231),
+    ColumnType(1082, -1, _date, _any(4), 1182),
+    ColumnType(1083, -1, _clock, _any(8), 1183),
+    ColumnType(1114, -1, _timestamp(b""), _any(8), 1115),
+    ColumnType(1184, -1, _timestamp(b"+00"), _any(8), 1185),
+    ColumnType(2950, -1, _uuid, _any(16), 2951),
+    ColumnType(
+        790, -1, lambda chance: b"$%d.%02d" % (chance.randrange(1000), chance.randrange(100)), _any(8), 791
+    ),
+    ColumnType(1186, -1, _by_hand("interval"), _any(16), 1187),
+    ColumnType(869, -1, _by_hand("inet"), _any(8), 1041),
 )
 TYPES = {
     **{kind.oid: PgType(kind.oid, "pg_catalog", f"type{kind.oid}", "b") for kind in KINDS},
@@ -186,7 +190,7 @@ TYPES = {
 _NEEDS_QUOTES = re.compile(rb'[\s{}",\\]|^$|^null$', re.IGNORECASE)
 
 
-def _array_text(kind: Kind, chance: random.Random) -> bytes:
+def _array_text(kind: ColumnType, chance: random.Random) -> bytes:
     items = []
     for _ in range(chance.choice((0, 1, 1, 2, 5))):
         item = kind.text(chance)
@@ -204,7 +208,7 @@ def _array_text(kind: Kind, chance: random.Random) -> bytes:
 class Cell:
     """A column's type: a kind, or an array of it."""
 
-    kind: Kind
+    kind: ColumnType
     is_array: bool
 
     @property

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import Control, Item, Keepalive, RowBatch
-from cdcd.source.settings import SourceSettings, StreamOptions, granted, wanted_options
+from cdcd.source.settings import SourceSettings, StreamOptions, granted_options, wanted_options
 from cdcd.source.slot import create_slot
 from cdcd.source.stream import ReplicationStream, open_stream
 from tests.support.stack import drop_database, new_database_name, run_script
@@ -55,7 +55,7 @@ def plain(settings: SourceSettings) -> str:
 
 def choose_options(server_version_num: int, **wanted: Any) -> StreamOptions:
     """Return the stream options that this server version supports; raise SourceSetup for an unsupported one."""
-    return granted(server_version_num, wanted_options(server_version_num, **wanted))
+    return granted_options(server_version_num, wanted_options(server_version_num, **wanted))
 
 
 @contextlib.asynccontextmanager

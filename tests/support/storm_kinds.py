@@ -26,7 +26,7 @@ TYPES = (
     *("text", "character varying(30)", "numeric(8,2)", "mood"),
 )
 
-Kind = Callable[[random.Random, Cursor, Tables, str], bool]
+ChangeKind = Callable[[random.Random, Cursor, Tables, str], bool]
 
 
 def meant_for(kind: str, tables: Tables) -> list[str]:
@@ -203,7 +203,7 @@ def _truncate(dice: random.Random, cursor: Cursor, tables: Tables, table: str) -
     return True
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ChangeKind] = {
     "add": _add_plain,
     "default": _add_default,
     "drop": _drop,

@@ -21,7 +21,7 @@ from cdcd.model import (
     TransactionBatch,
 )
 from cdcd.txn.frames import count_operations_in_python
-from cdcd.txn.transaction_batch import expanded
+from cdcd.txn.transaction_batch import expand
 
 
 def one_by_one(
@@ -36,7 +36,7 @@ def one_by_one(
     times: list[int] = []
     with_rows = empty = dropped = 0
     commit_lsn = end_lsn = 0
-    items = list(expanded(transactions))
+    items = list(expand(transactions))
     at = 0
     while at < len(items):
         begin, second = items[at], items[at + 1]
@@ -66,7 +66,7 @@ def one_by_one(
 def gathered_back(items: Sequence[Item]) -> list[PlainItem]:
     """Return the items with each batch expanded, and without the send time, which a batch does not have."""
     plain = (
-        one for item in items for one in (expanded(item) if isinstance(item, TransactionBatch) else [item])
+        one for item in items for one in (expand(item) if isinstance(item, TransactionBatch) else [item])
     )
     return [replace(one, sent_at_pg_us=0) if isinstance(one, Control) else one for one in plain]
 

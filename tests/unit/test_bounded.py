@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.bounded import MAX_BYTES, json_of, shown, unpacked
+from cdcd.bounded import MAX_BYTES, decompress, json_of, shown
 from cdcd.cli.decode import _hex_lines
 from cdcd.config import load
 from cdcd.config.document import MAX_FILE_BYTES
@@ -129,14 +129,14 @@ def test_a_record_of_others_is_one_error_in_a_limited_text(
 def test_a_bomb_costs_no_more_memory_than_its_limit() -> None:
     tracemalloc.start()
     with pytest.raises(ValueError, match="more than"):
-        unpacked(BOMB)
+        decompress(BOMB)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 3 * MAX_BYTES
 
 
 def test_valid_data_is_read() -> None:
-    assert json_of(unpacked(zlib.compress(b'{"a": 1}'))) == {"a": 1}
+    assert json_of(decompress(zlib.compress(b'{"a": 1}'))) == {"a": 1}
     assert [shown(one) for one in (3, "a", [], "x" * 100)] == [
         "3",
         "'a'",

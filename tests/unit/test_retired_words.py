@@ -144,12 +144,6 @@ RETIRED_IN = {
     "cdcd/failpoints.py": {"reach": "hit"},
 }
 
-# Names of files that somebody else changes, or that tests/spark uses.
-NOT_YET = {
-    "tests/spark/": {"beside", "kept", "asking"},
-    "cdcd/spark/record_sizes.py": {"patience"},
-}
-
 # Renamed modules, which must not return under the old name.
 RETIRED_MODULES = {
     "cdcd/crash_points.py": "cdcd/failpoints.py",
@@ -264,10 +258,9 @@ def named_in_cython(text: str) -> Iterator[tuple[int, str]]:
 
 def retired(name: str, path: str = "") -> list[str]:
     """Return why a name is retired, in the file of this path below the project; nothing if it is not."""
-    not_yet = {word for where, words in NOT_YET.items() if path.startswith(where) for word in words}
-    words = (parts(name) & RETIRED_PARTS.keys()) - not_yet
+    words = parts(name) & RETIRED_PARTS.keys()
     if name.startswith("test_"):
-        words = set() if path.startswith("tests/spark/") else words & RETIRED_IN_SENTENCES
+        words &= RETIRED_IN_SENTENCES
     found = [f"{word} -> {RETIRED_PARTS[word]}" for word in sorted(words)]
     here = {
         key: new
@@ -333,7 +326,7 @@ def test_an_ordinary_word_is_retired_only_where_it_had_a_meaning_of_its_own() ->
 
 
 def test_every_place_of_a_retired_word_exists() -> None:
-    assert [place for place in (*RETIRED_IN, *NOT_YET) if not (ROOT / place).exists()] == []
+    assert [place for place in RETIRED_IN if not (ROOT / place).exists()] == []
 
 
 def test_names_of_cython_are_read_without_strings_and_comments() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from cdcd.waits import KINDS, MOST_BLOCKERS, Blocker, Kind, Wait, held_by
+from cdcd.waits import KINDS, MOST_BLOCKERS, Blocker, Wait, WaitKind, held_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 PID = Blocker("pid 7", "idle in transaction", 7, "shop", "app", "nightly", 1_700_000_000.0)
 
 
 def test_every_kind_is_in_the_table_and_in_the_docs() -> None:
-    assert tuple(KINDS) == get_args(Kind)
+    assert tuple(KINDS) == get_args(WaitKind)
     rows = PAGE.read_text().partition("## Waits")[2].partition("\n## ")[0].splitlines()
     named = [row.split("|")[1].strip(" `") for row in rows if row.startswith("| `")]
     assert named == ["kind", *KINDS]

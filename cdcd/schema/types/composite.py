@@ -5,7 +5,7 @@ Out: the fields' Avro bytes, one after another.
 Invariant: an attribute has the codec that a column of its type would have. A value with a special attribute is
 `Special` as a whole, and so is a value whose attributes differ from the catalog's (F44: another number of attributes,
 or a text that is not of its type). Every composite type may be altered so, so every one may be special.
-The record's name here is `<schema>.<type>`; `named_types.placed` puts it below the table's.
+The record's name here is `<schema>.<type>`; `named_types.name_composites` puts it below the table's.
 """
 
 from __future__ import annotations

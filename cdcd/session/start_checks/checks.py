@@ -33,7 +33,7 @@ from cdcd.source.locks import is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.preflight import connection_failure
 from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS
 from cdcd.spill.preflight import check_folder
-from cdcd.waits import Kind
+from cdcd.waits import WaitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class StartCheck:
     name: str
     ask: Callable[[StartContext], list[Finding]]
     needs: tuple[str, ...] = ()
-    server: Kind | None = None
-    answers: tuple[Kind, ...] = ("source",)
+    server: WaitKind | None = None
+    answers: tuple[WaitKind, ...] = ("source",)
 
 
 def each(

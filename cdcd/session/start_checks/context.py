@@ -95,7 +95,7 @@ class StartContext:
         """The published tables that a first start copies, with the columns that it reads."""
         policies = self.config.format.policies()
         tables = (copied_table(table, policies) for table in self.tables or ())
-        return self.config.snapshot.selection().chosen(tables)
+        return self.config.snapshot.selection().choose(tables)
 
     @property
     def is_anew(self) -> bool:

@@ -31,7 +31,7 @@ from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.new_snapshot import Decision, decide
-from cdcd.recovery.start_decision import Resume, Wanted, check_ours, is_anew
+from cdcd.recovery.start_decision import Resume, StartOptions, check_ours, is_anew
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
@@ -78,7 +78,7 @@ def position(known: StartContext) -> Finding:
         if slot is not None and slot.active and not known.may_run:
             check_ours(slot, known.server, known.source.slot)
             raise slot_held(known.source.slot, slot.active_pid)
-        decision = decided(known, known.stored, slot)
+        decision = decide_start(known, known.stored, slot)
     except OF_THE_SLOT as error:
         if is_final:
             raise
@@ -89,7 +89,7 @@ def position(known: StartContext) -> Finding:
     return Finding("ok", "start", summary) if is_final else _undecided(summary, "warn")
 
 
-def decided(
+def decide_start(
     known: StartContext, stored: Progress | None, slot: SlotState | None, topics: Iterable[str] = ()
 ) -> Decision:
     """Decide by slot and position where a start begins. Raises the error that would refuse the start.
@@ -171,9 +171,9 @@ def _start_summary(decision: Decision, config: Config) -> str:
     return f"creates the slot and takes the snapshot{again}"
 
 
-def wanted_of(config: Config) -> Wanted:
+def wanted_of(config: Config) -> StartOptions:
     """Return the options of the configuration that concern the slot and the start."""
-    return Wanted(
+    return StartOptions(
         slot=config.source.slot.name,
         create_slot=config.source.slot.create,
         mode=config.snapshot.mode,

@@ -131,7 +131,7 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     command.add_argument(
         "--driver-mb",
-        type=_number_or_none,
+        type=_number_from_zero,
         default=DEFAULT_DRIVER_MB,
         metavar="MB",
         help="a batch with more MB of records is folded by Spark's tasks, a smaller one by the driver",
@@ -244,7 +244,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _number_or_none(text: str) -> int:
+def _number_from_zero(text: str) -> int:
     return 0 if text == "0" else _number(text)
 
 

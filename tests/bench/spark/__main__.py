@@ -34,7 +34,7 @@ from cdcd.columnar import decoder
 from cdcd.columnar.decoder import RecordDecoder
 from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
 from cdcd.spark.columns import arrow_array
-from cdcd.spark.schemas import expanded, parsed_physical
+from cdcd.spark.schemas import expand, parsed_physical
 from tests.bench.spark import envelopes
 from tests.bench.spark.cluster import by_cluster
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar
@@ -161,7 +161,7 @@ def spark_rounds(records: pa.Array, wanted: dict[int, pa.Schema]) -> Iterator[Ca
 
 def ways(wanted: pa.Schema) -> dict[str, Way]:
     """Return the ways to decode records into these columns."""
-    schema = expanded(envelopes.schema())
+    schema = expand(envelopes.schema())
     native = RecordDecoder(wanted, lambda number: schema)
     fallback = RecordDecoder(wanted, lambda number: schema, ColumnsInPython)
     return {"native": native.decode, "fallback": fallback.decode, "fastavro": _with_fastavro(wanted, schema)}

@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 
 from cdcd.schema.envelope import envelope_schema
-from cdcd.spark.schemas import expanded
+from cdcd.spark.schemas import expand
 
 SCHEMA_ID = 7
 US = 1_700_000_000_000_000
@@ -66,7 +66,7 @@ def few_columns() -> pa.Schema:
 
 def pruned_schema(wanted: pa.Schema) -> Any:
     """Return the envelope's schema without the fields that `wanted` does not have: a reader's schema for Avro."""
-    return _pruned(expanded(schema()), wanted)  # the row is defined in `before`
+    return _pruned(expand(schema()), wanted)  # the row is defined in `before`
 
 
 def _pruned(avro: Any, wanted: Any) -> Any:

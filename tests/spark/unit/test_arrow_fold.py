@@ -15,9 +15,9 @@ import pytest
 from cdcd.errors import CdcdError
 from cdcd.spark import compaction, table_files, tasks
 from cdcd.spark.arrow_fold import changes_of, latest
-from cdcd.spark.compaction import Merge, due, merged, with_merged
+from cdcd.spark.compaction import Merge, next_merge, with_merged, write_merge
 from cdcd.spark.events import Sequence
-from cdcd.spark.manifest import TableEntry
+from cdcd.spark.manifest import ALL_BUCKETS, TableEntry
 from cdcd.spark.next_manifest import entry_after
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.shape import Field, TableShape
@@ -164,22 +164,22 @@ class Mirrored:
         found = self._folded(group, plan)
         is_moved = any(one.moved for one in found)
         if is_moved:
-            group = group.set_column(1, "bucket", pa.array([tasks.WHOLE] * len(changes), pa.int32()))
+            group = group.set_column(1, "bucket", pa.array([ALL_BUCKETS] * len(changes), pa.int32()))
             found = self._folded(group, plan)
         self._entry = entry_after(entry, plan.shape, found)
         self._merge()
         return self._entry.applied, is_moved, self._rows()
 
-    def _folded(self, group: pa.Table, plan: TablePlan) -> list[tasks.Folded]:
-        return tasks.written(tasks.fold_group(group, {TOPIC: plan}, self._target, 1), self._target)
+    def _folded(self, group: pa.Table, plan: TablePlan) -> list[tasks.FoldResult]:
+        return tasks.write_folds(tasks.fold_group(group, {TOPIC: plan}, self._target, 1), self._target)
 
     def _merge(self) -> None:
         """Make base files of all files, or merge what is due."""
-        merge = due(TOPIC, self._entry)
+        merge = next_merge(TOPIC, self._entry)
         if self._by_row:
             merge = Merge(TOPIC, self._entry.files, self._entry.deltas, is_whole=True)
         if merge is not None:
-            result = merged(self._target, self._entry, merge, 1, threading.Event())
+            result = write_merge(self._target, self._entry, merge, 1, threading.Event())
             entry = with_merged(self._entry, result)
             assert entry is not None
             assert len(entry.files) + len(entry.deltas) <= len(self._entry.files) + len(self._entry.deltas)

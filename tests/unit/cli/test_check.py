@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.cli.check import as_text, has_failed, unverified
+from cdcd.cli.check import as_text, has_failed, unverified_servers
 from cdcd.config import Config
 from cdcd.findings import Finding
 
@@ -51,4 +51,4 @@ def test_a_server_whose_certificate_is_not_verified_is_named(
         registry={"url": "http://registry"},
         snapshot={"from": standby},
     )
-    assert [one.subject for one in unverified(config)] == warned
+    assert [one.subject for one in unverified_servers(config)] == warned

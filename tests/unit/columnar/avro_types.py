@@ -12,13 +12,13 @@ import fastavro
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cdcd.spark.schemas import expanded
+from cdcd.spark.schemas import expand
 
 _NUMBERS = itertools.count()
 TEXTS = st.text(max_size=20)
 
 
-class Kind(NamedTuple):
+class AvroType(NamedTuple):
     """An Avro type, the Arrow type of its values, and a strategy of values as fastavro reads and writes them."""
 
     avro: Any
@@ -26,10 +26,10 @@ class Kind(NamedTuple):
     values: st.SearchStrategy[Any]
 
 
-def _decimal(precision: int, scale: int) -> Kind:
+def _decimal(precision: int, scale: int) -> AvroType:
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     numbers = st.integers(-(10**precision) + 1, 10**precision - 1)
-    return Kind(
+    return AvroType(
         avro,
         pa.decimal128(precision, scale),
         numbers.map(lambda number: Decimal((number < 0, Decimal(abs(number)).as_tuple().digits, -scale))),
@@ -37,59 +37,59 @@ def _decimal(precision: int, scale: int) -> Kind:
 
 
 PLAIN = [
-    Kind("boolean", pa.bool_(), st.booleans()),
-    Kind("int", pa.int32(), st.integers(-(2**31), 2**31 - 1)),
-    Kind("long", pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    Kind("float", pa.float32(), st.floats(width=32, allow_nan=False)),
-    Kind("double", pa.float64(), st.floats(allow_nan=False)),
-    Kind("string", pa.string(), TEXTS),
-    Kind("bytes", pa.binary(), st.binary(max_size=20)),
-    Kind({"type": "int", "logicalType": "date"}, pa.date32(), st.dates(date(1, 1, 1))),
-    Kind(
+    AvroType("boolean", pa.bool_(), st.booleans()),
+    AvroType("int", pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    AvroType("long", pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    AvroType("float", pa.float32(), st.floats(width=32, allow_nan=False)),
+    AvroType("double", pa.float64(), st.floats(allow_nan=False)),
+    AvroType("string", pa.string(), TEXTS),
+    AvroType("bytes", pa.binary(), st.binary(max_size=20)),
+    AvroType({"type": "int", "logicalType": "date"}, pa.date32(), st.dates(date(1, 1, 1))),
+    AvroType(
         {"type": "long", "logicalType": "timestamp-micros"},
         pa.timestamp("us", "UTC"),
         st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda value: value.replace(tzinfo=UTC)),
     ),
-    Kind(
+    AvroType(
         {"type": "long", "logicalType": "local-timestamp-micros"},
         pa.timestamp("us"),
         st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
     ),
-    Kind({"type": "long", "logicalType": "time-micros"}, pa.time64("us"), st.times()),
-    Kind({"type": "string", "connect.name": "io.debezium.data.Json"}, pa.string(), TEXTS),
-    Kind({"type": "string", "logicalType": "unknown"}, pa.string(), TEXTS),
+    AvroType({"type": "long", "logicalType": "time-micros"}, pa.time64("us"), st.times()),
+    AvroType({"type": "string", "connect.name": "io.debezium.data.Json"}, pa.string(), TEXTS),
+    AvroType({"type": "string", "logicalType": "unknown"}, pa.string(), TEXTS),
     _decimal(5, 2),
     _decimal(18, 0),
     _decimal(38, 10),
 ]
 
 
-def _optional(kind: Kind) -> st.SearchStrategy[Kind]:
+def _optional(kind: AvroType) -> st.SearchStrategy[AvroType]:
     union = st.sampled_from([["null", kind.avro], [kind.avro, "null"]])
-    return union.map(lambda avro: Kind(avro, kind.arrow, st.none() | kind.values))
+    return union.map(lambda avro: AvroType(avro, kind.arrow, st.none() | kind.values))
 
 
-def _list(kind: Kind) -> Kind:
-    return Kind(
+def _list(kind: AvroType) -> AvroType:
+    return AvroType(
         {"type": "array", "items": kind.avro}, pa.list_(kind.arrow), st.lists(kind.values, max_size=3)
     )
 
 
-def _map(kind: Kind) -> Kind:
+def _map(kind: AvroType) -> AvroType:
     values = st.dictionaries(TEXTS, kind.values, max_size=3)
-    return Kind({"type": "map", "values": kind.avro}, pa.map_(pa.string(), kind.arrow), values)
+    return AvroType({"type": "map", "values": kind.avro}, pa.map_(pa.string(), kind.arrow), values)
 
 
-def record_of(kinds: list[Kind]) -> Kind:
+def record_of(kinds: list[AvroType]) -> AvroType:
     """Return a record with the fields f0, f1, ... of these kinds."""
     fields = [{"name": f"f{place}", "type": kind.avro} for place, kind in enumerate(kinds)]
     avro = {"type": "record", "name": f"r{next(_NUMBERS)}", "fields": fields}
     arrow = pa.struct([pa.field(f"f{place}", kind.arrow) for place, kind in enumerate(kinds)])
     values = st.fixed_dictionaries({f"f{place}": kind.values for place, kind in enumerate(kinds)})
-    return Kind(avro, arrow, values)
+    return AvroType(avro, arrow, values)
 
 
-def _nested(inner: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
+def _nested(inner: st.SearchStrategy[AvroType]) -> st.SearchStrategy[AvroType]:
     maybe = inner | inner.flatmap(_optional)
     return st.one_of(
         maybe.map(_list), maybe.map(_map), st.lists(maybe, min_size=1, max_size=4).map(record_of)
@@ -109,11 +109,11 @@ def written(avro: Any, value: Any, schema_id: int = 1) -> bytes:
 
 def without_names(avro: Any) -> Any:
     """Return the schema without references to named types."""
-    return expanded(avro)
+    return expand(avro)
 
 
 @st.composite
-def records(draw: st.DrawFn) -> tuple[Kind, list[Any]]:
+def records(draw: st.DrawFn) -> tuple[AvroType, list[Any]]:
     """Draw a record's kind and some values of it; None is a null record."""
     kind = draw(RECORDS)
     return kind, draw(st.lists(st.none() | kind.values, max_size=5))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdcd.columnar import decoder
-from cdcd.columnar.decoder import Decoded, RecordDecoder
+from cdcd.columnar.decoder import DecodedRows, RecordDecoder
 from cdcd.columnar.fallback import ColumnsInPython
 from cdcd.columnar.faults import REASONS, Fault
 from cdcd.columnar.program import AVRO_NAME
@@ -32,7 +32,7 @@ def wanted(type_: pa.StructType) -> pa.Schema:
 
 def decoded(
     avro: Any, type_: pa.DataType, framed: list[bytes | None], columns_class: Any, large: bool = False
-) -> Decoded:
+) -> DecodedRows:
     reader = RecordDecoder(wanted(type_), lambda number: without_names(avro), columns_class)
     found = reader.decode(pa.array(framed, pa.large_binary() if large else pa.binary()))
     found.rows.validate(full=True)

@@ -10,9 +10,9 @@ from cdcd.demo import rows
 from cdcd.demo.copy_text import CopyFile, copy_line
 from cdcd.demo.keys import LiveKeys
 from cdcd.demo.load import table_rows
-from cdcd.demo.plan import BULK_CHANGES, Loaded, Transaction, Writer, bulk_steps
+from cdcd.demo.plan import BULK_CHANGES, LoadedRows, Transaction, Writer, bulk_steps
 
-LOADED = Loaded.of(3_000)
+LOADED = LoadedRows.of(3_000)
 
 
 def planned(seed: int, number: int, count: int = 400) -> list[Transaction]:

@@ -59,7 +59,7 @@ class Monitored:
         before = self.watch._accepted
         found = [] if before is None else changes(before, now)
         has_records = self.watch._has_records(self.identities.with_records())
-        new = self.new.found(None, now, has_records)
+        new = self.new.compare(None, now, has_records)
         error = self.watch.judge(Comparison(before, now, [], found, new=new))
         return None if error is None else str(error)
 

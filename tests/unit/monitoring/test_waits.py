@@ -27,7 +27,7 @@ from cdcd.monitoring.retry_waits import room_below, waits_for
 from cdcd.monitoring.status import Status
 from cdcd.monitoring.waits import LOGGED_AGAIN_AFTER_S, OTHER_BLOCKERS_AFTER_S, SHOWN_AFTER_S, Waits
 from cdcd.ops.metrics import Metrics
-from cdcd.waits import Blocker, Seen
+from cdcd.waits import Blocker, WaitCause
 
 A, B = Blocker("pid 1", pid=1), Blocker("pid 2", pid=2)
 
@@ -75,9 +75,9 @@ def test_a_long_one_is_shown_said_once_and_said_when_it_is_over() -> None:
 def test_other_blockers_are_said_but_not_by_the_second() -> None:
     clocked = Clocked()
     with clocked.waits.watching("slot_creation", "slot s", is_waiting=True) as report:
-        report(Seen("slot_creation", blockers=(A,)))
+        report(WaitCause("slot_creation", blockers=(A,)))
         assert "pid 1" in clocked.after(SHOWN_AFTER_S)[0]["held_by"]
-        report(Seen("slot_creation", blockers=(B,)))
+        report(WaitCause("slot_creation", blockers=(B,)))
         assert clocked.after(1) == []
         assert [one.who for one in clocked.waits.shown()[0].blockers] == ["pid 2"]
         assert "pid 2" in clocked.after(OTHER_BLOCKERS_AFTER_S)[0]["held_by"]
@@ -89,14 +89,14 @@ def test_a_statement_waits_only_while_the_looks_say_so() -> None:
     clocked = Clocked()
     with clocked.waits.watching("lock") as report:
         assert clocked.after(60) == []
-        report(Seen("lock", "AccessShareLock on public.t", (A,)))
+        report(WaitCause("lock", "AccessShareLock on public.t", (A,)))
         assert clocked.after(1) == []
         assert len(clocked.after(SHOWN_AFTER_S)) == 1
         with capture_logs() as lines:
             report(None)
         assert [line["event"] for line in lines] == ["wait_ended"]
         assert clocked.waits.shown() == []
-        report(Seen("lock", "AccessShareLock on public.u", (B,)))
+        report(WaitCause("lock", "AccessShareLock on public.u", (B,)))
         assert clocked.after(1) == []
         assert len(clocked.after(SHOWN_AFTER_S)) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.monitoring.wal_levels import Level, Oldest, Sizes, holder, judged
+from cdcd.monitoring.wal_levels import Level, Oldest, Sizes, holder, judge_wal
 from cdcd.ops.slot_metrics import SlotReading
 
 MIB = 1 << 20
@@ -45,13 +45,13 @@ def reading(retained_mib: int | None, **more: object) -> SlotReading:
     ],
 )
 def test_a_reading_has_a_level(sizes: Sizes, seen: SlotReading, level: Level) -> None:
-    verdict = judged(seen, sizes)
+    verdict = judge_wal(seen, sizes)
     assert verdict.level is level
     assert bool(verdict.why) == (level is not Level.OK)
 
 
 def test_the_reason_is_that_of_the_level() -> None:
-    verdict = judged(reading(210, catalog_xmin_age=200_000_000), SIZES)
+    verdict = judge_wal(reading(210, catalog_xmin_age=200_000_000), SIZES)
     assert verdict.why == "the slot retains 210 MiB of WAL, source.wal_guard.critical is 200 MiB"
 
 

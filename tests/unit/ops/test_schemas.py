@@ -13,7 +13,7 @@ import structlog
 from cdcd.ops import schemas
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
-from cdcd.schema.schema_index import Registered, SchemaIndex, dump, key_of
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex, dump, key_of
 from tests.support.bombs import gzip_bomb
 
 
@@ -24,10 +24,10 @@ class Source:
 
     def __init__(self) -> None:
         self.schema_index = SchemaIndex()
-        one = Registered("shop-value", 1, 7, '"string"', "BACKWARD", "s")
+        one = RegisteredVersion("shop-value", 1, 7, '"string"', "BACKWARD", "s")
         self.schema_index.take(key_of(one), dump(one))
 
-    async def refresh(self, concerns: Callable[[Registered], bool]) -> bool:
+    async def refresh(self, concerns: Callable[[RegisteredVersion], bool]) -> bool:
         return True
 
 

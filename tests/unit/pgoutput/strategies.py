@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cdcd.pgoutput import messages as m
-from cdcd.pgoutput.messages import FieldFormat, Kind, is_present
+from cdcd.pgoutput.messages import FieldFormat, WireFormat, is_present
 
 _uint32 = st.integers(0, 2**32 - 1)
 _string = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
@@ -19,22 +19,22 @@ _tuple = st.builds(m.TupleData, st.lists(_tuple_column, max_size=5).map(tuple))
 _old = st.builds(m.OldTuple, st.sampled_from([b"K", b"O"]), _tuple)
 _column = st.builds(m.RelationColumn, st.booleans(), _string, _uint32, st.integers(-(2**31), 2**31 - 1))
 
-_VALUES: dict[Kind, st.SearchStrategy[Any]] = {
-    Kind.ZERO: st.just(0),
-    Kind.FLAG: st.booleans(),
-    Kind.TRUNCATE_OPTIONS: st.integers(0, 3),
-    Kind.IDENTITY: st.sampled_from("dnfi"),
-    Kind.OID: _uint32,
-    Kind.XID: _uint32,
-    Kind.LSN: st.integers(0, 2**64 - 1),
-    Kind.TIME: st.integers(-(2**63), 2**63 - 1),
-    Kind.STRING: _string,
-    Kind.CONTENT: _content,
-    Kind.RELIDS: st.lists(_uint32, max_size=4).map(tuple),
-    Kind.COLUMNS: st.lists(_column, max_size=4).map(tuple),
-    Kind.NEW_TUPLE: _tuple,
-    Kind.OLD_TUPLE: _old,
-    Kind.OPTIONAL_OLD_TUPLE: st.none() | _old,
+_VALUES: dict[WireFormat, st.SearchStrategy[Any]] = {
+    WireFormat.ZERO: st.just(0),
+    WireFormat.FLAG: st.booleans(),
+    WireFormat.TRUNCATE_OPTIONS: st.integers(0, 3),
+    WireFormat.IDENTITY: st.sampled_from("dnfi"),
+    WireFormat.OID: _uint32,
+    WireFormat.XID: _uint32,
+    WireFormat.LSN: st.integers(0, 2**64 - 1),
+    WireFormat.TIME: st.integers(-(2**63), 2**63 - 1),
+    WireFormat.STRING: _string,
+    WireFormat.CONTENT: _content,
+    WireFormat.RELIDS: st.lists(_uint32, max_size=4).map(tuple),
+    WireFormat.COLUMNS: st.lists(_column, max_size=4).map(tuple),
+    WireFormat.NEW_TUPLE: _tuple,
+    WireFormat.OLD_TUPLE: _old,
+    WireFormat.OPTIONAL_OLD_TUPLE: st.none() | _old,
 }
 
 

@@ -13,7 +13,7 @@ import fastavro
 
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.position_tracker import PositionTracker
-from cdcd.avro.encode import Encoded
+from cdcd.avro.encode import EncodedTransactions
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -185,7 +185,7 @@ class Tally:
     def ended(self, end_lsn: int, *, is_empty: bool) -> None:
         self.seen.append(("ended", end_lsn, is_empty))
 
-    def whole(self, encoded: Encoded) -> None:
+    def whole(self, encoded: EncodedTransactions) -> None:
         self.seen.append(("whole", sum(encoded.operations.values()), encoded.with_rows, encoded.empty))
 
     def duplicates(self, count: int) -> None:

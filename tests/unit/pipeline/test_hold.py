@@ -12,7 +12,7 @@ import pytest
 from cdcd.model import BlockingCopyState, CopyState, Item
 from cdcd.pipeline.hold import Hold
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.txn.transaction_batch import gathered
+from cdcd.txn.transaction_batch import gather
 from tests.unit.pipeline.session_items import (
     Flow,
     begin,
@@ -67,7 +67,7 @@ async def test_a_commit_just_below_the_point_is_passed_on_before() -> None:
 async def test_a_batch_of_transactions_is_divided_at_the_point() -> None:
     flow = await begun()
     items = [*transaction(200, "b"), *transaction(300, "c"), *transaction(400, "d")]
-    batch = gathered(items)
+    batch = gather(items)
     assert len(batch) == 1
     async with held(flow, 300, *batch):
         assert flow.changes()[1:] == [("c", 200, 1)]
@@ -157,7 +157,7 @@ async def test_whatever_the_stream_has_the_snapshot_divides_it_by_commits(seed: 
             continue
         begun.append(lsn)
     if draw.random() < 0.5:
-        items = gathered(items)
+        items = gather(items)
     items.append(keepalive(2_000))
     point = draw.choice((*lsns, *(lsn + 1 for lsn in lsns)))
     hold = flow.pump.hold_before(point)

@@ -23,7 +23,7 @@ from cdcd.model import (
 )
 from cdcd.pgoutput import messages as m
 from cdcd.pipeline.table_copies import TableCopies
-from cdcd.txn.transaction_batch import expanded, gathered
+from cdcd.txn.transaction_batch import expand, gather
 from tests.unit.pipeline.session_items import (
     RELID,
     Flow,
@@ -51,9 +51,9 @@ SMALL: list[Item] = [
 
 
 def put_together(items: list[Item]) -> list[Item]:
-    found = gathered(items)
+    found = gather(items)
     back = [
-        one for item in found for one in (expanded(item) if isinstance(item, TransactionBatch) else (item,))
+        one for item in found for one in (expand(item) if isinstance(item, TransactionBatch) else (item,))
     ]
     assert back == items
     return found
@@ -88,11 +88,11 @@ def test_a_begin_or_commit_of_another_form_is_left_as_it_is() -> None:
     longer = Control(first.lsn, first.payload + b"\0")
     flagged = Control(last.lsn, last.payload[:1] + b"\1" + last.payload[2:])
     for items in ([longer, rows, last], [first, rows, flagged], [first, rows, Control(last.lsn, b"C")]):
-        assert gathered(items) == items
+        assert gather(items) == items
 
 
 def test_a_batch_knows_its_count_and_commit_lsns() -> None:
-    (whole,) = gathered(SMALL)
+    (whole,) = gather(SMALL)
     assert isinstance(whole, TransactionBatch)
     assert whole.count == 4
     assert whole.commit_lsns == (200, 500)
@@ -178,7 +178,7 @@ async def test_what_was_written_altogether_leaves_nothing() -> None:
 async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None:
     """F43: the same error with and without a batch."""
     errors = []
-    for items in (SMALL, gathered(SMALL)):
+    for items in (SMALL, gather(SMALL)):
         with pytest.raises(RelationUnknown) as caught:
             await Flow().feed(*items)
         errors.append((str(caught.value), caught.value.context))
@@ -188,7 +188,7 @@ async def test_a_relation_that_was_not_described_is_named_with_its_row() -> None
 async def test_a_batch_inside_a_transaction_is_out_of_order() -> None:
     """F31."""
     with pytest.raises(MessageOutOfOrder):
-        await Flow().feed(begin(100), relation(), *gathered(SMALL))
+        await Flow().feed(begin(100), relation(), *gather(SMALL))
 
 
 async def test_what_is_prepared_holds_back_the_position() -> None:
@@ -200,7 +200,7 @@ async def test_what_is_prepared_holds_back_the_position() -> None:
 
 
 async def test_a_part_that_is_missing_is_missed() -> None:
-    for items in (SMALL, gathered(SMALL)):
+    for items in (SMALL, gather(SMALL)):
         with pytest.raises(PartialTransactionMissing):
             await Flow(start_lsn=140, written_commit_lsn=140, part=PartPosition(150, 2)).feed(*items)
 
@@ -223,7 +223,7 @@ async def test_earlier_rollbacks_of_a_batched_transaction_are_forgotten() -> Non
     """After a wraparound another transaction may have their xid, 7; this holds with and without a batch."""
     rolled_back = control(m.StreamAbort(7, 8))
     behind = streamed(7, 600, relation(xid=7), inserts("x", xid=7))
-    for items in (SMALL, gathered(SMALL)):
+    for items in (SMALL, gather(SMALL)):
         flow = await Flow(refuse_unsafe_streaming=True).feed(*DESCRIBED, rolled_back, *items, *behind)
         assert flow.changes()[-1] == ("c", 600, 1)
     with pytest.raises(UnsafeStreaming):
@@ -241,4 +241,4 @@ async def test_a_batch_across_a_position_that_another_client_confirmed() -> None
 def test_a_row_batch_alone_is_no_transaction() -> None:
     rows = inserts("a")
     assert isinstance(rows, RowBatch)
-    assert gathered([rows]) == [rows]
+    assert gather([rows]) == [rows]

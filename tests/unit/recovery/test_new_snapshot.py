@@ -23,7 +23,7 @@ from cdcd.errors import (
 from cdcd.model import CopyState, Gap, Progress, SourceIdentity, Timelines
 from cdcd.recovery.new_snapshot import REASONS, Decision, decide
 from cdcd.recovery.resolutions import REQUESTED
-from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, Wanted
+from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, StartOptions
 from tests.unit.recovery.test_start_decision import (
     COPYING,
     IDLE_OUT,
@@ -38,7 +38,7 @@ from tests.unit.recovery.test_start_decision import (
     Slot,
 )
 
-NEEDED = Wanted(slot="slot", create_slot=True, mode="when_needed")
+NEEDED = StartOptions(slot="slot", create_slot=True, mode="when_needed")
 ALWAYS = replace(NEEDED, mode="always", is_due=True)
 NOT_DUE = replace(ALWAYS, is_due=False)
 TOPICS = ("shop.public.a", "shop.public.b")
@@ -47,7 +47,7 @@ KNOWN_AHEAD = Slot(restart_lsn=499, confirmed_flush_lsn=600)
 
 
 def decided(
-    stored: Progress | None, slot: Slot | None, wanted: Wanted, server: Server | None = None
+    stored: Progress | None, slot: Slot | None, wanted: StartOptions, server: Server | None = None
 ) -> Decision:
     return decide(stored, slot, server or Server(), wanted, Timelines(1, {}), TOPICS, now_us=8)
 
@@ -64,7 +64,7 @@ def decided(
     ],
 )
 def test_a_slot_that_cannot_continue_gives_a_new_snapshot(
-    slot: Slot | None, error: type[CdcdError], wanted: Wanted
+    slot: Slot | None, error: type[CdcdError], wanted: StartOptions
 ) -> None:
     found = decided(STORED, slot, wanted)
     assert found.verdict == Snapshot(slot is not None, TOPICS, 480, 500)
@@ -107,7 +107,7 @@ def test_a_slot_that_cannot_continue_gives_a_new_snapshot(
     ],
 )
 def test_no_snapshot_is_taken(
-    stored: Progress | None, slot: Slot | None, server: Server, error: type[CdcdError], wanted: Wanted
+    stored: Progress | None, slot: Slot | None, server: Server, error: type[CdcdError], wanted: StartOptions
 ) -> None:
     with pytest.raises(error) as caught:
         decided(stored, slot, wanted, server)
@@ -138,13 +138,15 @@ def test_always_continues_an_interrupted_snapshot() -> None:
 
 
 @pytest.mark.parametrize("wanted", [NEEDED, ALWAYS])
-def test_a_first_start_is_that_of_initial(wanted: Wanted) -> None:
+def test_a_first_start_is_that_of_initial(wanted: StartOptions) -> None:
     assert decided(None, None, wanted) == Decision(Snapshot(drop_slot=False, begun_topics=()), None)
 
 
 @pytest.mark.parametrize("stored", [None, STORED])
 @pytest.mark.parametrize("wanted", [NEEDED, ALWAYS])
-def test_a_slot_that_cdcd_may_not_create_is_refused_at_once(stored: Progress | None, wanted: Wanted) -> None:
+def test_a_slot_that_cdcd_may_not_create_is_refused_at_once(
+    stored: Progress | None, wanted: StartOptions
+) -> None:
     with pytest.raises(SourceSetup, match=r"source\.slot\.create"):
         decided(stored, Slot(), replace(wanted, create_slot=False))
 

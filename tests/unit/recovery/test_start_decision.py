@@ -24,7 +24,7 @@ from cdcd.errors import (
 )
 from cdcd.model import CopyState, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.recovery.halts import Resolution, resolutions_of
-from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, Wanted, verdict
+from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, StartOptions, verdict
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Server:
 STORED = Progress(SourceIdentity("77", 1, "shop", "slot"), "streaming", 480, 500, 5)
 BEGUN = replace(STORED, phase="snapshot", commit_lsn=0, end_lsn=0, snapshot_tables=("shop.public.a",))
 BEGUN_AGAIN = replace(BEGUN, commit_lsn=480, end_lsn=500)
-WANTED = Wanted(slot="slot", create_slot=True, mode="initial")
+WANTED = StartOptions(slot="slot", create_slot=True, mode="initial")
 NO_CREATE = replace(WANTED, create_slot=False)
 NO_SNAPSHOT = replace(WANTED, mode="never")
 LOST, PHYSICAL, OTHER_DB = Slot(wal_status="lost"), Slot(plugin=None, database=None), Slot(database="other")
@@ -127,7 +127,7 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
     ],
 )
 def test_a_session_begins(
-    stored: Progress | None, slot: Slot | None, wanted: Wanted, expected: Resume | Snapshot
+    stored: Progress | None, slot: Slot | None, wanted: StartOptions, expected: Resume | Snapshot
 ) -> None:
     assert verdict(stored, slot, Server(), wanted) == expected
 
@@ -174,7 +174,7 @@ def test_a_session_begins(
     ],
 )  # fmt: skip
 def test_a_session_does_not_begin(
-    stored: Progress | None, slot: Slot | None, server: Server, wanted: Wanted, error: type[CdcdError]
+    stored: Progress | None, slot: Slot | None, server: Server, wanted: StartOptions, error: type[CdcdError]
 ) -> None:
     with pytest.raises(error) as caught:
         verdict(stored, slot, server, wanted)

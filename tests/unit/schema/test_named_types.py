@@ -15,7 +15,7 @@ from cdcd.schema.named_types import defined_once, with_full_names
 from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark.columns import arrow_type
-from cdcd.spark.schemas import expanded, value_record
+from cdcd.spark.schemas import expand, value_record
 from tests.support.avro_types import ADDRESS, ADDRESS_ARRAY, INTERVAL, NUMERIC, PERSON, TYPES
 
 
@@ -107,7 +107,7 @@ def test_the_spark_side_has_columns_for_named_types() -> None:
     schema = schema_of(
         ("a", PERSON), ("b", ADDRESS), ("c", ADDRESS_ARRAY), ("i", INTERVAL), policies=policies
     )
-    row = arrow_type(value_record(expanded(schema)))
+    row = arrow_type(value_record(expand(schema)))
     address = row.field("b").type
     assert row.field("a").type.field("home").type == row.field("c").type.value_type == address
     assert [(field.name, str(field.type)) for field in address] == [

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import SchemasUnreadable
-from cdcd.schema.schema_index import Registered, SchemaIndex, dump, id_of, key_of, load
+from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex, dump, id_of, key_of, load
 
 
-def put(schema_index: SchemaIndex, one: Registered) -> None:
+def put(schema_index: SchemaIndex, one: RegisteredVersion) -> None:
     schema_index.take(key_of(one), dump(one))
 
 
-def claim(schema_index: SchemaIndex, subject: str, text: str, *unwritten: Registered) -> Registered:
+def claim(
+    schema_index: SchemaIndex, subject: str, text: str, *unwritten: RegisteredVersion
+) -> RegisteredVersion:
     return schema_index.claim(subject, text, "BACKWARD", "slot", unwritten)
 
 
@@ -117,7 +119,7 @@ def test_a_schema_is_found_however_it_is_written() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    one = Registered("süß-value", 3, 7, '{"a":"ü"}', "FULL", "slot")
+    one = RegisteredVersion("süß-value", 3, 7, '{"a":"ü"}', "FULL", "slot")
     assert load(dump(one)) == one
 
 
@@ -127,7 +129,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     ids=["format", "id", "missing", "boolean", "more"],
 )
 def test_a_record_of_another_form_is_never_guessed_at(change: dict[str, object]) -> None:
-    document = {**json.loads(dump(Registered("s", 1, 1, "1", "NONE", "slot"))), **change}
+    document = {**json.loads(dump(RegisteredVersion("s", 1, 1, "1", "NONE", "slot"))), **change}
     with pytest.raises(SchemasUnreadable):
         load(json.dumps(document).encode())
     with pytest.raises(SchemasUnreadable):

@@ -21,7 +21,7 @@ from cdcd.errors import (
     UnsafeStreaming,
     ValueUnencodable,
 )
-from cdcd.session.option_downgrade import allowed, unsafe_options
+from cdcd.session.option_downgrade import allowed_options, unsafe_options
 from cdcd.source.settings import StreamOptions
 from tests.support.source import choose_options
 
@@ -43,7 +43,7 @@ def test_an_error_that_streaming_may_cause_is_retried_without_streaming(error: C
         raise error
     assert failed.value.retry is Retry.AUTO
     assert failed.value.context == error.context
-    assert allowed(STREAMED, failed.value) == UNSTREAMED
+    assert allowed_options(STREAMED, failed.value) == UNSTREAMED
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_error_that_binary_may_cause_is_retried_as_text(error: CdcdError) -> 
         raise error
     assert failed.value.retry is Retry.AUTO
     assert failed.value.context == error.context
-    assert allowed(BINARY, failed.value) == STREAMED
+    assert allowed_options(BINARY, failed.value) == STREAMED
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_other_errors_stay_what_they_are(options: StreamOptions, error: CdcdErro
     with pytest.raises(type(error)) as failed, unsafe_options(options, slot="s"):
         raise error
     assert failed.value is error
-    assert allowed(options, error) == options
+    assert allowed_options(options, error) == options
 
 
 def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
@@ -84,7 +84,7 @@ def test_two_phase_is_named_after_streaming_was_tried_without() -> None:
     error = ServerInternal("could not map filenumber", sqlstate="XX000")
     with pytest.raises(StreamingFailed) as failed, unsafe_options(both, slot="s"):
         raise error
-    assert allowed(both, failed.value) == alone
+    assert allowed_options(both, failed.value) == alone
     with (
         pytest.raises(TwoPhaseFailed, match="filenumber") as halted,
         unsafe_options(alone, failed.value, slot="s"),
@@ -104,12 +104,12 @@ def test_options_that_fail_in_turn_are_both_left_out_in_the_end() -> None:
     for error in (BinaryUnreadable("no reading"), ServerInternal("broken")):
         with (
             pytest.raises(OptionFailed) as failed,
-            unsafe_options(allowed(BINARY, last_error), last_error, slot="s"),
+            unsafe_options(allowed_options(BINARY, last_error), last_error, slot="s"),
         ):
             raise error
         last_error = failed.value
-    assert allowed(BINARY, last_error) == UNSTREAMED
+    assert allowed_options(BINARY, last_error) == UNSTREAMED
 
 
 def test_the_first_session_has_what_is_wanted() -> None:
-    assert allowed(BINARY, None) == BINARY
+    assert allowed_options(BINARY, None) == BINARY

@@ -8,9 +8,9 @@ from typing import Any
 
 from cdcd.model import Column, Relation, ReplicaIdentity, TableCopyState
 from cdcd.pipeline.table_copies import TableCopies, WatchedTable
-from cdcd.session.table_copier import Read, TableCopier, described_as_received
+from cdcd.session.table_copier import ReadSlices, TableCopier, describe_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import ChunkSnapshot, ReadRows, Seen
+from cdcd.snapshot.chunk_reader import CatalogVersions, ChunkSnapshot, ReadRows
 from cdcd.snapshot.table_copy import RangeChunk
 from cdcd.snapshot.visibility import Snapshot
 
@@ -22,11 +22,13 @@ class Session:
         self.events: list[str] = []
         self.version = 0
 
-    def look(self, _relid: int) -> Seen:
+    def look(self, _relid: int) -> CatalogVersions:
         self.version += 1
-        return Seen((self.version,), 100 * self.version)
+        return CatalogVersions((self.version,), 100 * self.version)
 
-    def describe(self, _relid: int, _where: str | None, seen: Seen, _is_by_key: bool) -> str | None:
+    def describe(
+        self, _relid: int, _where: str | None, seen: CatalogVersions, _is_by_key: bool
+    ) -> str | None:
         self.events.append(f"describe {seen.versions}")
         return "description" if self.version == 2 else None
 
@@ -47,7 +49,7 @@ class Session:
 def test_a_schema_is_registered_after_those_that_the_stream_still_needed() -> None:
     """A registry may refuse an older schema after a newer one, which would halt the stream."""
     session: Any = Session()
-    assert asyncio.run(described_as_received(session, session, 7, None)) == "description"
+    assert asyncio.run(describe_as_received(session, session, 7, None)) == "description"
     assert session.events == ["received 100", "describe (1,)", "received 200", "describe (2,)"]
 
 
@@ -92,7 +94,7 @@ def test_rows_are_not_encoded_with_the_columns_of_a_later_description() -> None:
     described: Any = Described("id")
     copier = TableCopier(7, table, session, session, ChunkPace(1.0), described)
     begun = ChunkSnapshot(Snapshot.parse("90:90:"), 100)
-    read = Read(ReadRows([], is_last=True, is_cut=False, size_bytes=0), [], None)
+    read = ReadSlices(ReadRows([], is_last=True, is_cut=False, size_bytes=0), [], None)
     assert asyncio.run(copier._emit(RangeChunk(None), begun, read))
     session.plan = Described("other")
     assert not asyncio.run(copier._emit(RangeChunk(None), begun, read))

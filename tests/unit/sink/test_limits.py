@@ -71,7 +71,7 @@ def batches(limits: Limits, records: Sequence[Record], *, compressed: bool = Fal
     start = 0
     while start < len(records):
         before = start
-        for at in limits.admitted(records, start, partial(len, queue), is_compressed=compressed):
+        for at in limits.admit(records, start, partial(len, queue), is_compressed=compressed):
             queue.append(len(records[at].key or b"") + len(records[at].value or b""))
             start = at + 1
         assert start > before or queue, "no progress"

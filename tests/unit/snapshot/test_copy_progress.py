@@ -8,7 +8,7 @@ from cdcd.ack.group import CommitPosition
 from cdcd.model import CopyState, TableCopyState
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.key_sql import key_columns
-from cdcd.snapshot.units import Blocks, CopiedTable, CopyUnit, KeyRange, joined
+from cdcd.snapshot.units import Blocks, CopiedTable, CopyUnit, KeyRange, join_ranges
 
 
 def first_attempt() -> CopyProgress:
@@ -174,6 +174,9 @@ def test_a_range_of_a_later_snapshot_gives_its_table_a_floor() -> None:
 
 
 def test_ranges_are_joined_where_they_follow_each_other_in_one_file() -> None:
-    assert joined([RANGES[3], RANGES[0], RANGES[2]]) == [Blocks(0, 9, 0, 16), Blocks(0, 9, 32, None)]
-    assert joined([Blocks(3, 9, 0, 16), Blocks(4, 8, 16, 32)]) == [Blocks(3, 9, 0, 16), Blocks(4, 8, 16, 32)]
+    assert join_ranges([RANGES[3], RANGES[0], RANGES[2]]) == [Blocks(0, 9, 0, 16), Blocks(0, 9, 32, None)]
+    assert join_ranges([Blocks(3, 9, 0, 16), Blocks(4, 8, 16, 32)]) == [
+        Blocks(3, 9, 0, 16),
+        Blocks(4, 8, 16, 32),
+    ]
     assert [Blocks.parse(one.text) for one in RANGES] == RANGES

@@ -24,7 +24,7 @@ def rule(pattern: str, **more: object) -> CopyRule:
 
 
 def test_without_rules_every_table_is_copied_completely() -> None:
-    assert Selection().chosen(TABLES) == TABLES
+    assert Selection().choose(TABLES) == TABLES
 
 
 def test_a_later_rule_overrides_what_it_sets_and_nothing_else() -> None:
@@ -36,18 +36,18 @@ def test_a_later_rule_overrides_what_it_sets_and_nothing_else() -> None:
             rule("shop", include=False),  # a part of a name matches nothing
         )
     )
-    assert [(one.title, one.where, one.priority) for one in selection.chosen(TABLES)] == [
+    assert [(one.title, one.where, one.priority) for one in selection.choose(TABLES)] == [
         ("shop.items", "id > 5", 1),
         ("shop.orders", "id > 7", 1),
     ]
-    assert selection.unused(TABLES) == ["shop"]
+    assert selection.unused_patterns(TABLES) == ["shop"]
 
 
 def test_the_columns_of_the_key_are_read_with_the_chosen_ones() -> None:
     selection = Selection(
         (rule(r"shop\..*", columns=("at", "note")), rule(r"shop\.orders", columns=("body",)))
     )
-    assert [(one.title, one.selected, one.omitted) for one in selection.chosen(TABLES)] == [
+    assert [(one.title, one.selected, one.omitted) for one in selection.choose(TABLES)] == [
         ("audit.log", ("note", "id", "body", "at"), ()),
         ("shop.items", ("note", "id", "at"), (2,)),
         ("shop.orders", ("id", "body"), (0, 3)),
@@ -65,6 +65,6 @@ def test_the_columns_of_the_key_are_read_with_the_chosen_ones() -> None:
 def test_the_priority_comes_before_the_size(order: Order, expected: list[str]) -> None:
     selection = Selection((rule(r"shop\.orders", priority=1),), order)
     pages = {1: 50, 2: 5, 3: 20}
-    chosen = selection.chosen(TABLES)
+    chosen = selection.choose(TABLES)
     ranked = sorted(chosen, key=lambda one: selection.rank(one, pages[one.relid]))
     assert [one.title for one in ranked] == expected

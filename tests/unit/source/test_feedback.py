@@ -34,13 +34,13 @@ def test_a_relation_message_at_lsn_zero_does_not_move_the_received_position_back
 def test_an_update_is_due_at_first_then_after_the_interval_then_when_asked_for() -> None:
     """F14."""
     feedback = Feedback(1_000)
-    assert feedback.due(0)
+    assert feedback.is_due(0)
     feedback.sent(0)
-    assert not feedback.due(999)
+    assert not feedback.is_due(999)
     assert feedback.wait_us(400) == 600
-    assert feedback.due(1_000)
+    assert feedback.is_due(1_000)
     feedback.sent(1_000)
     feedback.hurry()
-    assert feedback.due(1_001)
+    assert feedback.is_due(1_001)
     feedback.sent(1_001)
-    assert not feedback.due(1_002)
+    assert not feedback.is_due(1_002)

@@ -10,7 +10,7 @@ from cdcd.errors import SourceSetup
 from cdcd.source.settings import (
     SourceSettings,
     StreamOptions,
-    granted,
+    granted_options,
     shortfalls,
     wanted_options,
 )
@@ -88,8 +88,8 @@ def test_a_failover_slot_needs_17() -> None:
     assert "PostgreSQL 17" in reported.why
     assert shortfalls(170_000, wanted_options(170_000), failover=True) == []
     with pytest.raises(SourceSetup, match="failover is not possible"):
-        granted(160_000, wanted_options(160_000), failover=True)
-    assert granted(170_000, wanted_options(170_000), failover=True) == wanted_options(170_000)
+        granted_options(160_000, wanted_options(160_000), failover=True)
+    assert granted_options(170_000, wanted_options(170_000), failover=True) == wanted_options(170_000)
 
 
 def test_settings_do_not_show_the_dsn() -> None:

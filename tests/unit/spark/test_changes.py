@@ -15,7 +15,7 @@ from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark import frame
 from cdcd.spark.changes import ChangeReader, Choices, change_schema
-from cdcd.spark.schemas import expanded, value_record
+from cdcd.spark.schemas import expand, value_record
 from tests.spark import events
 from tests.spark.events import column
 
@@ -34,7 +34,7 @@ class Topic:
     def __init__(self, fields: Sequence[Mapping[str, Any]], number: int = 1, name: str = TOPIC) -> None:
         self.name, self.number = name, number
         self.schema = events.envelope_schema(name, fields)
-        self.record = value_record(expanded(self.schema))
+        self.record = value_record(expand(self.schema))
 
     def value(self, op: str, source: Mapping[str, Any] = {}, **images: Any) -> bytes:
         envelope = {"before": None, "after": None, "source": SOURCE | source, "op": op} | images
@@ -55,12 +55,12 @@ def batch(values: Sequence[bytes | None], topic: str = TOPIC) -> pa.RecordBatch:
 
 def choices(*topics: Topic, **rest: Any) -> Choices:
     rows = [(one.name, frame.fields_of(one.record)) for one in topics]
-    names = frame.renamed(one.record for one in topics)
-    return Choices(**({"row": frame.united(rows, "after"), "key": None, "names": names} | rest))
+    names = frame.renamed_columns(one.record for one in topics)
+    return Choices(**({"row": frame.unite_fields(rows, "after"), "key": None, "names": names} | rest))
 
 
 def read(values: Sequence[bytes | None], *topics: Topic, **rest: Any) -> list[dict[str, Any]]:
-    schemas = {one.number: expanded(one.schema) for one in topics}
+    schemas = {one.number: expand(one.schema) for one in topics}
     wanted = choices(*topics, **rest)
     found = ChangeReader(wanted, schemas.__getitem__).read(batch(values))
     found.validate(full=True)
@@ -80,18 +80,18 @@ def test_the_old_row_is_returned_only_if_it_is_wanted() -> None:
 def test_columns_that_are_not_wanted_are_skipped() -> None:
     topic = Topic([ID, column("note", "string"), column("n", "int")])
     of_topic = frame.TopicFields(TOPIC, frame.fields_of(topic.record), None, ())
-    (few,) = frame.chosen([of_topic], ["n"])
+    (few,) = frame.choose_columns([of_topic], ["n"])
     (found,) = read([topic.value("c", after={"id": 1, "note": "x", "n": 5})], topic, row=few.row)
     assert found["after"] == {"n": 5}
     with pytest.raises(SparkReadError, match=r"name=m\].*there are id, note, n"):
-        frame.chosen([of_topic], ["m"])
+        frame.choose_columns([of_topic], ["m"])
     (without,) = read([topic.value("c", after={"id": 1})], topic, row=(), special="string")
     assert (without["op"], "after" in without, "special_after" in without) == ("c", False, False)
 
 
 def test_fields_of_the_source_on_request() -> None:
     topic = Topic([ID])
-    envelope = expanded(topic.schema)
+    envelope = expand(topic.schema)
     wanted = frame.source_fields(envelope, ["txId", "table", "tx_seq"])
     found = read([topic.value("c", {"txId": 77}, after={"id": 1}), None], topic, source=wanted)
     assert [one["source"] for one in found] == [{"txId": 77, "table": "orders", "tx_seq": 1}, None]
@@ -104,14 +104,14 @@ def test_columns_have_the_names_and_properties_of_the_database() -> None:
     described = (Column("id", 20, -1, True), Column("Straße.1", 1043, 14, False))
     relation = Relation(1, "public", "orders", ReplicaIdentity.DEFAULT, described)
     schemas = relation_schemas(relation, types, ("id",), "shop")
-    record = value_record(expanded(schemas.value))
+    record = value_record(expand(schemas.value))
     fields = frame.fields_of(record)
     assert [one.name for one in fields] == ["id", "Straße.1"]
     assert [frame.properties_of(one) for one in fields] == [
         {"pg.type": "int8", "pg.typmod": -1, "pg.not_null": True},
         {"pg.type": "varchar", "pg.typmod": 14},
     ]
-    written = frame.renamed([record])
+    written = frame.renamed_columns([record])
     assert written == {record["fields"][1]["name"]: "Straße.1"}
 
 
@@ -325,7 +325,7 @@ def test_quarantine_returns_each_record_and_the_broken_ones_with_reason_and_byte
 def test_records_of_a_schema_that_does_not_fit_go_to_quarantine_too() -> None:
     now, before = Topic([ID, column("n", "long")]), Topic([ID, column("n", "string")], 2)
     values = [before.value("c", after={"id": 1, "n": "x"}), now.value("c", after={"id": 2, "n": 3})]
-    schemas = {1: expanded(now.schema), 2: expanded(before.schema)}
+    schemas = {1: expand(now.schema), 2: expand(before.schema)}
     reader = ChangeReader(choices(now, on_error="quarantine"), schemas.__getitem__)
     first, second = reader.read(batch(values)).to_pylist()
     assert first["error"].endswith("cannot be converted to their column (column after.n, type string)")
@@ -343,8 +343,8 @@ def test_a_broken_key_makes_the_row_broken_and_the_value_stays_in_its_bytes() ->
     keys = [events.frame(2, key, {"id": 1}), b"\0\0\0\0\2", None]
     raw = batch([value] * 3)
     raw = raw.set_column(3, "key", pa.array(keys, pa.binary()))
-    wanted = choices(topic, key=frame.fields_of(expanded(key)), on_error="quarantine")
-    schemas = {1: expanded(topic.schema), 2: expanded(key)}
+    wanted = choices(topic, key=frame.fields_of(expand(key)), on_error="quarantine")
+    schemas = {1: expand(topic.schema), 2: expand(key)}
     found = ChangeReader(wanted, schemas.__getitem__).read(raw).to_pylist()
     assert [one["key"] for one in found] == [{"id": 1}, None, None]
     assert [one["op"] for one in found] == ["c", None, "c"]

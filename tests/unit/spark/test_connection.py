@@ -11,7 +11,7 @@ from cdcd.errors import ConfigError, SecretUnreadable
 from cdcd.registry.settings import client_properties
 from cdcd.spark.connection import Connection, RegistryAccess, TopicAccess
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.secret_reference import SecretReference, UserInfo, resolved
+from cdcd.spark.secret_reference import SecretReference, UserInfo, resolve
 
 CANARY = "canary-5f3a91"
 PLAIN = {"brokers": "kafka:9092", "prefix": "shop"}
@@ -334,5 +334,5 @@ def test_a_missing_secret_is_reported_with_its_option_and_host(
     with pytest.raises(
         SecretUnreadable, match=r"kafka\.ssl\.ca\.location names does not exist .*host=worker-7"
     ):
-        resolved((("ssl.ca.location", str(absent)),), "kafka.")
-    assert resolved((("ssl.ca.location", "probe"),), "kafka.")
+        resolve((("ssl.ca.location", str(absent)),), "kafka.")
+    assert resolve((("ssl.ca.location", "probe"),), "kafka.")

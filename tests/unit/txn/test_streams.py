@@ -20,7 +20,7 @@ from cdcd.txn.events import (
     Truncated,
 )
 from cdcd.txn.store import MemoryStore
-from cdcd.txn.transaction_batch import gathered
+from cdcd.txn.transaction_batch import gather
 from tests.support.pgoutput_encode import encode
 
 from . import wire
@@ -376,7 +376,7 @@ def test_what_was_rolled_back_of_a_transaction_that_came_whole_is_forgotten(is_w
     wire.feed(assembler, _aborted(7, 8, 50))
     items = [wire.begin(6, 0x80), wire.commit(0x80), wire.begin(7, 0x100), wire.commit(0x100)]
     if is_whole:
-        (whole,) = gathered(items)
+        (whole,) = gather(items)
         assert isinstance(whole, TransactionBatch)
         assembler.passed_whole(whole)
     else:
