@@ -13,12 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-<<<<<<< HEAD
 from cdcd.ops.metric_group import Described
-from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, cleaned
-=======
 from cdcd.waits import KINDS, MOST_BLOCKERS, Wait, clean_name
->>>>>>> h2
 
 __all__ = ["WaitCollector"]
 

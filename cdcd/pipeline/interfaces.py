@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from cdcd.ack.group import Chunk, CommitPosition
-from cdcd.avro.encode import Encoded
+from cdcd.avro.encode import EncodedTransactions
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.lsn import Lsn
@@ -50,7 +50,7 @@ class Counts(Protocol):
     def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
     def truncated(self, table: str) -> None: ...  # noqa: D102
     def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
-    def whole(self, encoded: Encoded) -> None: ...  # noqa: D102
+    def whole(self, encoded: EncodedTransactions) -> None: ...  # noqa: D102
     def duplicates(self, count: int) -> None: ...  # noqa: D102
 
 

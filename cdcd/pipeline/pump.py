@@ -14,12 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.shutdown import ShutdownWatch
-<<<<<<< HEAD
-from cdcd.avro.encode import Encoded, encode_transaction_batch
-=======
-from cdcd.avro.encode import EncodedTransactions, encode_batch, encode_transaction_batch, encode_truncate
-from cdcd.avro.plan import RelationPlan
->>>>>>> h2
+from cdcd.avro.encode import EncodedTransactions, encode_transaction_batch
 from cdcd.avro.transaction import TransactionContext
 from cdcd.clock import monotonic_us
 from cdcd.errors import SourceUnavailable, UnsafeStreaming
@@ -31,68 +26,9 @@ from cdcd.pipeline.hold import Hold
 from cdcd.pipeline.interfaces import Buffers, Counts, NewContext, Output, Plans
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.txn.assembler import Assembler
-<<<<<<< HEAD
 from cdcd.txn.events import Event, Rows, TransactionBegun
-from cdcd.txn.transaction_batch import expanded
-
-=======
-from cdcd.txn.events import (
-    Event,
-    LogicalMessage,
-    RelationSeen,
-    Rows,
-    Skipped,
-    TransactionBegun,
-    TransactionCommitted,
-    Truncated,
-    TypeSeen,
-)
-from cdcd.txn.frames import count_operations
-from cdcd.txn.lookahead import Lookahead
 from cdcd.txn.transaction_batch import expand
 
-
-class Plans(Protocol):
-    """The plans, one for each relation that the server has described."""
-
-    by_relid: dict[int, RelationPlan]
-
-    def describe(self, relation: Relation) -> None: ...  # noqa: D102
-    async def ready(self, relids: Iterable[int]) -> None: ...  # noqa: D102
-    def has_prepared(self, relids: Iterable[int]) -> bool: ...  # noqa: D102
-    async def prepare(self, ahead: Lookahead) -> None: ...  # noqa: D102
-    async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record: ...  # noqa: D102
-    async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record: ...  # noqa: D102
-
-
-class Output(Protocol):
-    """The consumer of the chunks: the writer."""
-
-    async def add(self, chunk: Chunk) -> None: ...  # noqa: D102
-    def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None: ...  # noqa: D102
-
-
-class Counts(Protocol):
-    """Receives the pump's reports, one for each event."""
-
-    def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
-    def began(self, commit_us: int) -> None: ...  # noqa: D102
-    def rows_encoded(self, operations: Mapping[tuple[int, int], int]) -> None: ...  # noqa: D102
-    def truncated(self, table: str) -> None: ...  # noqa: D102
-    def ended(self, end_lsn: Lsn, *, is_empty: bool) -> None: ...  # noqa: D102
-    def whole(self, encoded: EncodedTransactions) -> None: ...  # noqa: D102
-    def duplicates(self, count: int) -> None: ...  # noqa: D102
-
-
-class Buffers(Protocol):
-    """The memory budget of open transactions."""
-
-    @property
-    def is_over(self) -> bool: ...  # noqa: D102
-    async def relieve(self) -> None: ...  # noqa: D102
-
-
->>>>>>> h2
 TURN_US = 10_000
 """How long the pump may run before it yields to the event loop (F14)."""
 
@@ -198,16 +134,9 @@ class Pump:
         first = self._context_of_all(item)
         written_lsn = self.progress.commit_lsn
         while first is not None:
-<<<<<<< HEAD
             plans = self._plans.by_relid
             found = encode_transaction_batch(item, plans, self._context_of, first, written_lsn)
-            if isinstance(found, Encoded):
-=======
-            found = encode_transaction_batch(
-                item, self._plans.by_relid, self._context_of, first, self._position.commit_lsn
-            )
             if isinstance(found, EncodedTransactions):
->>>>>>> h2
                 self._assembler.passed_whole(item)
                 if self.progress.copies.is_watching:
                     self.progress.copies.note_transactions(item, plans, written_lsn)

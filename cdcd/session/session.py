@@ -46,12 +46,7 @@ from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.pipeline.writer import COMMIT_COOLDOWN_US, Writer, WriterOptions
 from cdcd.recovery.start_decision import Resume, Snapshot
-<<<<<<< HEAD
-from cdcd.session.background_tasks import BackgroundTasks, Stopped, in_background, or_stop
-=======
-from cdcd.registry.confluent import Registry
 from cdcd.session.background_tasks import BackgroundTasks, StopRequested, in_background, or_stop
->>>>>>> h2
 from cdcd.session.clients import Clients
 from cdcd.session.closing import Closing, commit_progress_in_time, flush_in_time
 from cdcd.session.fencing import error_of_fencing, refuse_if_taken_over
@@ -182,64 +177,9 @@ class Session:
         """Run the session; return when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
         try:
-<<<<<<< HEAD
             start_state, to_try = await self._start()
             await self._work(start_state, to_try)
-        except Stopped:
-=======
-            session_start = SessionStart(
-                self._config,
-                self._clients,
-                self._status,
-                self._publications,
-                self._last_error,
-                self._crashes,
-                is_snapshot_due=self._is_snapshot_due,
-            )
-            async with in_background(self._raise_failure()) as background:
-                # F69: before the sink is opened. That would fence a daemon that copies, when no session holds the
-                # slot.
-                pid = await background.or_failure(or_stop(in_thread(self._start_lock.acquire), self._stop))
-                self._status.own_pids = {pid}
-                await background.or_failure(or_stop(session_start.run_checks(), self._stop))
-                # F79: from here on the start changes something.
-                self._spill = spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
-                start_state = await background.or_failure(
-                    or_stop(session_start.fence_and_decide(), self._stop)
-                )
-            wanted = session_start.to_try_in_background
-            del session_start  # frees the results of the checks, which may be large
-            self._database, self._timelines = start_state.server.database, start_state.timelines
-            self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
-            self._writer = self._new_writer(start_state)
-            self._status.writing(self._writer)
-            async with in_background(
-                self._writer.run(),
-                self._raise_failure(),
-                watch(self._clients.topics, self._clients.schemas, self._plans),
-                warn_of_halts(self._config, wanted, self._clients.schemas, self._clients.topics.has_records),
-                self._rotation.keep(self._writer, self._clients.renew, self._status),
-            ) as background:
-                position = start_state.verdict
-                if start_state.stored is not None and start_state.stored.gap is not None:
-                    marking = self._mark_gap(start_state.stored, start_state.stored.gap, self._writer)
-                    markers = await background.or_failure(or_stop(marking, self._stop))
-                    if isinstance(position, Resume):
-                        position = replace(position, copy=after_markers(position.copy, *markers))
-                if self._config.snapshot.mode == "no_data" and start_state.is_first:
-                    await background.or_failure(or_stop(self._describe_tables(), self._stop))
-                if isinstance(position, Snapshot):
-                    copying = self._copy(position, start_state, self._writer)
-                    resume = await background.or_failure(or_stop(copying, self._stop))
-                    if resume is None:
-                        return
-                    position = resume
-                elif self._config.snapshot.mode == "initial_only":
-                    _LOG.info("nothing_to_copy", slot=self._source.slot, hint=_NOTHING_TO_COPY_HINT)
-                    return
-                await self._stream(position, start_state, self._writer, spill, background)
         except StopRequested:
->>>>>>> h2
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
         except SinkFenced as error:
             raise await self._judged(error) from error
