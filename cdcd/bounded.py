@@ -11,7 +11,7 @@ import json
 import zlib
 from typing import Any
 
-__all__ = ["MAX_BYTES", "decompress", "json_of", "shown"]
+__all__ = ["MAX_BYTES", "decompress", "json_of", "printable"]
 
 MAX_BYTES = 16 << 20
 """Enough for the topics of 200,000 tables. The parsed value may briefly take about twenty times as much memory."""
@@ -40,7 +40,7 @@ def decompress(value: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     return data
 
 
-def shown(found: object) -> str:
+def printable(found: object) -> str:
     """Return a printable form of an invalid value: a short number or text itself, otherwise the name of its type."""
     text = repr(found) if isinstance(found, int | str) else ""
     return text if 0 < len(text) <= _MOST_CHARACTERS else f"(of type {type(found).__name__})"

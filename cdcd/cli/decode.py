@@ -21,7 +21,7 @@ from cdcd.errors import EXIT_OK, CaptureError, CdcdError
 from cdcd.lsn import format_lsn
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import FORMAT_OF, StreamStart, StreamStop
-from cdcd.pgoutput.shown import shown
+from cdcd.pgoutput.shown import message_fields
 from cdcd.source.capture_file import MAX_FRAME_BYTES, read_frames, read_header
 from cdcd.source.copyboth import FRAME_OF, Frame, XLogData, read_frame
 
@@ -86,7 +86,7 @@ class Reader:
             self._in_stream = isinstance(message, StreamStart)
         row = FORMAT_OF[type(message)]
         reported = {"message": row.name, "type": chr(row.type_byte), "in_stream": in_stream}
-        return reported | {"fields": shown(message)}
+        return reported | {"fields": message_fields(message)}
 
 
 def _print(

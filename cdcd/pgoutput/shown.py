@@ -28,7 +28,7 @@ from cdcd.pgoutput.messages import (
 )
 
 
-def shown(message: AnyMessage) -> dict[str, Any]:
+def message_fields(message: AnyMessage) -> dict[str, Any]:
     """Return the fields of a message by their names."""
     return _fields(message, FORMAT_OF[type(message)].fields)
 

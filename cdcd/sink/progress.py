@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cdcd.bounded import json_of, shown
+from cdcd.bounded import json_of, printable
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
@@ -123,7 +123,7 @@ def load(value: bytes) -> Progress:
     form = document.get("format")
     if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
-            f"the progress record has format {shown(form)}, this version reads up to {FORMAT}",
+            f"the progress record has format {printable(form)}, this version reads up to {FORMAT}",
             hint="run the version of cdcd that wrote the record, or a newer version",
         )
     odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
-from cdcd.bounded import decompress, json_of, shown
+from cdcd.bounded import decompress, json_of, printable
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
 
 __all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "next_turn"]
@@ -145,8 +145,9 @@ class TopicIdentities:
         try:
             document = json_of(value if value.startswith(b"{") else decompress(value))
             if document["format"] != FORMAT:
+                found = printable(document["format"])
                 raise ProgressUnreadable(
-                    f"the record of the topics has format {shown(document['format'])}, this version reads {FORMAT}",
+                    f"the record of the topics has format {found}, this version reads {FORMAT}",
                     hint="run the version of cdcd that wrote the record, or a newer version",
                 )
             known = {

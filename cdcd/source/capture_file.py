@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cdcd.bounded import shown
+from cdcd.bounded import printable
 from cdcd.errors import CaptureError
 
 FORMAT = "cdcd-capture"
@@ -83,7 +83,7 @@ def read_header(file: BinaryIO) -> CaptureHeader:
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise CaptureError(
-            f"a capture file of format {shown(version)}; this version reads {FORMAT_VERSION}",
+            f"a capture file of format {printable(version)}; this version reads {FORMAT_VERSION}",
             hint="decode it with the version of cdcd that captured it",
         )
     try:

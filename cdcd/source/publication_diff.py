@@ -23,7 +23,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.bounded import decompress, json_of, shown
+from cdcd.bounded import decompress, json_of, printable
 from cdcd.errors import ProgressUnreadable
 from cdcd.model import PublicationChangeKind
 from cdcd.source.connection import fetch
@@ -245,7 +245,7 @@ def load(text: str) -> Published:
         document = _document(text)
         if document["format"] != FORMAT:
             raise ProgressUnreadable(
-                f"the stored description of the publication has format {shown(document['format'])}; "
+                f"the stored description of the publication has format {printable(document['format'])}; "
                 f"this version reads {FORMAT}",
                 hint="run the version of cdcd that wrote it, or a newer one",
             )

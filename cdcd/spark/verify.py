@@ -160,11 +160,11 @@ class _Table:
             raise _Unknown(_NO_KEY)
         changes = order_changes(self._changes()).persist()
         try:
-            return self._judged(changes, shows_keys=shows_keys)
+            return self._judge(changes, shows_keys=shows_keys)
         finally:
             changes.unpersist()
 
-    def _judged(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
+    def _judge(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
         history = history_of(changes)
         self._check(history)
         if not history.last:

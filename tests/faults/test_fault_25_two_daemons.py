@@ -86,7 +86,7 @@ class Expired:
             self.sink.commit(progress(self.source.slot, 0x200))
         return caught.value
 
-    def judged(self, error: SinkFenced) -> CdcdError:
+    def error_of_fencing(self, error: SinkFenced) -> CdcdError:
         return error_of_fencing(
             error,
             self.source,
@@ -116,7 +116,7 @@ def expired(kafka: KafkaBroker, postgres: PostgresServer, database: str) -> Iter
 
 def test_a_transaction_that_the_broker_gave_up_is_no_takeover(expired: Expired) -> None:
     """F69: the slot is free, no other producer has written: the next session continues, each record is there once."""
-    error = expired.judged(expired.expire())
+    error = expired.error_of_fencing(expired.expire())
     assert type(error) is TransactionExpired
     following = KafkaSink(expired.settings)
     stored = following.open()
@@ -134,7 +134,7 @@ def test_an_expired_transaction_is_a_takeover_if_another_producer_has_written_si
     other.open()
     expired.write(other, b"other", 0x200)
     other.close()
-    assert expired.judged(failure) is failure
+    assert expired.error_of_fencing(failure) is failure
 
 
 @pytest.mark.nightly
@@ -147,7 +147,7 @@ def test_an_expired_transaction_is_a_takeover_if_another_client_holds_the_slot(
         daemon.config["source"]["slot"] = {"name": expired.source.slot}
         daemon.config["snapshot"] = {"mode": "never"}
         daemon.start().wait_state("streaming")
-        assert expired.judged(failure) is failure
+        assert expired.error_of_fencing(failure) is failure
 
 
 def test_a_young_transaction_that_is_fenced_was_taken_over(

@@ -27,8 +27,8 @@ from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.session import session
 from tests.faults.transfers import TransferWorld
-from tests.spark.judged import DirectStream, LedgerStream, SparkStream
 from tests.spark.ledger import Ledger
+from tests.spark.ledger_streams import DirectStream, LedgerStream, SparkStream
 from tests.support.forked import Forks
 
 LIMITS: tuple[dict[str, str], ...] = ({}, {"maxRows": "100"}, {"maxCommits": "1"})

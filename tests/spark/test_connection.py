@@ -183,7 +183,7 @@ def test_no_secret_is_in_anything_that_spark_shows(secured: Secured, tmp_path: P
     task = {"options": options, "topic": secured.items.topic, "refused": refused}
     (folder / "task.json").write_text(json.dumps(task))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.shown", str(folder)],
+        [sys.executable, "-m", "tests.spark.spark_output", str(folder)],
         capture_output=True,
         text=True,
         timeout=2 * DEADLINE_S,

@@ -12,8 +12,8 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.faults.transfers import KINDS, TOTAL, Mover, TransferWorld
-from tests.spark.judged import DirectStream, SparkStream
 from tests.spark.ledger import Change, Ledger, with_a_moved_end
+from tests.spark.ledger_streams import DirectStream, SparkStream
 from tests.support.forked import Forks
 
 STREAMED = "options=-c%20debug_logical_replication_streaming%3Dimmediate"
@@ -72,7 +72,7 @@ def test_the_total_is_the_same_at_the_end_of_each_batch(world: TransferWorld) ->
     assert stream.ledger.violations == []
     assert stream.ledger.state == world.state()
     assert len(stream.batches) > 3
-    judged = [_judged(with_a_moved_end(stream.batches, at)) for at in range(len(stream.batches) - 1)]
+    judged = [_judge(with_a_moved_end(stream.batches, at)) for at in range(len(stream.batches) - 1)]
     assert all(judged)
     assert any("the total is" in violation for found in judged for violation in found)
 
@@ -97,7 +97,7 @@ def test_a_stream_of_spark(spark: SparkSession, world: TransferWorld, tmp_path: 
     assert stream.ledger.batches > 3
 
 
-def _judged(batches: list[list[Change]]) -> list[str]:
+def _judge(batches: list[list[Change]]) -> list[str]:
     ledger = Ledger(TOTAL)
     for batch in batches:
         ledger.add(batch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.bounded import MAX_BYTES, decompress, json_of, shown
+from cdcd.bounded import MAX_BYTES, decompress, json_of, printable
 from cdcd.cli.decode import _hex_lines
 from cdcd.config import load
 from cdcd.config.document import MAX_FILE_BYTES
@@ -137,7 +137,7 @@ def test_a_bomb_costs_no_more_memory_than_its_limit() -> None:
 
 def test_valid_data_is_read() -> None:
     assert json_of(decompress(zlib.compress(b'{"a": 1}'))) == {"a": 1}
-    assert [shown(one) for one in (3, "a", [], "x" * 100)] == [
+    assert [printable(one) for one in (3, "a", [], "x" * 100)] == [
         "3",
         "'a'",
         "(of type list)",

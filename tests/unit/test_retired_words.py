@@ -118,6 +118,8 @@ RETIRED_NAMES = {
     "Tried": "TopicResult",
     "Note": "WaitEntry",
     "AGAIN": "LIMITED",
+    "Kind": "what it is a kind of: WaitKind, SnapshotKind, WireFormat, ColumnKind",
+    "Seen": "what was seen: WaitCause, CatalogVersions",
 }
 
 # Ordinary words of English or Python, retired only as complete names and only where they had a meaning of their own.

@@ -1,4 +1,4 @@
-"""A Spark of its own that keeps everything it shows: `python -m tests.spark.shown FOLDER`.
+"""A Spark of its own that keeps everything it shows: `python -m tests.spark.spark_output FOLDER`.
 
 In: FOLDER/task.json with a connection's options, a topic, and options that have to be refused.
 Out: in FOLDER the event log, the plans, the pages of the UI, the checkpoint, and result.json.
