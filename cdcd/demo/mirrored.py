@@ -16,8 +16,9 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdcd.spark.manifest import Manifest, read_manifest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.reading import read_mirror
+from cdcd.spark.versions import TargetVersion
 
 Offsets = Mapping[str, Mapping[str, int]]
 PROGRESS_TIMEOUT_S = 30.0
@@ -31,8 +32,8 @@ class Mirror:
 
     def summary(self) -> str:
         """Return a short description of the mirror's position."""
-        manifest = read_manifest(self._folder)
-        if manifest is None:
+        version = read_latest(self._folder)
+        if version is None:
             return "not begun"
         opened = read_mirror(self._folder)
         rows = sum(map(opened.rows, opened.topics))
@@ -40,8 +41,8 @@ class Mirror:
 
     def position(self) -> int:
         """Return a number that changes with every applied batch."""
-        manifest = read_manifest(self._folder)
-        return -1 if manifest is None else manifest.version
+        version = read_latest(self._folder)
+        return -1 if version is None else version.number
 
     def activity(self) -> tuple[int, int]:
         """Return the position and the number of files, which changes during a batch, too: the first may take long."""
@@ -49,8 +50,8 @@ class Mirror:
 
     def has_reached(self, end: Offsets) -> bool:
         """Return whether all records before `end` have been applied."""
-        manifest = read_manifest(self._folder)
-        return manifest is not None and is_covered(end, manifest)
+        version = read_latest(self._folder)
+        return version is not None and is_covered(end, version)
 
     def end(self, brokers: str) -> Offsets:
         """Return the sum of the progress records written so far, as offsets."""
@@ -63,9 +64,9 @@ class Mirror:
         return mirror.table(topic) if topic in mirror.topics else None
 
 
-def is_covered(end: Offsets, manifest: Manifest) -> bool:
-    """Return whether the manifest's offsets reach `end` in every partition."""
-    applied = manifest.offsets
+def is_covered(end: Offsets, version: TargetVersion) -> bool:
+    """Return whether the version's offsets reach `end` in every partition."""
+    applied = version.offsets
     return all(
         applied.get(topic, {}).get(partition, 0) >= offset
         for topic, partitions in end.items()

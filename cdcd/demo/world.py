@@ -155,7 +155,7 @@ class World:
         self.mirror = self._start("mirror", command, environment)
 
     def kill_mirror(self) -> None:
-        """SIGKILL the mirror and its JVM; a restart continues from its manifest."""
+        """SIGKILL the mirror and its JVM; a restart continues from its target."""
         assert self.mirror is not None
         self.mirror.kill()
 

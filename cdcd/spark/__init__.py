@@ -7,10 +7,10 @@ In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or P
 Invariant: nothing here imports what runs a daemon. Both sides share the wire format, the configuration
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
-Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `fold`.  I/O: `kafka`,
-`commits`, `schemas`, `manifest`.  Spark: `source`, `read_limits`, `decoding`, `engine`, `jvm_decoding`, `tasks`,
-`mirror`. `reading` opens a mirror, `verify` compares it with the topics by `sql_fold`, `session` is a local Spark,
-`jvm` serves Spark's own Kafka source, `commands` is the command line.
+Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
+I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
+`jvm_decoding`, `tasks`, `mirror`. `reading` opens a mirror, `verify` compares it with the topics by `sql_fold`,
+`session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations

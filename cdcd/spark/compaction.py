@@ -1,11 +1,11 @@
 """Merge the files of a table in the background: deltas into a larger delta, and all deltas into new base files.
 
-In: the entry of a table as a manifest has it.  Out: the entry's files with fewer of them, and the same rows.
-Invariant: a merge writes new files only, and takes effect with a manifest; it is dropped if the table no longer
+In: the entry of a table as a version has it.  Out: the entry's files with fewer of them, and the same rows.
+Invariant: a merge writes new files only, and takes effect with a version; it is dropped if the table no longer
 has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
 N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
 logarithm of the table, and a reader opens few files.
-Must not: read or write the manifest.
+Must not: read or write the commit log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from cdcd.spark.manifest import ALL_BUCKETS, BucketFile, TableEntry, remove_files
+from cdcd.spark.commit_log import remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
     read_bucket,
@@ -30,6 +30,7 @@ from cdcd.spark.table_files import (
     write_delta,
 )
 from cdcd.spark.tasks import by_bucket
+from cdcd.spark.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 FAN = 8
 """The number of deltas of one level that are merged into one delta of the next level."""
@@ -132,7 +133,7 @@ class Compactor:
 
     @property
     def has_result(self) -> bool:
-        """Whether a merge is complete and waits for a manifest."""
+        """Whether a merge is complete and waits for a version."""
         return self._running is not None and self._running.done()
 
     def note(self, topics: Collection[str]) -> None:

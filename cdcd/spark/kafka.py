@@ -2,7 +2,7 @@
 
 In: bootstrap servers and offsets.  Out: offsets, and committed records only (read_committed).
 Invariant: log lines of the clients are records of Python's logging, never written by librdkafka itself.
-Must not: commit consumer offsets; the positions are in Spark's checkpoint and the mirror's manifest.
+Must not: commit consumer offsets; the positions are in Spark's checkpoint and the mirror's commit log.
 """
 
 from __future__ import annotations

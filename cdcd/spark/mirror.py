@@ -2,12 +2,12 @@
 
 In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
 equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
-Invariant: a batch takes effect by one write of the manifest, which has the last applied change of each table, and
+Invariant: a batch takes effect by one record of the commit log, which has the last applied change of each table, and
 only while no other mirror has taken over the target. A batch that is repeated therefore changes nothing, and a mirror
-starts at the manifest's offsets; it has no checkpoint.
-Must not: write the manifest elsewhere.
+starts at the offsets of the newest version; it has no checkpoint.
+Must not: publish a version elsewhere.
 
-Per batch: records -> look -> plan -> fold (for each changed bucket, reading only its files) -> manifest. The driver
+Per batch: records -> look -> plan -> fold (for each changed bucket, reading only its files) -> version. The driver
 does this in Arrow, without a job of Spark; Spark's tasks fold a batch that is too large for it. A table is folded as
 a whole if a key change needs values of another bucket. Incomplete rows of a loading table are in files of their own;
 a batch at whose end the table is not loading must leave none.
@@ -24,33 +24,26 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import ConfigError, StorageConflict
+from cdcd.errors import ConfigError
 from cdcd.lsn import format_lsn
+from cdcd.spark.commit_log import TargetWriter, remove_files, sweep, take_over
 from cdcd.spark.compaction import Compactor
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, is_pseudo
 from cdcd.spark.kafka import Cluster
-from cdcd.spark.manifest import (
-    Manifest,
-    TableEntry,
-    read_manifest,
-    remove_files,
-    sweep,
-    take_over,
-    write_manifest,
-)
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_records import Records, looks_of
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS, DEFAULT_RETAIN_S
 from cdcd.spark.mirror_source import MirrorSource, seconds_of
-from cdcd.spark.next_manifest import next_manifest, refuse_incomplete
+from cdcd.spark.next_version import next_version, refuse_incomplete
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table
 from cdcd.spark.schemas import access_of, schema_by_id
 from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target import refuse_anothers, starting_manifest, take
+from cdcd.spark.target import refuse_anothers, starting_version, take
 from cdcd.spark.tasks import FoldResult
+from cdcd.spark.versions import TableEntry, TargetVersion
 
 AVAILABLE_NOW = "available_now"
 LOOK_AGAIN_S = 0.1
@@ -81,6 +74,8 @@ def mirror(
     driver_bytes: int = DEFAULT_DRIVER_MB << 20,
     topics: Sequence[str] = (),
     accept_gaps: bool = False,
+    accept_cluster: bool = False,
+    retain_s: float = DEFAULT_RETAIN_S,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> MirrorQuery:
     """Start a thread that updates `target` from the topics.
@@ -88,6 +83,8 @@ def mirror(
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
+    `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
+    `retain_s`: for so long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
     Raises ConfigError for a session of Spark Connect.
     """
@@ -101,12 +98,13 @@ def mirror(
     refuse_anothers(storage)
     held = take(storage)
     cluster = Cluster(connection.brokers, connection.read_properties())
-    start = take_over(storage, starting_manifest(storage, connection.prefix, buckets, cluster.id()))
+    start = starting_version(storage, connection.prefix, buckets, cluster.id(), accept_cluster=accept_cluster)
+    writer = take_over(storage, replace(start, retain_s=retain_s))
     sweep(storage)
     register(spark)
     given = {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {})
-    source = MirrorSource(spark, connection, start, given, driver_bytes)
-    batches = MirrorBatches(storage, start, partial(schema_by_id, schemas), on_batch, accept_gaps)
+    batches = MirrorBatches(storage, writer, partial(schema_by_id, schemas), on_batch, accept_gaps)
+    source = MirrorSource(spark, connection, batches.version, given, driver_bytes)
 
     def run(stopping: threading.Event) -> None:
         try:
@@ -164,48 +162,48 @@ class MirrorBatches:
     def __init__(
         self,
         target: Storage,
-        start: Manifest,
+        writer: TargetWriter,
         schema_of: SchemaSource,
         on_batch: Callable[[BatchReport], None] | None = None,
         accept_gaps: bool = False,
     ) -> None:
         self._accept_gaps = accept_gaps
         self._target = target
-        self._prefix, self.buckets, self._writer = start.prefix, start.buckets, start.writer
+        self._writer = writer
+        self._prefix, self.buckets = self.version.prefix, self.version.buckets
         self._schema_of = schema_of
         self._on_batch = on_batch
         self._applied = 0
         self._compactor = Compactor(target, self.buckets)
-        self._compactor.note(start.tables)
+        self._compactor.note(self.version.tables)
 
     def apply(self, records: Records, end: Offsets) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
         started_s = time.monotonic()
-        manifest = self._with_merged(self._own_manifest())
-        keyed = {topic for topic, entry in manifest.tables.items() if entry.keyed}
+        now = self._with_merged(self.version)
+        keyed = {topic for topic, entry in now.tables.items() if entry.keyed}
         looks = looks_of(records, partial(is_table, prefix=self._prefix), keyed)
-        plans, entries = self._plan(looks, manifest)
+        plans, entries = self._plan(looks, now)
         folded = self._fold(records, plans) if plans else []
-        manifest = next_manifest(manifest, end, entries, plans, folded)
-        refuse_incomplete(self._target, manifest)
-        write_manifest(self._target, manifest)
+        version = next_version(now, end, entries, plans, folded)
+        refuse_incomplete(self._target, version)
+        version = self._writer.publish(version)
         self._compactor.note(entries)
-        self._compactor.start(manifest.tables)
-        self._report(manifest, looks, folded, time.monotonic() - started_s)
+        self._compactor.start(version.tables)
+        self._report(version, looks, folded, time.monotonic() - started_s)
 
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""
         if not self._compactor.has_result:
             return
-        manifest = self._own_manifest()
-        changed = self._with_merged(manifest)
-        if changed is not manifest:
-            write_manifest(self._target, replace(changed, version=changed.version + 1))
+        changed = self._with_merged(self.version)
+        if changed is not self.version:
+            changed = self._writer.publish(changed)
         self._compactor.start(changed.tables)
 
     def compact(self) -> None:
         """Merge files until no table has too many."""
-        while self._compactor.start(self._own_manifest().tables):
+        while self._compactor.start(self.version.tables):
             self._compactor.wait()
             self.publish_merged()
 
@@ -213,26 +211,25 @@ class MirrorBatches:
         """End a merge."""
         self._compactor.close()
 
-    def _with_merged(self, manifest: Manifest) -> Manifest:
-        changed = self._compactor.take(manifest.tables)
-        return replace(manifest, tables={**manifest.tables, **changed}) if changed else manifest
+    @property
+    def version(self) -> TargetVersion:
+        """The version that was published last."""
+        assert self._writer.version is not None
+        return self._writer.version
 
-    def _own_manifest(self) -> Manifest:
-        """Return the manifest. Raises StorageConflict if it is no longer that of this query."""
-        manifest = read_manifest(self._target)
-        if manifest is None or manifest.writer != self._writer:
-            raise StorageConflict("another mirror has taken over the target", target=self._target.uri)
-        return manifest
+    def _with_merged(self, version: TargetVersion) -> TargetVersion:
+        changed = self._compactor.take(version.tables)
+        return replace(version, tables={**version.tables, **changed}) if changed else version
 
     def _plan(
-        self, looks: Iterable[Look], manifest: Manifest
+        self, looks: Iterable[Look], version: TargetVersion
     ) -> tuple[dict[str, TablePlan], dict[str, TableEntry]]:
         plans: dict[str, TablePlan] = {}
         entries: dict[str, TableEntry] = {}
         for look in looks:
             if not look.last_values:
                 continue
-            entry = manifest.tables.get(look.topic, TableEntry(look.topic))
+            entry = version.tables.get(look.topic, TableEntry(look.topic))
             plans[look.topic], entries[look.topic] = plan_table(
                 look,
                 entry,
@@ -254,17 +251,17 @@ class MirrorBatches:
         return folded
 
     def _report(
-        self, manifest: Manifest, looks: list[Look], folded: list[FoldResult], seconds: float
+        self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
     ) -> None:
         report = BatchReport(
             self._applied,
             sum(one.rows for one in looks),
             len({one.topic for one in folded if one.changed}),
             sum(1 for one in folded if one.path),
-            manifest.commit_lsn,
+            version.commit_lsn,
             sum(one.rows for one in folded),
             seconds,
-            manifest.loading,
+            version.loading,
         )
         log.info(
             "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",

@@ -4,7 +4,7 @@ In: the ranges of a batch.
 Out: a summary of each topic's records, and their fold into new files.
 Invariant: both give the same result. The driver folds a batch that has few bytes: a job of Spark costs more than to
 read and fold so few.
-Must not: read or write the manifest.
+Must not: read or write the commit log.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.connection import Connection
 from cdcd.spark.kafka import Range
-from cdcd.spark.manifest import ALL_BUCKETS
 from cdcd.spark.plan import Look, TablePlan
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.schemas import HEADER_BYTES
 from cdcd.spark.storage import Storage
 from cdcd.spark.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.versions import ALL_BUCKETS
 
 
 class Summary(NamedTuple):

@@ -4,3 +4,5 @@ DEFAULT_BUCKETS = 4
 DEFAULT_MAX_ROWS = 200_000
 DEFAULT_DRIVER_MB = 128
 """The most bytes of records that the driver folds in a batch. The fold needs several times as much memory."""
+DEFAULT_RETAIN_S = 600.0
+"""For so long an earlier version of the target can be read."""

@@ -1,9 +1,9 @@
 """The batches of a mirror: from one PostgreSQL commit to a later one.
 
-In: a connection, the manifest to continue from, the options of `format("cdcd")`.
+In: a connection, the version to continue from, the options of `format("cdcd")`.
 Out: the end of each batch, and its records.
 Invariant: the ends are those that `format("cdcd")` plans for a stream, with the loading tables and the ids of the
-topics; the first batch begins at the manifest's offsets.
+topics; the first batch begins at the version's offsets.
 Must not: store a position.
 """
 
@@ -18,15 +18,17 @@ from pyspark.sql import SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Offsets, with_loading, without_start
-from cdcd.spark.manifest import Manifest
 from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
 from cdcd.spark.pieces import pieces
 from cdcd.spark.record_sizes import RecordSizes
 from cdcd.spark.session import parallelism
 from cdcd.spark.source import CdcdStreamReader
 from cdcd.spark.source_options import parse_options
+from cdcd.spark.versions import TargetVersion
 
-_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h)s?", re.IGNORECASE)
+_INTERVAL = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h|day|d)s?", re.IGNORECASE
+)
 _SECONDS = {
     "millisecond": 0.001,
     "ms": 0.001,
@@ -36,6 +38,8 @@ _SECONDS = {
     "min": 60,
     "hour": 3600,
     "h": 3600,
+    "day": 86_400,
+    "d": 86_400,
 }
 
 
@@ -46,7 +50,7 @@ class MirrorSource:
         self,
         spark: SparkSession,
         connection: Connection,
-        start: Manifest,
+        start: TargetVersion,
         options: Mapping[str, str],
         driver_bytes: int,
     ) -> None:
@@ -89,7 +93,7 @@ def seconds_of(interval: str) -> float:
     found = _INTERVAL.fullmatch(interval.strip())
     if found is None:
         raise ConfigError(
-            f"the trigger {interval!r} is no interval",
-            hint='write "2 seconds" or "100 milliseconds", or "available_now"',
+            f"{interval!r} is no interval",
+            hint='write "2 seconds", "100 milliseconds" or "7 days"; a trigger may also be "available_now"',
         )
     return float(found[1]) * _SECONDS[found[2].lower()]

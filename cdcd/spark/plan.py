@@ -1,6 +1,6 @@
 """Plan a batch: determine the columns of each table, and the TRUNCATE that empties it.
 
-In: a summary of the batch (schema ids, the last record under each, records without a key) and the manifest.
+In: a summary of the batch (schema ids, the last record under each, records without a key) and the table's entry.
 Out: a `TablePlan` per topic, with all input of a fold.
 Invariant: a column continues only if every later schema has it with a type that Avro's promotions allow.
 Must not: do I/O except fetching schemas by id; use Spark.
@@ -15,9 +15,9 @@ from typing import Any
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
 from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
-from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.schemas import Schema, expand, parsed_physical, schema_id, value_record
 from cdcd.spark.shape import KEY, MISSING, SPECIAL, Field, TableShape
+from cdcd.spark.versions import BucketFile, TableEntry
 
 SchemaSource = Callable[[int], Schema]
 
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The complete input of a task that folds one table, so that the task needs no registry and no manifest."""
+    """The complete input of a task that folds one table, so that the task needs no registry and no commit log."""
 
     shape: TableShape
     schemas: dict[int, Schema]

@@ -134,7 +134,7 @@ def check_path(path: str) -> str:
     if "" in parts or "." in parts or ".." in parts or "\0" in path:
         raise StorageError(
             "the path of a file leads out of the target, or is empty",
-            hint="restore manifest.json, if the path is from there",
+            hint="restore the record of the target that has the path from a backup",
             file=path,
         )
     return path

@@ -81,7 +81,7 @@ class CloudStorage:
         if found is None:
             raise StorageError(
                 "a file of the target does not exist",
-                hint="if a newer manifest replaced it, open the mirror again",
+                hint="if a newer version of the mirror has replaced it, open the mirror again",
                 target=self._uri,
                 file=path,
             )

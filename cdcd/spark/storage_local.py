@@ -35,7 +35,7 @@ _HINTS = {
     errno.EROFS: "mount the file system of the target for writing",
     errno.EACCES: "give the user of the process the right to read and write the target",
     errno.EPERM: "give the user of the process the right to read and write the target",
-    errno.ENOENT: "correct the path; if a newer manifest has replaced the file, open the mirror again",
+    errno.ENOENT: "correct the path; if a newer version of the mirror has replaced it, open the mirror again",
     errno.EEXIST: "the target has to be a folder: correct its path",
     errno.ENOTDIR: "the target has to be a folder: correct its path",
 }
@@ -147,7 +147,7 @@ class LocalStorage:
     def _claim(self, temporary: Path, final: Path, path: str) -> None:
         """Create the file where the file system has no links: the first to create the empty file writes it.
 
-        A crash in between leaves an empty file, which is no valid manifest: an error, never lost data.
+        A crash in between leaves an empty file, which is no valid record: an error, never lost data.
         """
         try:
             os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))

@@ -1,9 +1,9 @@
 """The files of a table in a mirror: base files by hash bucket, and deltas, whose rows replace those before them.
 
-In: the storage, the files that the manifest names, the current columns.  Out: Arrow tables with these columns.
+In: the storage, the files that a version names, the current columns.  Out: Arrow tables with these columns.
 Invariant: a reader has each key once, with the row of the newest file that names it, and no deleted row. In a table
 without a key all files have rows of their own, and no row is replaced.
-Must not: read or write the manifest; change a file.
+Must not: read or write the commit log; change a file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdcd.spark.commit_log import DATA
 from cdcd.spark.fold import without_keys
-from cdcd.spark.manifest import ALL_BUCKETS, DATA, BucketFile, TableEntry
 from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, align, arrow_schema, as_complete
 from cdcd.spark.storage import Target, open_storage
+from cdcd.spark.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 DELETED = "__deleted"
 GROUP_ROWS = 32_768

@@ -1,13 +1,13 @@
 """The ownership of a mirror's target: one prefix of one Kafka cluster, and one writing process at a time.
 
-In: the storage, the prefix and the cluster's id.  Out: the manifest to continue from, and a lock, held until the
-process ends or another query of the process takes over. A bucket has no lock: there a start takes over the manifest
-(`manifest.take_over`), and the earlier writer cannot publish any more.
+In: the storage, the prefix and the cluster's id.  Out: the version to continue from, and a lock, held until the
+process ends or another query of the process takes over. A bucket has no lock: there a start takes over the commit log
+(`commit_log.take_over`), and the earlier writer cannot publish any more.
 Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
 folder with other files is refused, too, because a mirror removes all files that are not its own. A start removes the
-files that no manifest names, also those that another process is about to name: this is the reason for the lock, and
-for taking over the manifest before (F80).
-Must not: write the manifest.
+files that no version names, also those that another process is about to name: this is the reason for the lock, and
+for taking over the commit log before (F80).
+Must not: publish a version.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.manifest import NAME, Manifest, is_of_a_mirror, read_manifest
+from cdcd.spark.commit_log import has_version, is_of_a_mirror, read_latest
 from cdcd.spark.storage import Target, open_storage
+from cdcd.spark.versions import TargetVersion
 
 LOCK = "_lock"
 CHECKPOINT = "_checkpoint"
@@ -54,19 +55,19 @@ _held: dict[str, Held] = {}
 
 
 def refuse_anothers(target: Target) -> None:
-    """Raise SparkReadError for a target that has no manifest, but other files than an interrupted first start.
+    """Raise SparkReadError for a target that has no version, but other files than an interrupted first start.
 
     A mirror removes unknown files in its folder, and first of all Spark's checkpoint (F79).
     """
     storage = open_storage(target)
-    if storage.exists(NAME):
+    if has_version(storage):
         return
     is_begun = storage.exists(LOCK)
     strangers = (path for path in storage.paths() if not (is_begun and _is_of_a_beginning(path)))
     shown = {path.partition("/")[0] for path in islice(strangers, _LOOKED_AT)}
     if shown:
         raise SparkReadError(
-            "the target has no manifest of a mirror, and is not empty",
+            "the target is no mirror, and is not empty",
             hint="choose an empty folder, because a mirror removes unknown files from its target",
             target=storage.uri,
             has=", ".join(sorted(shown)[:_SHOWN]),
@@ -115,29 +116,31 @@ def _locked(folder: Path) -> int:
             return file
 
 
-def starting_manifest(target: Target, prefix: str, buckets: int, cluster: str) -> Manifest:
-    """Return the manifest to start from. Raises SparkReadError if the target mirrors another prefix or cluster.
+def starting_version(
+    target: Target, prefix: str, buckets: int, cluster: str, *, accept_cluster: bool = False
+) -> TargetVersion:
+    """Return the version to start from. Raises SparkReadError if the target mirrors another prefix or cluster.
 
-    A manifest of an older version has no cluster id: this cluster's id is added.
+    `accept_cluster`: the topics were moved to this cluster with their offsets.
     """
     target = open_storage(target)
-    manifest = read_manifest(target)
-    if manifest is None:
-        return Manifest(prefix, buckets, cluster=cluster)
-    if manifest.prefix != prefix:
+    version = read_latest(target)
+    if version is None:
+        return TargetVersion(prefix, buckets, cluster=cluster)
+    if version.prefix != prefix:
         raise SparkReadError(
             "the target mirrors another prefix",
             hint="choose another target",
             target=target.uri,
-            has=manifest.prefix,
+            has=version.prefix,
         )
-    if manifest.cluster not in ("", cluster):
+    if version.cluster != cluster and not accept_cluster:
         raise SparkReadError(
             "the target mirrors another Kafka cluster",
-            hint="choose another target; or, if the topics were moved with their offsets, write the new id into "
-            "manifest.json",
+            hint="choose another target; or, if the topics were moved with their offsets, start with "
+            "accept_cluster (--accept-cluster)",
             target=target.uri,
-            has=manifest.cluster,
+            has=version.cluster,
             now=cluster,
         )
-    return replace(manifest, cluster=cluster)
+    return replace(version, cluster=cluster)

@@ -3,7 +3,7 @@
 In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, and one with its
 incomplete rows if it has any, or the result that the table has to be folded as a whole.
 Invariant: a fold reads the files that the plan names and writes only new files; the new files are not visible before
-the manifest names them.  Must not: query the registry, read or write the manifest.
+a version names them.  Must not: query the registry, read or write the commit log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
-from cdcd.spark.manifest import ALL_BUCKETS, BucketFile
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.storage import Target
@@ -35,6 +34,7 @@ from cdcd.spark.table_files import (
     write_bucket,
     write_delta,
 )
+from cdcd.spark.versions import ALL_BUCKETS, BucketFile
 
 MOST_THREADS = 8
 """The threads of the driver that fold buckets."""

@@ -2,8 +2,9 @@
 
 In: a connection, the target of a mirror.  Out: for each table whether it is equal, or how it differs, or why that
 cannot be known.
-Invariant: the topics are read up to exactly the offsets of the manifest, and folded by `sql_fold`, not by the code of
-the mirror. A table is never equal by default: what cannot be known is a result of its own, with the reason.
+Invariant: the topics are read up to exactly the offsets of the mirror's version, and folded by `sql_fold`, not by
+the code of the mirror. A table is never equal by default: what cannot be known is a result of its own, with the
+reason.
 Must not: change the mirror; show a value of a row, or a key that was not asked for.
 """
 
@@ -28,7 +29,6 @@ from cdcd.spark.cuts import ids_of, with_ids
 from cdcd.spark.decoding import decode, spark_type
 from cdcd.spark.frame import column_name
 from cdcd.spark.kafka import Cluster
-from cdcd.spark.manifest import BucketFile, TableEntry
 from cdcd.spark.mirror import is_table
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.schemas import access_of, expand, schema_by_id, value_record
@@ -38,6 +38,7 @@ from cdcd.spark.source import register
 from cdcd.spark.sql_fold import At, History, fold, history_of, order_changes, value_of
 from cdcd.spark.table_files import read_deltas, read_unchanged, without_deleted
 from cdcd.spark.table_options import topics_of
+from cdcd.spark.versions import BucketFile, TableEntry
 
 Status = Literal["equal", "differs", "unknown"]
 KINDS = ("missing", "extra", "different")
@@ -85,11 +86,9 @@ def verify(
     cluster = Cluster(connection.brokers, connection.read_properties())
     _check_origin(opened, connection, cluster)
     register(spark)
-    manifest = opened.manifest
-    existing = {topic for topic in manifest.offsets if is_table(topic, manifest.prefix)} | set(
-        manifest.tables
-    )
-    for topic in topics_of(tables, manifest.prefix, existing):
+    version = opened.version
+    existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
+    for topic in topics_of(tables, version.prefix, existing):
         table = _Table(spark, connection, cluster, opened, topic)
         try:
             with _distinguished_cases(spark):
@@ -121,10 +120,10 @@ def why(error: Exception) -> str:
 
 
 def _check_origin(opened: Mirror, connection: Connection, cluster: Cluster) -> None:
-    manifest = opened.manifest
+    version = opened.version
     for what, mirrored, now in (
-        ("prefix", manifest.prefix, connection.prefix),
-        ("Kafka cluster", manifest.cluster, cluster.id()),
+        ("prefix", version.prefix, connection.prefix),
+        ("Kafka cluster", version.cluster, cluster.id()),
     ):
         if mirrored not in ("", now):
             raise SparkReadError(
@@ -144,15 +143,15 @@ class _Table:
     ) -> None:
         self._spark, self._connection, self._cluster = spark, connection, cluster
         self._opened, self._topic = opened, topic
-        self._entry = opened.manifest.tables.get(topic, TableEntry(topic))
-        self._ids = ids_of(opened.manifest.offsets)
+        self._entry = opened.version.tables.get(topic, TableEntry(topic))
+        self._ids = ids_of(opened.version.offsets)
         self._ends = {
-            partition: end for partition, end in opened.manifest.offsets.get(topic, {}).items() if end > 0
+            partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
         }
 
     def compare(self, *, shows_keys: bool) -> TableResult:
         """Return the result. Raises _Unknown."""
-        if self._topic in self._opened.manifest.loading:
+        if self._topic in self._opened.version.loading:
             raise _Unknown(
                 "cdcd still copied the table at the mirror's commit; verify again when it is complete"
             )

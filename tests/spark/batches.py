@@ -1,4 +1,4 @@
-"""A mirror of one table without Spark and Kafka: batches of records, through plan, fold and manifest.
+"""A mirror of one table without Spark and Kafka: batches of records, through plan, fold and commit log.
 
 In: keys and values from `tests.spark.events`.  Out: the rows that a reader sees after each batch.
 Invariant: the steps are those of `cdcd.spark.mirror.MirrorBatch`, on the driver's path.
@@ -7,18 +7,21 @@ Invariant: the steps are those of `cdcd.spark.mirror.MirrorBatch`, on the driver
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
+from cdcd.spark.commit_log import read_latest, sweep, take_over
 from cdcd.spark.cuts import with_loading
-from cdcd.spark.manifest import Manifest, read_manifest, sweep, take_over
 from cdcd.spark.mirror import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
+from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"
@@ -31,6 +34,7 @@ class Batches:
 
     def __init__(self, target: Path, fields: list[dict[str, Any]], *, has_key: bool = True) -> None:
         self.target = target
+        self.retain_s = DEFAULT_RETAIN_S
         target.mkdir()
         self._schemas: dict[int, Any] = {}
         names = (fields[0]["name"],) if has_key else ()
@@ -58,8 +62,9 @@ class Batches:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         target = open_storage(str(self.target))
-        start = take_over(target, read_manifest(target) or Manifest("shop", BUCKETS))
-        batches = MirrorBatches(target, start, self._schemas.__getitem__, accept_gaps=accept_gaps)
+        start = read_latest(target) or TargetVersion("shop", BUCKETS)
+        writer = take_over(target, replace(start, retain_s=self.retain_s))
+        batches = MirrorBatches(target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps)
         batches.apply(RecordsOnDriver(_table(records)), offsets)
         return self.rows()
 
@@ -78,9 +83,9 @@ class Batches:
 
     def incomplete_rows(self) -> int:
         """Return the number of incomplete rows."""
-        manifest = read_manifest(self.target)
-        assert manifest is not None
-        return sum(file.rows for entry in manifest.tables.values() for file in entry.incomplete)
+        version = read_latest(self.target)
+        assert version is not None
+        return sum(file.rows for entry in version.tables.values() for file in entry.incomplete)
 
 
 def _table(records: Sequence[Record]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""A writer of manifests that races with others: `python -m tests.spark.racing TARGET ROUNDS [NAME=VALUE...]`.
+"""A writer of versions that races with others: `python -m tests.spark.racing TARGET ROUNDS [NAME=VALUE...]`.
 
 Out: a line "ready", then, after a line on stdin, a line with the versions that this writer has published.
 Invariant: each round publishes the successor of what is published at its start, or nothing.
@@ -12,8 +12,9 @@ import uuid
 from dataclasses import replace
 
 from cdcd.errors import StorageConflict
-from cdcd.spark.manifest import Manifest, read_manifest, write_manifest
+from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.versions import TargetVersion
 
 
 def race(storage: Storage, rounds: int) -> list[int]:
@@ -21,12 +22,12 @@ def race(storage: Storage, rounds: int) -> list[int]:
     writer = uuid.uuid4().hex
     published = []
     for _ in range(rounds):
-        found = read_manifest(storage) or Manifest("shop", 4)
+        found = read_latest(storage)
+        version = replace(found or TargetVersion("shop", 4), writer=writer)
         try:
-            write_manifest(storage, replace(found, version=found.version + 1, writer=writer))
+            published.append(TargetWriter(storage, found).publish(version).number)
         except StorageConflict:
             continue
-        published.append(found.version + 1)
     return published
 
 

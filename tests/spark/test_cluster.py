@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.spark.manifest import read_manifest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
 from tests.spark.events import column
@@ -46,7 +46,7 @@ def test_a_worker_is_killed_and_the_mirror_is_equal(
         arguments += ["--registry", topics.registry_url, "--target", str(target), "--available-now"]
         program = cluster.submit(PROGRAM, [*arguments, *IN_TASKS])
         storage = open_storage(str(target))
-        eventually(lambda: read_manifest(storage) is not None, "the first batch is visible", DEADLINE_S)
+        eventually(lambda: read_latest(storage) is not None, "the first batch is visible", DEADLINE_S)
         assert program.poll() is None
         cluster.workers[0].send(signal.SIGKILL)
         output, _ = program.communicate(timeout=DEADLINE_S)

@@ -14,11 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageError
-from cdcd.spark import compaction, manifest
+from cdcd.spark import compaction
+from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.compaction import FAN, Compactor, Merge, with_merged, write_merge
-from cdcd.spark.manifest import TableEntry, read_manifest
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 
@@ -42,7 +43,7 @@ def _copied(batches: Batches, number: int) -> Record:
 
 
 def _entry(items: Batches) -> TableEntry:
-    found = read_manifest(items.target)
+    found = read_latest(items.target)
     assert found is not None
     return found.tables[TOPIC]
 
@@ -74,9 +75,9 @@ def test_the_files_remain_few(items: Batches) -> None:
             assert changed is not None
             entry = changed
         assert len(entry.deltas) < 2 * FAN
-        opened = read_manifest(items.target)
+        opened = read_latest(items.target)
         assert opened is not None
-        manifest.write_manifest(target, replace(opened, version=opened.version + 1, tables={TOPIC: entry}))
+        TargetWriter(target, opened).publish(replace(opened, tables={TOPIC: entry}))
         assert items.rows() == rows
     assert len(rows) == 100 - 3 * FAN
     assert len(_entry(items).deltas) < FAN
@@ -96,9 +97,9 @@ def test_a_merge_of_files_that_are_gone_changes_nothing(items: Batches, is_whole
     assert changed is not None
     assert changed.deltas[-1] == appended.deltas[-1]
     assert len(changed.deltas) == (1 if is_whole else 2)
-    opened = read_manifest(items.target)
+    opened = read_latest(items.target)
     assert opened is not None
-    manifest.write_manifest(target, replace(opened, version=opened.version + 1, tables={TOPIC: changed}))
+    TargetWriter(target, opened).publish(replace(opened, tables={TOPIC: changed}))
     assert items.rows() == rows
     items.run([items.change("t", 90, 1)], loading=False)
     assert with_merged(_entry(items), result) is None
@@ -140,16 +141,14 @@ def test_an_outdated_merge_removes_its_file_and_the_next_one_begins(items: Batch
     compactor.close()
 
 
-def test_a_reader_has_its_files_for_the_time_of_grace(
-    items: Batches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_has_its_files_while_the_version_is_retained(items: Batches) -> None:
     opened = read_mirror(str(items.target))
     before = opened.table(TOPIC)
     items.run([items.change("t", 20, 1)], loading=False)
     for batch in range(5):
         items.run([items.change("c", 30 + batch, 1, after=_row(batch, "new"))], loading=False)
     assert opened.table(TOPIC).equals(before)
-    monkeypatch.setattr(manifest, "GRACE_S", -1.0)
+    items.retain_s = -1.0
     items.run([items.change("c", 40, 1, after=_row(9, "new"))], loading=False)
     with pytest.raises(StorageError, match="open the mirror again"):
         opened.table(TOPIC)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cdcd.errors import GapInTopic, MirrorInconsistent
-from cdcd.spark.manifest import read_manifest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.reading import read_mirror
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
@@ -181,7 +181,7 @@ def test_a_repeated_batch_changes_no_incomplete_row(items: Batches, name: str) -
 
 
 def test_a_batch_that_was_not_finished_is_repeated(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash before the rename of the manifest leaves neither the rows nor the incomplete ones."""
+    """A crash before the record of the version leaves neither the rows nor the incomplete ones."""
     items.run([items.change("u", 10, 1, after=_row(1, "a"), unchanged=["body", "note"])], loading=True)
     records = [items.change("u", 20, 1, after=_row(1, "b", "long"), unchanged=["note"])]
 
@@ -189,7 +189,7 @@ def test_a_batch_that_was_not_finished_is_repeated(items: Batches, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("cdcd.spark.mirror.write_manifest", crash)
+        patched.setattr("cdcd.spark.mirror.refuse_incomplete", crash)
         with pytest.raises(KeyboardInterrupt):
             items.run(records, loading=True)
     assert (items.rows(), items.incomplete_rows()) == ([], 1)
@@ -328,6 +328,6 @@ def test_an_initial_snapshot_is_not_loading(items: Batches) -> None:
     assert read_mirror(items.target).loading == []
     update = items.change("u", 10, 1, after=_row(1, "new"), unchanged=["body", "note"])
     assert items.run([*copied[4:], update], loading=False) == [_row(1, "new", "long", "note"), *rows[1:]]
-    manifest = read_manifest(items.target)
-    assert manifest is not None
-    assert manifest.tables[TOPIC].incomplete == ()
+    version = read_latest(items.target)
+    assert version is not None
+    assert version.tables[TOPIC].incomplete == ()

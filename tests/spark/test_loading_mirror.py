@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError
-from cdcd.spark.manifest import read_manifest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.mirror import BatchReport
 from tests.spark.events import column
-from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly
 
@@ -46,8 +45,7 @@ def test_a_table_is_copied_while_it_changes(spark: SparkSession, topics: TopicsW
     assert reports[-1].loading == (items.topic,)
     assert reports[-1].written_rows == 5
 
-    manifest = json.loads((target / "manifest.json").read_text())
-    (target / "manifest.json").write_text(json.dumps({**manifest, "offsets": {}}))
+    rewind(target)
     complete = [_row(new, "moved", f"long {new}") for _, new in moved]
     chunk = [r for n, row in enumerate(complete, 1) for r in topics.change(items, "r", 27, n, after=row)]
     topics.commit(27, chunk)
@@ -77,7 +75,7 @@ def test_a_row_that_stays_incomplete_stops_the_mirror(
     assert f"topic={items.topic}" in str(raised.value)
     assert "first_commit_lsn=0/A" in str(raised.value)
     assert "cdcd resnapshot" in hint_of(str(raised.value))
-    stopped = read_manifest(target)
+    stopped = read_latest(target)
     assert stopped is not None
     assert (stopped.commit_lsn, stopped.loading, others.topic in stopped.tables) == (
         10,

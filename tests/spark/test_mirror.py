@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError
-from cdcd.spark.manifest import read_manifest
+from cdcd.spark.commit_log import read_latest
 from tests.spark.events import column
-from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.support.hints import hint_of
 
 ITEMS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
@@ -49,13 +48,13 @@ def test_later_batches_change_only_what_they_name(
 ) -> None:
     items = topics.table("items", ITEMS)
     topics.commit(10, [r for n in range(20) for r in topics.change(items, "r", 10, n, after=_row(n, "s"))])
-    before = run_mirror(spark, topics, target).manifest.tables[items.topic].files
+    before = run_mirror(spark, topics, target).version.tables[items.topic].files
     topics.commit(20, topics.change(items, "u", 20, 1, after=_row(5, "new")))
     opened = run_mirror(spark, topics, target)
     assert {row["id"]: row["name"] for row in rows_of(opened, items)} == {
         number: "new" if number == 5 else "s" for number in range(20)
     }
-    table = opened.manifest.tables[items.topic]
+    table = opened.version.tables[items.topic]
     assert table.files == before
     assert [one.rows for one in table.deltas] == [1]
 
@@ -201,8 +200,7 @@ def test_a_batch_done_twice_changes_nothing(spark: SparkSession, topics: TopicsW
     run_mirror(spark, topics, target)
     topics.commit(20, topics.change(log, "c", 20, 1, after={"n": 2}))
     run_mirror(spark, topics, target)
-    manifest = json.loads((target / "manifest.json").read_text())
-    (target / "manifest.json").write_text(json.dumps({**manifest, "offsets": {}}))
+    rewind(target)
     topics.commit(30, topics.change(log, "c", 30, 1, after={"n": 3}))
     assert rows_of(run_mirror(spark, topics, target), log) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
@@ -261,7 +259,7 @@ def test_a_start_that_kafka_has_removed_is_an_error(
         future.result(30)
     with pytest.raises(CdcdError, match="CDCD-HISTORY-MISSING") as raised:
         run_mirror(spark, topics, target)
-    opened = read_manifest(target)
+    opened = read_latest(target)
     assert opened is not None
     assert opened.tables == {}
     hint = hint_of(str(raised.value))

@@ -1,4 +1,4 @@
-"""A mirror in a bucket of a real S3 API, where no lock exists: the manifest says who may write."""
+"""A mirror in a bucket of a real S3 API, where no lock exists: the commit log says who may write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE
-from cdcd.spark.manifest import NAME, read_manifest, take_over
+from cdcd.spark.commit_log import LATEST, path_of, read_latest, take_over
 from cdcd.spark.mirror import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import run_to_end
@@ -54,11 +54,11 @@ def test_a_mirror_in_a_bucket_is_equal_to_the_topics(
         assert run_to_end(run) is None
         assert rows(items, target, options) == sorted([changed, *expected[2:]], key=repr)
     storage = open_storage(target, options)
-    manifest = read_manifest(storage)
-    assert manifest is not None
-    assert sorted(storage.paths()) == sorted(
-        {NAME, *manifest.files(), *(path for path, _ in manifest.replaced)}
-    )
+    version = read_latest(storage)
+    assert version is not None
+    records = {path_of(number) for number in range(1, version.number + 1)}
+    replaced = {path for path, _ in version.replaced}
+    assert {*storage.paths()} == {LATEST, *records, *version.files(), *replaced}
 
 
 def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_over(
@@ -76,7 +76,7 @@ def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_
         for line in process.stdout:
             text += line
             if " 1 files with 1 rows" in line:
-                found = read_manifest(storage)
+                found = read_latest(storage)
                 assert found is not None
                 take_over(storage, found)
                 topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 2, "body": "b"}))
@@ -96,7 +96,7 @@ def test_a_mirror_that_another_has_taken_over_stops(
     query = mirror(spark, topics.connection, bucket, target_options=s3.options(), trigger="100 milliseconds")
     try:
         deadline_s = time.monotonic() + WITHIN_S
-        while (found := read_manifest(storage)) is None or not found.tables:
+        while (found := read_latest(storage)) is None or not found.tables:
             assert time.monotonic() < deadline_s
             assert query.isActive, query.exception()
             time.sleep(0.1)
@@ -109,6 +109,6 @@ def test_a_mirror_that_another_has_taken_over_stops(
         assert "another mirror has taken over the target" in str(query.exception())
     finally:
         query.stop()
-    assert read_manifest(storage) == taken
+    assert read_latest(storage) == taken.version
     assert run_to_end(partial(mirror, spark, topics.connection, bucket, target_options=s3.options())) is None
     assert [row["id"] for row in rows(items, bucket, s3.options())] == [1, 2]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from cdcd.spark.events import BEGINNING, STREAM, Event, Sequence, sequence_of
 from cdcd.spark.fold import fold_keyed, order_events
-from cdcd.spark.manifest import Manifest, TableEntry, read_manifest, write_manifest
 from cdcd.spark.shape import Field, TableShape, arrow_schema, as_complete
 
 SHAPE = TableShape("t", keyed=True, fields=(Field(1, "id", "id", "int"),))
@@ -41,17 +37,3 @@ def test_a_low_lsn_of_a_later_timeline_wins(events: list[Event], expected: list[
 def test_a_record_without_a_timeline_comes_before_all_that_have_one() -> None:
     source = {"snapshot": "false", "commit_lsn": 90, "tx_seq": 1}
     assert BEGINNING < sequence_of("c", source) < sequence_of("c", {**source, "timeline": 1, "commit_lsn": 1})
-
-
-def test_a_manifest_from_before_timelines_is_read_on(tmp_path: Path) -> None:
-    write_manifest(tmp_path, Manifest("p", 4, 1, tables={"t": TableEntry("t", applied=Sequence(0, 9, 1, 2))}))
-    path = tmp_path / "manifest.json"
-    document = json.loads(path.read_text())
-    document["format"] = 1
-    document["tables"]["t"]["applied"] = [9, 1, 2]
-    del document["loading"], document["tables"]["t"]["incomplete"]
-    path.write_text(json.dumps(document))
-    found = read_manifest(tmp_path)
-    assert found is not None
-    assert (found.loading, found.tables["t"].incomplete) == ((), ())
-    assert found.tables["t"].applied == Sequence(0, 9, 1, 2)

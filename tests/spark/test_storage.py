@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from cdcd.errors import ConfigError, StorageConflict, StorageError
-from cdcd.spark import manifest as manifests
 from cdcd.spark import storage_cloud, storage_local
-from cdcd.spark.manifest import Manifest, read_manifest, sweep, take_over, write_manifest
+from cdcd.spark.commit_log import LATEST, path_of, read_latest, sweep, take_over
 from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
+from cdcd.spark.versions import TargetVersion
 from tests.support.azure import AzureServer
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly, nightly_except
@@ -80,44 +80,44 @@ def test_a_file_that_is_not_there(storage: Storage) -> None:
 
 
 def test_a_file_is_created_once(storage: Storage) -> None:
-    storage.put_new("manifest.json", b"1")
+    storage.put_new("record.json", b"1")
     with pytest.raises(StorageConflict, match="another writer has created") as raised:
-        storage.put_new("manifest.json", b"2")
+        storage.put_new("record.json", b"2")
     assert storage.uri in str(raised.value)
-    assert storage.read("manifest.json") == b"1"
+    assert storage.read("record.json") == b"1"
 
 
 def test_a_version_is_replaced_once(storage: Storage) -> None:
-    first = storage.put_new("manifest.json", b"1")
-    assert first == version_of(storage, "manifest.json")
-    second = storage.replace("manifest.json", b"2", first)
+    first = storage.put_new("record.json", b"1")
+    assert first == version_of(storage, "record.json")
+    second = storage.replace("record.json", b"2", first)
     with pytest.raises(StorageConflict, match="another writer has replaced"):
-        storage.replace("manifest.json", b"3", first)
-    assert storage.read("manifest.json") == b"2"
-    storage.replace("manifest.json", b"3", second)
-    storage.delete(["manifest.json"])
+        storage.replace("record.json", b"3", first)
+    assert storage.read("record.json") == b"2"
+    storage.replace("record.json", b"3", second)
+    storage.delete(["record.json"])
     with pytest.raises(StorageConflict):
-        storage.replace("manifest.json", b"4", version_of_deleted := second)
+        storage.replace("record.json", b"4", version_of_deleted := second)
     assert version_of_deleted
-    assert storage.read_versioned("manifest.json") is None
+    assert storage.read_versioned("record.json") is None
 
 
 def test_files_are_listed_and_deleted(storage: Storage) -> None:
     assert [*storage.paths()] == []
-    for path in ("manifest.json", "t/1.parquet", "t/2.parquet", "tt/1.parquet", "_checkpoint/a/b"):
+    for path in ("record.json", "t/1.parquet", "t/2.parquet", "tt/1.parquet", "_checkpoint/a/b"):
         storage.write(path, b"x")
     assert sorted(storage.paths()) == [
-        "_checkpoint/a/b", "manifest.json", "t/1.parquet", "t/2.parquet", "tt/1.parquet",
+        "_checkpoint/a/b", "record.json", "t/1.parquet", "t/2.parquet", "tt/1.parquet",
     ]  # fmt: skip
     assert sorted(storage.paths("t")) == ["t/1.parquet", "t/2.parquet"]
-    storage.delete(["t/1.parquet", "never/was", "manifest.json"])
+    storage.delete(["t/1.parquet", "never/was", "record.json"])
     storage.delete([])
     assert sorted(storage.paths()) == ["_checkpoint/a/b", "t/2.parquet", "tt/1.parquet"]
 
 
 @pytest.mark.parametrize("path", ["../a", "/etc/passwd", "t/../../a", "", "t//a", "./a", "a\0"])
 def test_a_path_that_leads_out_of_the_target_is_refused(storage: Storage, path: str) -> None:
-    """A manifest is an input: somebody may have written it."""
+    """A record is an input: somebody may have written it."""
     attempts: list[Callable[[], Any]] = [
         lambda: storage.read(path),
         lambda: storage.write(path, b""),
@@ -181,7 +181,7 @@ def racing_command(target: str, options: dict[str, str], *, rounds: int) -> list
     return [sys.executable, "-m", "tests.spark.racing", target, str(rounds), *pairs]
 
 
-def test_of_processes_that_publish_a_manifest_one_succeeds_each_time(
+def test_of_processes_that_publish_a_version_one_succeeds_each_time(
     storage: Storage, place: tuple[str, dict[str, str]]
 ) -> None:
     command = racing_command(*place, rounds=120)
@@ -200,29 +200,30 @@ def test_of_processes_that_publish_a_manifest_one_succeeds_each_time(
     finally:
         for one in racing:
             one.kill()
-    last = read_manifest(storage)
+    last = read_latest(storage)
     assert last is not None
-    assert sorted(published[0] + published[1]) == [*range(1, last.version + 1)], "one writer for each version"
+    assert sorted(published[0] + published[1]) == [*range(1, last.number + 1)], "one writer for each version"
     assert all(published), "both have published"
 
 
-# --- the manifest --------------------------------------------------------------------------------------------
+# --- the commit log ------------------------------------------------------------------------------------------
 
 
 def test_who_takes_over_a_target_shuts_out_the_earlier_writer(storage: Storage) -> None:
-    first = take_over(storage, Manifest("shop", 4))
-    found = read_manifest(storage)
-    assert found == first
-    second = take_over(storage, first)
-    with pytest.raises(StorageConflict, match="another writer") as raised:
-        write_manifest(storage, Manifest("shop", 4, first.version + 1, writer=first.writer))
+    first = take_over(storage, TargetVersion("shop", 4))
+    found = read_latest(storage)
+    assert found is not None
+    assert found == first.version
+    second = take_over(storage, found)
+    with pytest.raises(StorageConflict, match="another mirror has taken over") as raised:
+        first.publish(found)
     assert "stop the other one" in hint_of(str(raised.value))
-    assert read_manifest(storage) == second
+    assert read_latest(storage) == second.version
 
 
 def test_two_that_take_over_at_once_do_not_both_write(storage: Storage) -> None:
     for _ in range(10):
-        found = read_manifest(storage) or Manifest("shop", 4)
+        found = read_latest(storage) or TargetVersion("shop", 4)
         assert len(raced(3, lambda _, found=found: take_over(storage, found))) == 1
 
 
@@ -239,9 +240,12 @@ def test_a_publication_whose_answer_is_lost_has_taken_place(
             raise error("no answer")
 
         monkeypatch.setattr(type(storage), name, lost)
-    taken = take_over(storage, take_over(storage, Manifest("shop", 4)))
-    assert read_manifest(storage) == taken
-    monkeypatch.setattr(type(storage), "replace", real_conflict)
+    first = take_over(storage, TargetVersion("shop", 4)).version
+    assert first is not None
+    taken = take_over(storage, first).version
+    assert taken is not None
+    assert read_latest(storage) == taken
+    monkeypatch.setattr(type(storage), "put_new", real_conflict)
     with pytest.raises(StorageConflict):
         take_over(storage, taken)
 
@@ -251,14 +255,14 @@ def real_conflict(self: Storage, *_: Any) -> None:
 
 
 def test_what_a_crash_leaves_is_removed_and_what_others_made_stays(storage: Storage) -> None:
-    left = f"t/0001-{'a' * 32}.parquet"
+    left = f"_data/t/0001-{'a' * 32}.parquet"
     digits = "b" * 32
-    theirs = ["export/part-0000.parquet", "manifest.json.bak", "deep/er/0001-" + "a" * 32 + ".parquet"]
-    take_over(storage, Manifest("shop", 4))
-    for path in (left, f"{left}.{digits}", f"{manifests.NAME}.{digits}", *theirs):
+    theirs = ["export/part-0000.parquet", "record.json.bak", "deep/er/0001-" + "a" * 32 + ".parquet"]
+    take_over(storage, TargetVersion("shop", 4))
+    for path in (left, f"{left}.{digits}", f"{path_of(1)}.{digits}", path_of(9), *theirs):
         storage.write(path, b"")
     sweep(storage)
-    assert sorted(storage.paths()) == sorted([manifests.NAME, *theirs])
+    assert sorted(storage.paths()) == sorted([LATEST, path_of(1), *theirs])
 
 
 def test_a_target_with_other_files_is_refused(storage: Storage) -> None:
@@ -268,10 +272,12 @@ def test_a_target_with_other_files_is_refused(storage: Storage) -> None:
         refuse_anothers(storage)
 
 
-def test_a_manifest_that_is_no_json_is_an_error(storage: Storage) -> None:
-    storage.write(manifests.NAME, b"")
+@pytest.mark.parametrize("path", [LATEST, path_of(1)])
+def test_a_file_of_the_log_that_is_no_json_is_an_error(storage: Storage, path: str) -> None:
+    take_over(storage, TargetVersion("shop", 4))
+    storage.write(path, b"")
     with pytest.raises(StorageError.__base__, match="not readable"):
-        read_manifest(storage)
+        read_latest(storage)
 
 
 # --- the URI -------------------------------------------------------------------------------------------------
@@ -496,20 +502,20 @@ def test_a_replacement_waits_for_the_lock_of_the_file_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = open_storage(tmp_path)
-    version = storage.put_new("manifest.json", b"1")
-    with (tmp_path / "manifest.json").open("rb+") as held:
+    version = storage.put_new("record.json", b"1")
+    with (tmp_path / "record.json").open("rb+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         monkeypatch.setattr(storage_local, "LOCKED_WITHIN_S", 0.2)
         with pytest.raises(StorageConflict, match="holds the lock"):
-            storage.replace("manifest.json", b"2", version)
+            storage.replace("record.json", b"2", version)
         threading.Timer(0.2, lambda: fcntl.flock(held, fcntl.LOCK_UN)).start()
         monkeypatch.setattr(storage_local, "LOCKED_WITHIN_S", 60)
-        storage.replace("manifest.json", b"2", version)
-    assert (tmp_path / "manifest.json").read_bytes() == b"2"
-    assert [*storage.paths()] == ["manifest.json"]
+        storage.replace("record.json", b"2", version)
+    assert (tmp_path / "record.json").read_bytes() == b"2"
+    assert [*storage.paths()] == ["record.json"]
 
 
-def test_a_writer_that_is_killed_leaves_a_complete_manifest(tmp_path: Path) -> None:
+def test_a_writer_that_is_killed_leaves_complete_records(tmp_path: Path) -> None:
     versions = []
     for _ in range(5):
         command = racing_command(str(tmp_path), {}, rounds=1_000_000)
@@ -517,21 +523,22 @@ def test_a_writer_that_is_killed_leaves_a_complete_manifest(tmp_path: Path) -> N
             assert writer.stdin is not None
             writer.stdin.write("go\n")
             writer.stdin.flush()
-            before = read_manifest(tmp_path)
-            while (found := read_manifest(tmp_path)) is None or found == before:
+            before = read_latest(tmp_path)
+            while (found := read_latest(tmp_path)) is None or found == before:
                 assert writer.poll() is None
             writer.kill()
-        last = read_manifest(tmp_path)
+        last = read_latest(tmp_path)
         assert last is not None
-        versions.append(last.version)
+        versions.append(last.number)
     assert versions == sorted(set(versions))
     sweep(tmp_path)
-    assert [*open_storage(tmp_path).paths()] == [manifests.NAME]
+    records = {path_of(number) for number in range(1, versions[-1] + 1)}
+    assert {*open_storage(tmp_path).paths()} == {LATEST, *records}
 
 
 def test_a_folder_that_is_a_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("")
     storage = open_storage(tmp_path / "lake")
     with pytest.raises(StorageError, match=r"(Not a directory|File exists).*has to be a folder") as raised:
-        storage.put_new("manifest.json", b"")
+        storage.put_new("record.json", b"")
     assert str(tmp_path / "lake") in str(raised.value)

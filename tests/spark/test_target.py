@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.spark import target as targets
-from cdcd.spark.manifest import Manifest, read_manifest, sweep, write_manifest
-from cdcd.spark.target import refuse_anothers, starting_manifest, take
+from cdcd.spark.commit_log import path_of, read_latest, sweep, take_over
+from cdcd.spark.target import refuse_anothers, starting_version, take
+from cdcd.spark.versions import TargetVersion
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
@@ -63,27 +64,26 @@ def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "refused"),
+    ("version", "refused"),
     [
         (None, None),
-        (Manifest("shop", 4, 1, cluster="A"), None),
-        (Manifest("shop", 4, 1), None),
-        (Manifest("shop", 4, 1, cluster="B"), "another Kafka cluster"),
-        (Manifest("other", 4, 1, cluster="A"), "another prefix"),
+        (TargetVersion("shop", 4, cluster="A"), None),
+        (TargetVersion("shop", 4, cluster="B"), "another Kafka cluster"),
+        (TargetVersion("other", 4, cluster="A"), "another prefix"),
     ],
-    ids=["none", "ours", "of an older version", "another cluster's", "another prefix's"],
+    ids=["none", "ours", "another cluster's", "another prefix's"],
 )
 def test_a_target_goes_on_with_what_it_mirrors(
-    manifest: Manifest | None, refused: str | None, tmp_path: Path
+    version: TargetVersion | None, refused: str | None, tmp_path: Path
 ) -> None:
-    if manifest is not None:
-        write_manifest(tmp_path, manifest)
+    if version is not None:
+        take_over(tmp_path, version)
     if refused is not None:
         with pytest.raises(SparkReadError, match=refused):
-            starting_manifest(tmp_path, "shop", 8, "A")
+            starting_version(tmp_path, "shop", 8, "A")
         return
-    found = starting_manifest(tmp_path, "shop", 8, "A")
-    assert (found.prefix, found.cluster, found.buckets) == ("shop", "A", 8 if manifest is None else 4)
+    found = starting_version(tmp_path, "shop", 8, "A")
+    assert (found.prefix, found.cluster, found.buckets) == ("shop", "A", 8 if version is None else 4)
 
 
 def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(
@@ -109,11 +109,12 @@ def test_a_volume_that_was_just_made_is_empty(tmp_path: Path) -> None:
     refuse_anothers(tmp_path)
 
 
-def test_a_mirror_that_was_cut_off_before_its_first_manifest_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "shop.public.t").mkdir()
-    (tmp_path / "_checkpoint").mkdir()
-    own = tmp_path / "shop.public.t" / f"0001-{'a' * 32}.parquet"
-    for path in (tmp_path / "_lock", own, tmp_path / f"manifest.json.{'b' * 32}"):
+def test_a_mirror_that_was_cut_off_before_its_first_version_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "_data" / "shop.public.t"
+    folder.mkdir(parents=True)
+    (tmp_path / "_cdcd").mkdir()
+    own = folder / f"0001-{'a' * 32}.parquet"
+    for path in (tmp_path / "_lock", own, tmp_path / f"{path_of(1)}.{'b' * 32}"):
         path.write_text("")
     refuse_anothers(tmp_path)
     sweep(tmp_path)
@@ -121,8 +122,8 @@ def test_a_mirror_that_was_cut_off_before_its_first_manifest_goes_on(tmp_path: P
 
 
 def test_what_a_mirror_did_not_make_stays_in_its_target(tmp_path: Path) -> None:
-    write_manifest(tmp_path, Manifest("shop", 4, 1, cluster="A"))
-    theirs = [tmp_path / "export" / "part-0000.parquet", tmp_path / "manifest.json.bak"]
+    take_over(tmp_path, TargetVersion("shop", 4, cluster="A"))
+    theirs = [tmp_path / "export" / "part-0000.parquet", tmp_path / "_cdcd" / "notes"]
     theirs[0].parent.mkdir()
     for path in theirs:
         path.write_text("theirs")
@@ -140,17 +141,18 @@ def test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another(
     topics.commit(10, topics.change(items, "r", 10, 1, after={"id": 1}))
     target = tmp_path / "mirror"
     run_mirror(spark, topics, target)
-    found = read_manifest(target)
+    found = read_latest(target)
     assert found is not None
     assert found.cluster
-    document = json.loads((target / "manifest.json").read_text()) | {"cluster": "elsewhere"}
-    (target / "manifest.json").write_text(json.dumps(document))
+    take_over(target, replace(found, cluster="elsewhere"))
     with pytest.raises(SparkReadError, match="another Kafka cluster") as raised:
         run_mirror(spark, topics, target)
     hint = hint_of(str(raised.value))
     assert "choose another target" in hint
     assert rows_of(run_mirror(spark, topics, tmp_path / "another"), items) == [{"id": 1}]
-    assert json.loads((target / "manifest.json").read_text()) == document
-    assert "write the new id into manifest.json" in hint
-    (target / "manifest.json").write_text(json.dumps(document | {"cluster": found.cluster}))
+    refused = read_latest(target)
+    assert refused is not None
+    assert refused.cluster == "elsewhere"
+    assert "--accept-cluster" in hint
+    assert rows_of(run_mirror(spark, topics, target, accept_cluster=True), items) == [{"id": 1}]
     assert rows_of(run_mirror(spark, topics, target), items) == [{"id": 1}]

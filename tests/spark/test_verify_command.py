@@ -87,7 +87,7 @@ def verified(command: Command, capsys: pytest.CaptureFixture[str], target: Path)
 
 def _rewritten(opened: Mirror, topic: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change the rows of the only file of a table."""
-    (file,) = opened.manifest.tables[topic].files
+    (file,) = opened.version.tables[topic].files
     folder = opened.target.folder
     assert folder is not None
     path = folder / file.path

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.lsn import format_lsn
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
+from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror import mirror
@@ -196,6 +198,13 @@ class TopicsWriter:
         with suppress(KafkaException):
             self.producer.abort_transaction(10)
         del self.producer  # otherwise its threads would continue to connect to a stopped broker
+
+
+def rewind(target: Path) -> None:
+    """Let the next batch repeat all records: a version without offsets."""
+    found = read_latest(target)
+    assert found is not None
+    TargetWriter(target, found).publish(replace(found, offsets={}))
 
 
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS, DEFAULT_RETAIN_S
 from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
@@ -137,6 +137,17 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="a batch with more MB of records is folded by Spark's tasks, a smaller one by the driver",
     )
     command.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
+    command.add_argument(
+        "--accept-cluster",
+        action="store_true",
+        help="continue although the topics are in another Kafka cluster, with the offsets that they had",
+    )
+    command.add_argument(
+        "--retain",
+        default=f"{DEFAULT_RETAIN_S:g} seconds",
+        metavar="TIME",
+        help="for so long an earlier version of the target can be read (default: %(default)s)",
+    )
     _add_spark(command)
 
 

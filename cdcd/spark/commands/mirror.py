@@ -14,6 +14,7 @@ from cdcd.spark.commands.arguments import trigger_of
 from cdcd.spark.commands.running import connection_of, run_query
 from cdcd.spark.mirror import mirror
 from cdcd.spark.mirror_query import MirrorQuery
+from cdcd.spark.mirror_source import seconds_of
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,4 +34,6 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         max_rows=options.max_rows,
         driver_bytes=options.driver_mb << 20,
         accept_gaps=options.accept_gaps,
+        accept_cluster=options.accept_cluster,
+        retain_s=seconds_of(options.retain),
     )

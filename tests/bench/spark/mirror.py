@@ -2,7 +2,7 @@
 
 In: the rows of the larger of two mirrors; the other one has a twentieth.
 Out: for each the rows per second of the first load, the seconds and the CPU of a batch of 10,000 updated rows, the
-bytes that it writes, and the time from the commit in Kafka to the manifest for commits of 10 rows.
+bytes that it writes, and the time from the commit in Kafka to the version for commits of 10 rows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _run(spark: SparkSession, connection: Connection, target: str) -> list[Batch
 
 
 def _latencies(spark: SparkSession, connection: Connection, target: str, writer: Writer) -> list[float]:
-    """Return the seconds from the end of a commit to the manifest that has it."""
+    """Return the seconds from the end of a commit to the version that has it."""
     reached: list[tuple[int, float]] = []
     seen = threading.Event()
 

@@ -17,12 +17,12 @@ from cdcd.spark import compaction, table_files, tasks
 from cdcd.spark.arrow_fold import changes_of, latest
 from cdcd.spark.compaction import Merge, next_merge, with_merged, write_merge
 from cdcd.spark.events import Sequence
-from cdcd.spark.manifest import ALL_BUCKETS, TableEntry
-from cdcd.spark.next_manifest import entry_after
+from cdcd.spark.next_version import entry_after
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.shape import Field, TableShape
 from cdcd.spark.storage import open_storage
 from cdcd.spark.table_files import count_rows, read_incomplete, read_table
+from cdcd.spark.versions import ALL_BUCKETS, TableEntry
 from tests.spark.events import column, envelope_schema, frame, key_schema
 
 TOPIC = "shop.public.items"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcd.demo.mirrored import Mirror
-from cdcd.spark.manifest import Manifest, write_manifest
+from cdcd.spark.commit_log import TargetWriter
 from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import TargetVersion
 
 
 def test_a_file_of_an_unfinished_batch_is_activity(tmp_path: Path) -> None:
-    """The first batch may take minutes on a busy machine; the manifest changes only at its end."""
+    """The first batch may take minutes on a busy machine; the version changes only at its end."""
     mirror = Mirror(tmp_path, "shop")
     before = mirror.activity()
     (tmp_path / "shop.public.orders").mkdir()
@@ -22,7 +23,8 @@ def test_a_file_of_an_unfinished_batch_is_activity(tmp_path: Path) -> None:
 def test_an_applied_batch_is_activity(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path, "shop")
     storage = open_storage(str(tmp_path), {})
-    write_manifest(storage, Manifest("shop", 4, version=1))
+    writer = TargetWriter(storage, None)
+    version = writer.publish(TargetVersion("shop", 4))
     before = mirror.activity()
-    write_manifest(storage, Manifest("shop", 4, version=2))
+    writer.publish(version)
     assert mirror.activity() != before

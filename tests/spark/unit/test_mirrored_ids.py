@@ -8,30 +8,30 @@ import pytest
 
 from cdcd.errors import PositionUnavailable
 from cdcd.spark.cuts import ID, ids_of, without_start
-from cdcd.spark.manifest import Manifest
-from cdcd.spark.next_manifest import next_manifest
+from cdcd.spark.next_version import next_version
 from cdcd.spark.topic_ids import number_of
+from cdcd.spark.versions import TargetVersion
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, stored
 
 
-def mirrored(query: Query, manifest: Manifest) -> Manifest:
-    """Return the manifest after the query's next batch."""
+def mirrored(query: Query, version: TargetVersion) -> TargetVersion:
+    """Return the version after the query's next batch."""
     query.batch()
-    return next_manifest(manifest, without_start(query.ends[-1]), {}, {}, [])
+    return next_version(version, without_start(query.ends[-1]), {}, {}, [])
 
 
-def test_the_manifest_has_the_id_under_which_the_rows_were_planned(kafka: Planned) -> None:
+def test_the_version_has_the_id_under_which_the_rows_were_planned(kafka: Planned) -> None:
     kafka.topics = {T: PlannedTopic("a", 30), U: PlannedTopic("u", 10)}
     kafka.describe(T, U)
     kafka.progress(10, {T: 30})
     query = Query(loading="true", ids="true")
-    manifest = mirrored(query, Manifest("p", 4))
-    assert manifest.offsets == {T: {"0": 30}, U: {"0": 0}, ID + T: {"0": number_of("a")}}
+    version = mirrored(query, TargetVersion("p", 4))
+    assert version.offsets == {T: {"0": 30}, U: {"0": 0}, ID + T: {"0": number_of("a")}}
     kafka.progress(20, {T: 30, U: 5})
-    manifest = mirrored(query, manifest)
-    assert ids_of(manifest.offsets) == {T: number_of("a"), U: number_of("u")}
+    version = mirrored(query, version)
+    assert ids_of(version.offsets) == {T: number_of("a"), U: number_of("u")}
     kafka.topics[T] = PlannedTopic("b", 40)
-    again = Query(startingOffsets=json.dumps(stored(manifest.offsets)), loading="true", ids="true")
+    again = Query(startingOffsets=json.dumps(stored(version.offsets)), loading="true", ids="true")
     with pytest.raises(PositionUnavailable, match="a topic was created again"):
         again.batch()
 

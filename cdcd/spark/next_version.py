@@ -1,6 +1,6 @@
-"""The manifest after a batch, and the check that it has no incomplete row that cannot become complete.
+"""The version of the target after a batch, and the check that it has no incomplete row that cannot become complete.
 
-In: the manifest before, the batch's offsets and folded buckets.  Out: the next manifest.
+In: the version before, the batch's offsets and folded buckets.  Out: the next version, not published yet.
 Invariant: a row whose values the mirror does not all have is never among a table's rows, and exists only while cdcd
 copies the table incrementally.
 Must not: write files.
@@ -13,42 +13,41 @@ from dataclasses import replace
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.events import BEGINNING
-from cdcd.spark.manifest import BucketFile, Manifest, TableEntry
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import MISSING, TableShape
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import read_incomplete
 from cdcd.spark.tasks import FoldResult
+from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 
 
-def next_manifest(
-    manifest: Manifest,
+def next_version(
+    version: TargetVersion,
     offsets: Offsets,
     entries: dict[str, TableEntry],
     plans: dict[str, TablePlan],
     folded: list[FoldResult],
-) -> Manifest:
-    """Return the manifest after a batch. `offsets` are those of `look_at`."""
-    tables = dict(manifest.tables)
+) -> TargetVersion:
+    """Return the version after a batch. `offsets` are those of `look_at`."""
+    tables = dict(version.tables)
     for topic, entry in entries.items():
         mine = [one for one in folded if one.topic == topic]
         tables[topic] = entry_after(entry, plans[topic].shape, mine)
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     last = max((one.applied for one in tables.values()), default=BEGINNING)
     return replace(
-        manifest,
-        version=manifest.version + 1,
+        version,
         commit_lsn=max(last.commit_lsn, 0),
-        offsets=offsets_after(manifest, offsets),
+        offsets=offsets_after(version, offsets),
         tables=tables,
         loading=tuple(sorted(loading_of(offsets))),
     )
 
 
-def offsets_after(manifest: Manifest, offsets: Offsets) -> Offsets:
+def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
     """Return the offsets after a batch; the ids are those of the batch in which the topics were read first."""
-    merged = merge(of_topics(manifest.offsets), of_topics(offsets))
-    return with_ids(merged, ids_of(offsets) | ids_of(manifest.offsets))
+    merged = merge(of_topics(version.offsets), of_topics(offsets))
+    return with_ids(merged, ids_of(offsets) | ids_of(version.offsets))
 
 
 def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) -> TableEntry:
@@ -87,10 +86,10 @@ _LACKS = (
 )
 
 
-def refuse_incomplete(target: Target, manifest: Manifest) -> None:
+def refuse_incomplete(target: Target, version: TargetVersion) -> None:
     """Raise MirrorInconsistent for an incomplete row of a table that is not loading: its values will not come."""
-    for topic, entry in manifest.tables.items():
-        if not entry.incomplete or topic in manifest.loading:
+    for topic, entry in version.tables.items():
+        if not entry.incomplete or topic in version.loading:
             continue
         missing = [
             lsn

@@ -1,0 +1,419 @@
+"""The commit log of a mirror's target: one record for each version, created under the next number.
+
+    <target>/_cdcd/commit-<number>.json    <target>/_cdcd/latest.json    <target>/_data/<topic>/<unique>.parquet
+
+In: the storage of a target; the next version.  Out: versions.
+Invariant: a version takes effect when its record is created, which succeeds for one writer only; the files that a
+record names are complete and durable before. `latest.json` has the number of the newest complete record, or of an
+earlier one, and each writer replaces the one that it knows: a writer that was taken over publishes nothing, however
+late. A file that a version no longer names, and the version itself, can be read for `retain_s` more.
+Must not: know Spark or Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
+from cdcd.spark.storage import Storage, StoredFile, Target, Version, open_storage
+from cdcd.spark.versions import TargetVersion, record_of, version_after, without_expired
+
+__all__ = [
+    "DATA",
+    "FOLDER",
+    "TargetWriter",
+    "find_version",
+    "has_version",
+    "is_of_a_mirror",
+    "newer_versions",
+    "read_latest",
+    "read_version",
+    "sweep",
+    "take_over",
+]
+
+FOLDER = "_cdcd"
+LATEST = f"{FOLDER}/latest.json"
+DATA = "_data"
+"""The folder of the tables' files. Spark, pyarrow and others ignore such a name in a folder that they read: some rows
+are replaced by later files, so a reader without the record must not find them."""
+MAX_BYTES = 256 << 20
+RECORDS_PER_BASE = 64
+"""A reader reads so many records at most."""
+AHEAD = 8
+"""The records that a reader of a bucket requests at the same time."""
+_RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
+_FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
+_TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
+"""What a crash leaves in a local folder has 32 more digits."""
+_BEFORE_LOG = "manifest.json"
+"""The file that had the tables in formats 1 to 5."""
+
+
+def path_of(number: int) -> str:
+    """Return the path of the record of a version."""
+    return f"{FOLDER}/commit-{number:020d}.json"
+
+
+# --- read ----------------------------------------------------------------------------------------------------
+
+
+def has_version(target: Target) -> bool:
+    """Return whether the target has a version. Raises SparkReadError for a target of an earlier format."""
+    return _first_number(open_storage(target)) is not None
+
+
+def read_latest(target: Target) -> TargetVersion | None:
+    """Return the newest version, None if there is none. Raises SparkReadError for an unknown format, StorageError."""
+    storage = open_storage(target)
+    tried = None
+    while (first := _first_number(storage)) is not None:
+        version = None
+        for version in _versions_from(storage, first):  # noqa: B007 - the last one
+            pass
+        if version is not None:
+            return version
+        if first == tried:  # else it was removed since, and latest.json names a later one
+            raise SparkReadError(
+                "a record of the target is missing",
+                hint="restore it from a backup of the target",
+                target=storage.uri,
+                file=path_of(first),
+            )
+        tried = first
+    return None
+
+
+def newer_versions(target: Target, version: TargetVersion) -> Iterator[TargetVersion]:
+    """Yield the versions after this one."""
+    return _versions_from(open_storage(target), version.number + 1, version)
+
+
+def read_version(target: Target, number: int) -> TargetVersion:
+    """Return a version by its number. Raises SparkReadError if it is not retained, or not published yet."""
+    storage = open_storage(target)
+    latest = read_latest(storage)
+    if latest is None or number > latest.number:
+        raise SparkReadError("the target has no such version", target=storage.uri, version=number)
+    oldest = _oldest(storage, latest)
+    if number < oldest.number:
+        raise _expired(storage, oldest)
+    return _at(storage, latest, number)
+
+
+def find_version(target: Target, *, lsn: int | None = None, time_us: int | None = None) -> TargetVersion:
+    """Return the first version with all commits up to an LSN, or the last one without a commit after a time.
+
+    Raises SparkReadError if it is not retained, or not published yet.
+    """
+    storage = open_storage(target)
+    latest = read_latest(storage)
+    if latest is None:
+        raise SparkReadError("there is no mirror", target=storage.uri)
+    if lsn is not None:
+        return _first_with(storage, latest, lsn)
+    assert time_us is not None
+    return _last_until(storage, latest, time_us)
+
+
+def _first_with(storage: Storage, latest: TargetVersion, lsn: int) -> TargetVersion:
+    if not _has(latest, lsn):
+        raise SparkReadError(
+            "the mirror has not reached this LSN yet", hint="wait for it", target=storage.uri, lsn=lsn
+        )
+    low, high = _oldest(storage, latest), latest
+    if _has(low, lsn):
+        if low.number > 1:
+            raise _expired(storage, low)
+        return low
+    while high.number - low.number > 1:
+        middle = _at(storage, latest, (low.number + high.number) // 2)
+        low, high = (low, middle) if _has(middle, lsn) else (middle, high)
+    return high
+
+
+def _has(version: TargetVersion, lsn: int) -> bool:
+    return max(version.end_lsn, version.commit_lsn) >= lsn
+
+
+def _last_until(storage: Storage, latest: TargetVersion, time_us: int) -> TargetVersion:
+    low, high = _oldest(storage, latest), latest
+    if latest.commit_us <= time_us:
+        return latest
+    if low.commit_us > time_us:
+        raise _expired(storage, low)
+    while high.number - low.number > 1:
+        middle = _at(storage, latest, (low.number + high.number) // 2)
+        low, high = (middle, high) if middle.commit_us <= time_us else (low, middle)
+    return low
+
+
+def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:
+    return SparkReadError(
+        "the version is not retained any more",
+        hint="choose a later one; the option retain of the mirror keeps versions for longer",
+        target=storage.uri,
+        oldest_lsn=oldest.end_lsn or oldest.commit_lsn,
+    )
+
+
+def _oldest(storage: Storage, latest: TargetVersion) -> TargetVersion:
+    """Return the oldest version that can be read."""
+    until_s = time.time() - latest.retain_s
+    records = [*latest.complete, (latest.number + 1, time.time())]
+    for (first, _), (_, ended_s) in pairwise(records):
+        if ended_s < until_s:
+            continue
+        versions = _versions_from(storage, first)
+        before = next(versions, None)
+        for version in versions:
+            if version.published_s >= until_s:
+                break
+            before = version
+        if before is not None:
+            return before
+    return latest
+
+
+def _at(storage: Storage, latest: TargetVersion, number: int) -> TargetVersion:
+    first = max((one for one, _ in latest.complete if one <= number), default=None)
+    if first is not None:
+        for version in _versions_from(storage, first):
+            if version.number == number:
+                return version
+    raise _expired(storage, _oldest(storage, latest))
+
+
+def _first_number(storage: Storage) -> int | None:
+    """Return the number of a complete record from which the newest version can be read."""
+    stored = storage.read_versioned(LATEST, max_bytes=1024)
+    if stored is not None:
+        return _number_in(stored)
+    if storage.exists(path_of(1)):  # a crash before latest.json
+        return 1
+    if storage.exists(_BEFORE_LOG):
+        raise SparkReadError(
+            "the target was written by an earlier version of cdcd",
+            hint="mirror into an empty target; the topics have all rows",
+            target=storage.uri,
+            file=_BEFORE_LOG,
+        )
+    return None
+
+
+def _number_in(stored: StoredFile) -> int:
+    try:
+        return int(json.loads(stored.data)["number"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise SparkReadError(
+            "a file of the target is not readable",
+            hint='restore it from a backup, or write {"number": N} into it: N of a record that is complete',
+            file=LATEST,
+        ) from error
+
+
+def _versions_from(
+    storage: Storage, number: int, before: TargetVersion | None = None
+) -> Iterator[TargetVersion]:
+    """Yield the versions from a record on, in order."""
+    for data in _records_from(storage, number):
+        before = version_after(before, data, file=path_of(number))
+        number += 1
+        yield before
+
+
+def _records_from(storage: Storage, number: int) -> Iterator[bytes]:
+    """Yield the records from a number on, until one is missing."""
+    if storage.folder is not None:
+        while (stored := storage.read_versioned(path_of(number), max_bytes=MAX_BYTES)) is not None:
+            yield stored.data
+            number += 1
+        return
+    with ThreadPoolExecutor(AHEAD, "cdcd-records") as pool:
+        while True:
+            numbers = range(number, number + AHEAD)
+            for found in pool.map(
+                lambda one: storage.read_versioned(path_of(one), max_bytes=MAX_BYTES), numbers
+            ):
+                if found is None:
+                    return
+                yield found.data
+            number += AHEAD
+
+
+# --- write ---------------------------------------------------------------------------------------------------
+
+
+class TargetWriter:
+    """Publishes the successors of a version. `version`: the last one, None before the first."""
+
+    def __init__(self, target: Target, version: TargetVersion | None) -> None:
+        self._storage = open_storage(target)
+        self.version = version
+        self._hint: Version | None = None
+
+    def publish(self, version: TargetVersion, *, is_complete: bool = False) -> TargetVersion:
+        """Publish a version with the next number, and remove what no reader may need any more; return it.
+
+        Raises StorageConflict if another writer has published one since; then nothing of this one is visible.
+        """
+        before, now_s = self.version, time.time()
+        if before is None or before.number - before.base + 1 >= RECORDS_PER_BASE:
+            is_complete = True
+        if before is not None and before.published_s < now_s - before.retain_s / 2:
+            self._check_latest(before.number)  # records after this one may be removed already
+        next_one = _successor(before, version, now_s, is_complete=is_complete)
+        data = record_of(next_one, None if is_complete else before)
+        self._create(path_of(next_one.number), data)
+        self.version = next_one
+        if is_complete:
+            self._write_latest(next_one.number)
+        self._remove_expired(before, now_s)
+        return self.version
+
+    def _create(self, path: str, data: bytes) -> None:
+        try:
+            self._storage.put_new(path, data)
+        except StorageError:
+            # The answer to a successful request may be lost, and its repetition fails then. The record has the
+            # writer's random id, so that no other writer's is equal.
+            found = self._storage.read_versioned(path, max_bytes=MAX_BYTES)
+            if found is None:
+                raise
+            if found.data != data:
+                raise self._conflict() from None
+
+    def _write_latest(self, number: int) -> None:
+        """Replace the number that this writer knows: an earlier writer's replacement fails from then on."""
+        data = json.dumps({"number": number}).encode()
+        if self._hint is None:
+            self._hint = self._checked_hint(number)
+        try:
+            if self._hint is None:
+                self._hint = self._storage.put_new(LATEST, data)
+            else:
+                self._hint = self._storage.replace(LATEST, data, self._hint)
+        except StorageError:
+            found = self._storage.read_versioned(LATEST, max_bytes=1024)
+            if found is None:
+                raise
+            if found.data != data:
+                raise self._conflict() from None
+            self._hint = found.version
+
+    def _checked_hint(self, number: int) -> Version | None:
+        stored = self._storage.read_versioned(LATEST, max_bytes=1024)
+        if stored is not None and _number_in(stored) > number:
+            raise self._conflict()
+        return None if stored is None else stored.version
+
+    def _check_latest(self, number: int) -> None:
+        stored = self._storage.read_versioned(LATEST, max_bytes=1024)
+        if stored is not None and _number_in(stored) > number:
+            raise self._conflict()
+
+    def _conflict(self) -> StorageConflict:
+        return StorageConflict("another mirror has taken over the target", target=self._storage.uri)
+
+    def _remove_expired(self, before: TargetVersion | None, now_s: float) -> None:
+        version = self.version
+        assert version is not None
+        if before is None:
+            return
+        kept = {path for path, _ in version.replaced}
+        expired = [path for path, _ in before.replaced if path not in kept]
+        first = version.complete[0][0]
+        oldest = before.complete[0][0] if before.complete else first
+        records = [path_of(number) for number in range(oldest, first)]
+        if expired or records:
+            self._check_latest(version.number)
+            self._storage.delete([*records, *expired])
+
+
+def _successor(
+    before: TargetVersion | None, version: TargetVersion, now_s: float, *, is_complete: bool
+) -> TargetVersion:
+    """Return a version with the next number, and with what still exists of earlier ones."""
+    number, until_s = 1 if before is None else before.number + 1, now_s - version.retain_s
+    complete = () if before is None else _kept_records(before.complete, until_s)
+    if is_complete:
+        complete = (*complete, (number, now_s))
+    gone = [] if before is None else _gone(before, version)
+    kept = () if before is None else without_expired(before.replaced, until_s)
+    return replace(
+        version,
+        number=number,
+        published_s=now_s,
+        complete=complete,
+        replaced=(*kept, *((path, now_s) for path in gone)),
+    )
+
+
+def _kept_records(complete: tuple[tuple[int, float], ...], until_s: float) -> tuple[tuple[int, float], ...]:
+    """Return the complete records from which versions are read that are retained."""
+    old = [one for one in complete if one[1] < until_s]
+    return complete[len(old) - 1 :] if old else complete
+
+
+def _gone(before: TargetVersion, version: TargetVersion) -> list[str]:
+    """Return the files that the version no longer has."""
+    changed = [topic for topic, entry in before.tables.items() if version.tables.get(topic) is not entry]
+    had = {path for topic in changed for path in before.tables[topic].paths}
+    has = {path for topic in changed if topic in version.tables for path in version.tables[topic].paths}
+    return sorted(had - has)
+
+
+def take_over(target: Target, version: TargetVersion) -> TargetWriter:
+    """Publish a version again under a new writer's id, so that no earlier writer can publish; return its writer.
+
+    Raises StorageConflict if another writer takes over at the same time.
+    """
+    writer = TargetWriter(target, version if version.number else None)
+    writer.publish(replace(version, writer=uuid.uuid4().hex), is_complete=True)
+    return writer
+
+
+# --- clean up ------------------------------------------------------------------------------------------------
+
+
+def remove_files(target: Target, paths: Iterable[str]) -> None:
+    """Remove files below the target; ignore those that do not exist."""
+    open_storage(target).delete(paths)
+
+
+def sweep(target: Target) -> None:
+    """Remove files left by a crash: files of a mirror that no retained version names."""
+    storage = open_storage(target)
+    version = read_latest(storage)
+    named = (version.files() | {path for path, _ in version.replaced}) if version else set()
+    first = version.complete[0][0] if version else 0
+    last = version.number if version else 0
+    left = [
+        path
+        for path in storage.paths()
+        if path not in named and is_of_a_mirror(path) and not _is_retained(path, first, last)
+    ]
+    remove_files(storage, left)
+
+
+def _is_retained(path: str, first: int, last: int) -> bool:
+    if path == LATEST:
+        return True
+    found = _RECORD.fullmatch(path)
+    return found is not None and first <= int(found[1]) <= last
+
+
+def is_of_a_mirror(path: str) -> bool:
+    """Return whether a mirror creates a file of this path in its target."""
+    if path == LATEST or _RECORD.fullmatch(path) or _TEMPORARY.fullmatch(path):
+        return True
+    folder, _, name = path.rpartition("/")
+    in_data = folder.removeprefix(f"{DATA}/")
+    return folder.startswith(f"{DATA}/") and "/" not in in_data and _FILE.fullmatch(name) is not None

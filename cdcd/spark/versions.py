@@ -1,0 +1,202 @@
+"""The versions of a mirror's target, and the records from which they are read. Pure.
+
+In: a version, and the one before; JSON of records.  Out: JSON of a record; a version.
+Invariant: a version is all tables as of one PostgreSQL commit. A record has what its version changes, so its size
+follows the batch; a complete record, such as the first one of each writer, has everything. The records from a
+complete one on, in the order of their numbers, give each version up to the last of them.
+Must not: do I/O, know Spark or Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cdcd.errors import SparkReadError
+from cdcd.spark.cuts import Offsets
+from cdcd.spark.events import BEGINNING, Sequence
+from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
+from cdcd.spark.shape import Field, TableShape
+
+__all__ = ["ALL_BUCKETS", "BucketFile", "TableEntry", "TargetVersion", "record_of", "version_after"]
+
+FORMAT = 6
+"""The format of the records; the formats 1 to 5 were a file manifest.json."""
+ALL_BUCKETS = -1
+"""The bucket of a delta that has rows of several buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
+
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others.
+    """
+
+    bucket: int
+    path: str
+    rows: int
+    columns: tuple[int, ...]
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """One table of the mirror. `keyed` None: no row was read yet."""
+
+    topic: str
+    keyed: bool | None = None
+    schema_id: int = 0
+    value_schema: Any = None
+    fields: tuple[Field, ...] = ()
+    next_number: int = 1
+    applied: Sequence = BEGINNING
+    files: tuple[BucketFile, ...] = ()
+    deltas: tuple[BucketFile, ...] = ()
+    """Files of rows that replace those of `files` and of the deltas before, by their keys; a deleted row has its key
+    only. In a table without a key they have further rows."""
+    incomplete: tuple[BucketFile, ...] = ()
+    """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file has complete rows."""
+        return not self.files and not self.deltas
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files, below the target."""
+        return [one.path for one in (*self.files, *self.deltas, *self.incomplete)]
+
+    def shape(self) -> TableShape:
+        """Return the table's shape for reading and folding."""
+        return TableShape(self.topic, bool(self.keyed), self.fields, self.applied)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetVersion:
+    """All tables of a target as of one PostgreSQL commit. `number` 0: nothing is published yet.
+
+    `commit_lsn`: the highest LSN of an applied change. `end_lsn`: all commits below it are applied, 0 if unknown.
+    `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown.
+    `offsets`: the next offsets of every partition read.
+    """
+
+    prefix: str
+    buckets: int
+    number: int = 0
+    commit_lsn: int = 0
+    end_lsn: int = 0
+    commit_us: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    tables: Mapping[str, TableEntry] = field(default_factory=dict)
+    cluster: str = ""
+    """The id of the mirrored Kafka cluster."""
+    loading: tuple[str, ...] = ()
+    """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
+    writer: str = ""
+    """The random id of the query that has published the version."""
+    published_s: float = 0.0
+    """The time of its publication (Unix epoch), by the writer's clock."""
+    retain_s: float = DEFAULT_RETAIN_S
+    """For so long after its successor was published, the version can be read."""
+    replaced: tuple[tuple[str, float], ...] = ()
+    """Files of earlier versions that this one no longer has and that still exist, with the time since when."""
+    complete: tuple[tuple[int, float], ...] = ()
+    """The numbers of the complete records that still exist, with the times of their publication, the last one's
+    included."""
+
+    @property
+    def base(self) -> int:
+        """The number of the complete record from which the version is read."""
+        return self.complete[-1][0] if self.complete else 0
+
+    def files(self) -> set[str]:
+        """Return the paths of all files, below the target."""
+        return {path for table in self.tables.values() for path in table.paths}
+
+
+def record_of(version: TargetVersion, before: TargetVersion | None) -> bytes:
+    """Return the record of a version: what differs from the version before, None: everything."""
+    shown = asdict(replace(version, tables={}, offsets={}, replaced=()))
+    if before is None:
+        tables = {topic: asdict(one) for topic, one in version.tables.items()}
+        shown |= {"tables": tables, "offsets": version.offsets, "replaced": version.replaced}
+        return json.dumps({"format": FORMAT, "is_complete": True, **shown}).encode()
+    known = set(before.replaced)
+    shown |= {
+        "tables": _changed(version.tables, before.tables, asdict),
+        "offsets": _changed(version.offsets, before.offsets, dict),
+        "replaced": [one for one in version.replaced if one not in known],
+    }
+    return json.dumps({"format": FORMAT, "is_complete": False, **shown}).encode()
+
+
+def _changed(now: Mapping[str, Any], before: Mapping[str, Any], shown: Any) -> dict[str, Any]:
+    """Return the values that differ, and None for those that are gone."""
+    changed = {
+        name: shown(one)
+        for name, one in now.items()
+        if one is not before.get(name) and one != before.get(name)
+    }
+    return changed | dict.fromkeys(before.keys() - now.keys())
+
+
+def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> TargetVersion:
+    """Return the version of a record. `before`: that of the record before it, unused for a complete record.
+
+    Raises SparkReadError for bytes that are no record, or of an unknown format.
+    """
+    try:
+        fields = json.loads(data)
+        written_as = fields.pop("format", None)
+    except (ValueError, AttributeError) as error:
+        raise _unreadable("a record of the target is not readable", file) from error
+    if written_as != FORMAT:
+        raise SparkReadError(
+            "a record of the target has an unknown format",
+            hint="read it with a newer version of cdcd",
+            file=file,
+        )
+    try:
+        return _version(before, fields)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise _unreadable("a record of the target has unexpected fields", file) from error
+
+
+def _unreadable(message: str, file: str) -> SparkReadError:
+    return SparkReadError(message, hint="restore it from a backup of the target", file=file)
+
+
+def _version(before: TargetVersion | None, fields: dict[str, Any]) -> TargetVersion:
+    is_complete = fields.pop("is_complete")
+    base = None if is_complete else before
+    if base is None and not is_complete:
+        raise ValueError("a record without the one before it")
+    known = base or TargetVersion("", 0)
+    tables = {topic: None if one is None else _table(one) for topic, one in fields["tables"].items()}
+    fields["tables"] = _merged(known.tables, tables)
+    fields["offsets"] = _merged(known.offsets, fields["offsets"])
+    fields["loading"] = tuple(fields["loading"])
+    fields["complete"] = tuple((number, time_s) for number, time_s in fields["complete"])
+    fields["replaced"] = (*known.replaced, *((path, time_s) for path, time_s in fields["replaced"]))
+    return TargetVersion(**fields)
+
+
+def _merged(before: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in {**before, **changed}.items() if one is not None}
+
+
+def _table(entry: dict[str, Any]) -> TableEntry:
+    entry["fields"] = tuple(Field(**one) for one in entry["fields"])
+    entry["applied"] = Sequence(*entry["applied"])
+    for name in ("files", "deltas", "incomplete"):
+        entry[name] = tuple(BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry[name])
+    return TableEntry(**entry)
+
+
+def without_expired(replaced: Iterable[tuple[str, float]], until_s: float) -> tuple[tuple[str, float], ...]:
+    """Return the replaced files that still have to exist at this time."""
+    return tuple(one for one in replaced if one[1] >= until_s)

@@ -1,0 +1,243 @@
+"""The commit log of a target: what is published is what is read, by its number, its LSN and its time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.errors import SparkReadError, StorageConflict
+from cdcd.spark import commit_log
+from cdcd.spark.commit_log import (
+    LATEST,
+    RECORDS_PER_BASE,
+    TargetWriter,
+    find_version,
+    newer_versions,
+    path_of,
+    read_latest,
+    read_version,
+    sweep,
+    take_over,
+)
+from cdcd.spark.events import Sequence
+from cdcd.spark.shape import Field
+from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
+
+RETAIN_S = 100.0
+TOPICS = [f"shop.public.t{number}" for number in range(5)]
+
+
+@dataclass
+class Clock:
+    now_s: float = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(commit_log.time, "time", clock.time)
+    return clock
+
+
+@dataclass
+class Published:
+    """A target with what was published there."""
+
+    target: Path
+    writer: TargetWriter
+    random: random.Random
+    versions: list[TargetVersion] = field(default_factory=list)
+    files: int = 0
+
+    def publish(self) -> TargetVersion:
+        now = self.writer.version
+        assert now is not None
+        tables = dict(now.tables)
+        for topic in self.random.sample(TOPICS, self.random.randrange(3)):
+            if self.random.random() < 0.2:
+                tables.pop(topic, None)
+            else:
+                tables[topic] = self._changed(tables.get(topic, TableEntry(topic)))
+        offsets = {topic: {"0": self.files + 1} for topic in tables}
+        lsn = now.commit_lsn + self.random.randrange(3)
+        version = replace(
+            now, tables=tables, offsets=offsets, commit_lsn=lsn, end_lsn=lsn + 1, commit_us=lsn * 1000
+        )
+        self.versions.append(self.writer.publish(version))
+        return self.versions[-1]
+
+    def _changed(self, entry: TableEntry) -> TableEntry:
+        self.files += 1
+        path = f"_data/{entry.topic}/delta-{self.files:032x}.parquet"
+        open_storage(self.target).write(path, b"rows")
+        file = BucketFile(-1, path, 1, (1, 2))
+        deltas = (file,) if self.random.random() < 0.3 else (*entry.deltas, file)
+        fields = (Field(1, "id", "id", "int"), Field(2, "v", "v", ["null", "string"], is_later=True))
+        return replace(entry, keyed=True, fields=fields, deltas=deltas, applied=Sequence(1, self.files, 1, 0))
+
+
+def _published(target: Path, seed: object) -> Published:
+    writer = take_over(target, TargetVersion("shop", 4, cluster="A", retain_s=RETAIN_S))
+    assert writer.version is not None
+    return Published(target, writer, random.Random(str(seed)), [writer.version])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_retained_version_is_read_as_it_was_published(seed: int, tmp_path: Path, clock: Clock) -> None:
+    """Also over complete records, and starts of the writer."""
+    log = _published(tmp_path, seed)
+    for number in range(150):
+        clock.now_s += log.random.choice([0.1, 1.0, 5.0])
+        if log.random.random() < 0.05:
+            log.writer = take_over(tmp_path, read_latest(tmp_path) or log.versions[-1])
+            assert log.writer.version is not None
+            log.versions.append(log.writer.version)
+        log.publish()
+        if number % 10:
+            continue
+        assert _bare(read_latest(tmp_path)) == _bare(log.versions[-1])
+        ended = [one.published_s for one in log.versions[1:]] + [clock.now_s]
+        retained = [
+            one for one, until_s in zip(log.versions, ended, strict=True) if until_s >= clock.now_s - RETAIN_S
+        ]
+        assert len(retained) > 1
+        for one in (retained[0], log.random.choice(retained)):
+            found = read_version(tmp_path, one.number)
+            assert _bare(found) == _bare(one)
+            assert all((tmp_path / path).exists() for path in found.files())
+            later = [_bare(each) for each in newer_versions(tmp_path, found)]
+            assert later == [_bare(each) for each in log.versions if each.number > one.number]
+        if retained[0].number > 1:
+            with pytest.raises(SparkReadError, match="not retained"):
+                read_version(tmp_path, retained[0].number - 1)
+    records = [path for path in open_storage(tmp_path).paths("_cdcd") if path != LATEST]
+    assert len(records) < len(log.versions), "old records are removed"
+
+
+def _bare(version: TargetVersion | None) -> Any:
+    """A reader need not know which replaced files are removed already."""
+    assert version is not None
+    return replace(version, replaced=())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_version_is_found_by_its_lsn_and_its_time(seed: int, tmp_path: Path, clock: Clock) -> None:
+    log = _published(tmp_path, seed)
+    for _ in range(200):
+        clock.now_s += 0.1
+        log.publish()
+    for _ in range(20):
+        lsn = log.random.randrange(1, log.versions[-1].end_lsn + 1)
+        assert find_version(tmp_path, lsn=lsn).number == next(
+            one.number for one in log.versions if one.end_lsn >= lsn
+        )
+        time_us = log.random.randrange(log.versions[-1].commit_us + 1)
+        expected = [one.number for one in log.versions if one.commit_us <= time_us][-1]
+        assert find_version(tmp_path, time_us=time_us).number == expected
+    with pytest.raises(SparkReadError, match="not reached this LSN"):
+        find_version(tmp_path, lsn=log.versions[-1].end_lsn + 1)
+    clock.now_s += 10 * RETAIN_S
+    log.publish()
+    for by in ({"lsn": 1}, {"time_us": 0}):
+        with pytest.raises(SparkReadError, match="not retained"):
+            find_version(tmp_path, **by)
+
+
+def test_a_reader_opens_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _published(tmp_path, 0)
+    for _ in range(5 * RECORDS_PER_BASE):
+        log.publish()
+    opened = []
+    real = commit_log.version_after
+    monkeypatch.setattr(
+        commit_log, "version_after", lambda *one, **more: opened.append(1) or real(*one, **more)
+    )
+    read_latest(tmp_path)
+    assert len(opened) <= RECORDS_PER_BASE
+
+
+def test_the_size_of_a_record_follows_what_it_changes(tmp_path: Path) -> None:
+    entries = {f"t{number}": TableEntry(f"t{number}") for number in range(1000)}
+    offsets = {topic: {"0": 1} for topic in entries}
+    writer = take_over(tmp_path, TargetVersion("shop", 4, tables=entries, offsets=offsets))
+    version = writer.version
+    assert version is not None
+    changed = {**entries, "t7": replace(entries["t7"], keyed=True)}
+    published = writer.publish(replace(version, tables=changed, offsets={**offsets, "t7": {"0": 2}}))
+    assert (tmp_path / path_of(published.number)).stat().st_size < 2000
+    assert read_latest(tmp_path) == published
+
+
+def test_a_crash_after_the_record_of_a_start_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _published(tmp_path, 1)
+    log.publish()
+    with monkeypatch.context() as patched:
+        patched.setattr(TargetWriter, "_write_latest", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take_over(tmp_path, log.versions[-1])
+    found = read_latest(tmp_path)
+    assert found is not None
+    assert found.number == log.versions[-1].number + 1
+    with pytest.raises(StorageConflict):
+        log.publish()
+    assert take_over(tmp_path, found).version is not None
+
+
+@pytest.mark.parametrize("pause_s", [RETAIN_S / 4, 10 * RETAIN_S])
+def test_a_writer_that_slept_while_another_took_over_publishes_and_removes_nothing(
+    pause_s: float, tmp_path: Path, clock: Clock
+) -> None:
+    """F80: even if the records after its own are removed by then."""
+    log = _published(tmp_path, 2)
+    for _ in range(5):
+        log.publish()
+    slept = log.writer
+    log.writer = take_over(tmp_path, log.versions[-1])
+    for _ in range(200):
+        clock.now_s += pause_s / 100
+        last = log.publish()
+    assert slept.version is not None
+    assert (tmp_path / path_of(slept.version.number + 1)).exists() is (pause_s < RETAIN_S)
+    with pytest.raises(StorageConflict, match="another mirror has taken over"):
+        slept.publish(slept.version)
+    assert _bare(read_latest(tmp_path)) == _bare(last)
+    assert all((tmp_path / path).exists() for path in last.files())
+
+
+def test_a_missing_record_is_an_error(tmp_path: Path) -> None:
+    log = _published(tmp_path, 3)
+    (tmp_path / path_of(log.versions[0].number)).unlink()
+    with pytest.raises(SparkReadError, match="a record of the target is missing"):
+        read_latest(tmp_path)
+
+
+def test_a_target_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(SparkReadError, match=r"earlier version of cdcd.*empty target"):
+        read_latest(tmp_path)
+
+
+def test_a_sweep_keeps_all_that_is_retained(tmp_path: Path, clock: Clock) -> None:
+    log = _published(tmp_path, 4)
+    for _ in range(100):
+        clock.now_s += 2
+        log.publish()
+    before = {*open_storage(tmp_path).paths()}
+    sweep(tmp_path)
+    assert {*open_storage(tmp_path).paths()} == before
+    left = [f"_data/{TOPICS[0]}/delta-{'f' * 32}.parquet", path_of(log.versions[-1].number + 2)]
+    for path in left:
+        open_storage(tmp_path).write(path, b"")
+    sweep(tmp_path)
+    assert {*open_storage(tmp_path).paths()} == before
