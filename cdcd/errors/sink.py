@@ -211,7 +211,27 @@ class MirrorInconsistent(SparkReadError):
     """A change contradicts the mirror's state or its type rules."""
 
     code = "CDCD-MIRROR-INCONSISTENT"
-    hint = "start the mirror with an empty target; if the error returns, report it"
+    hint = (
+        "copy the table again: `cdcd snapshot start --table ... --recopy`; if the error returns, report it with the "
+        "table's definition"
+    )
+
+
+class MirrorBehind(SparkReadError):
+    """A mirror has not reached a position in time."""
+
+    code = "CDCD-MIRROR-BEHIND"
+    hint = "check that cdcd and the mirror run, and their lag; then wait again"
+
+
+class TablesParked(SparkReadError):
+    """Tables of a mirror are not updated any more, or not in a state that a view of all tables can have."""
+
+    code = "CDCD-MIRROR-PARKED"
+    hint = (
+        "correct the cause, then copy each table again: `cdcd snapshot start --table ... --recopy`; the mirror "
+        "updates it from the first record of the copy on"
+    )
 
 
 class StorageError(SparkReadError):

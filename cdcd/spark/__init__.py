@@ -9,8 +9,8 @@ Invariant: nothing here imports what runs a daemon. Both sides share the wire fo
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
-`jvm_decoding`, `tasks`, `mirror`. `reading` opens a mirror, `verify` compares it with the topics by `sql_fold`,
-`session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
+`jvm_decoding`, `tasks`, `mirror_start`. `reading` and `views` open a mirror, `verify` compares it with the topics by
+`sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations
@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cdcd.spark.decoding import decode
     from cdcd.spark.jvm import offsets, packages
+    from cdcd.spark.mirror_start import mirror
+    from cdcd.spark.reading import read_mirror, wait
     from cdcd.spark.source import register
+    from cdcd.spark.views import consistent_view
 
-__all__ = ["decode", "offsets", "packages", "register"]
+__all__ = ["consistent_view", "decode", "mirror", "offsets", "packages", "read_mirror", "register", "wait"]
 _MODULES = {
+    "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
+    "mirror": "cdcd.spark.mirror_start",
     "offsets": "cdcd.spark.jvm",
     "packages": "cdcd.spark.jvm",
+    "read_mirror": "cdcd.spark.reading",
     "register": "cdcd.spark.source",
+    "wait": "cdcd.spark.reading",
 }
 
 

@@ -15,7 +15,9 @@ from cdcd.spark.commands.arguments import parse
 COMMANDS = {
     "read": "cdcd.spark.commands.read",
     "mirror": "cdcd.spark.commands.mirror",
+    "status": "cdcd.spark.commands.status",
     "verify": "cdcd.spark.commands.verify",
+    "wait": "cdcd.spark.commands.wait",
 }
 
 

@@ -20,6 +20,7 @@ from cdcd.spark.cuts import (
     BatchLimits,
     Commit,
     Offsets,
+    SourcePosition,
     cut,
     has_records,
     ids_of,
@@ -27,6 +28,7 @@ from cdcd.spark.cuts import (
     merge,
     of_topics,
     only,
+    position_at,
     start_of,
     total,
 )
@@ -149,6 +151,10 @@ class Commits:
         if of_topics(end) == of_topics(start) and loading_of(end) == loading_of(start):
             return start
         return self._ids.with_ids(end, start)
+
+    def position(self, end: Offsets) -> SourcePosition:
+        """Return the position in the source of the end that `next_end` has returned last."""
+        return position_at(end, self._log.pending)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""

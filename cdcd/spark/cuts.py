@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import parse_lsn
@@ -59,6 +59,26 @@ class Commit:
     def size(self) -> int:
         """The number of offsets, as a measure of the commit's memory."""
         return 1 + sum(map(len, self.offsets.values()))
+
+
+class SourcePosition(NamedTuple):
+    """The position of offsets in the source: all commits below `end_lsn` are before them; 0 if unknown.
+
+    `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown.
+    """
+
+    end_lsn: int = 0
+    commit_us: int = 0
+
+
+def position_at(offsets: Offsets, commits: Iterable[Commit]) -> SourcePosition:
+    """Return the position of offsets that are the end of one of these commits, which are in order."""
+    found = SourcePosition()
+    for commit in commits:
+        if not covers(offsets, commit):
+            break
+        found = SourcePosition(parse_lsn(commit.end_lsn), max(commit.commit_us, found.commit_us))
+    return found
 
 
 def parse_progress(value: bytes) -> Commit:

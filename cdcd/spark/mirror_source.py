@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import Offsets, with_loading, without_start
+from cdcd.spark.cuts import Offsets, SourcePosition, with_loading, without_start
 from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
 from cdcd.spark.pieces import pieces
 from cdcd.spark.record_sizes import RecordSizes
@@ -61,6 +61,8 @@ class MirrorSource:
         self._sizes = RecordSizes(connection)
         self._start: Offsets = {}
         self.end: Offsets = {}
+        self.position = SourcePosition()
+        """The position of `end` in the source."""
 
     def begin(self, *, ends_now: bool) -> None:
         """Begin at the start offsets. `ends_now`: the commit that is the newest now is the last one."""
@@ -72,6 +74,7 @@ class MirrorSource:
         """Set the end of the next batch; return whether there is one. Raises the errors of the source."""
         self._start = self.end
         self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
+        self.position = self._reader.position(self.end)
         return self.end != self._start
 
     def records(self, buckets: int) -> Records:

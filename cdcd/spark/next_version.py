@@ -8,17 +8,18 @@ Must not: write files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
+from cdcd.spark.cuts import Offsets, SourcePosition, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.events import BEGINNING
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import MISSING, TableShape
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import read_incomplete
 from cdcd.spark.tasks import FoldResult
-from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
+from cdcd.spark.versions import BucketFile, Parked, TableEntry, TargetVersion
 
 
 def next_version(
@@ -42,6 +43,28 @@ def next_version(
         tables=tables,
         loading=tuple(sorted(loading_of(offsets))),
     )
+
+
+def with_position(version: TargetVersion, position: SourcePosition) -> TargetVersion:
+    """Return the version at a position in the source; one that is not known changes nothing."""
+    if not position.end_lsn:
+        return version
+    commit_us = max(position.commit_us, version.commit_us)
+    return replace(version, end_lsn=position.end_lsn, commit_us=commit_us)
+
+
+def park(
+    version: TargetVersion, before: TargetVersion, failures: Mapping[str, tuple[str, str]], now_s: float
+) -> TargetVersion:
+    """Return a version in which the tables that failed remain as in the version before, parked.
+
+    `failures`: by topic, the error's code and text.
+    """
+    tables = dict(version.tables)
+    for topic, (code, reason) in failures.items():
+        entry = before.tables.get(topic, TableEntry(topic))
+        tables[topic] = replace(entry, parked=Parked(code, reason, before.end_lsn, now_s))
+    return replace(version, tables=tables)
 
 
 def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
@@ -86,21 +109,26 @@ _LACKS = (
 )
 
 
-def refuse_incomplete(target: Target, version: TargetVersion) -> None:
-    """Raise MirrorInconsistent for an incomplete row of a table that is not loading: its values will not come."""
-    for topic, entry in version.tables.items():
-        if not entry.incomplete or topic in version.loading:
-            continue
-        missing = [
-            lsn
-            for file in entry.incomplete
-            for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
-            for _, lsn in columns
-        ]
-        raise MirrorInconsistent(
-            "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
-            hint=_LACKS,
-            topic=topic,
-            rows=sum(file.rows for file in entry.incomplete),
-            first_commit_lsn=min(missing),
-        )
+def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, MirrorInconsistent]:
+    """Return the error of each table with an incomplete row that is not loading: its values will not come."""
+    return {
+        topic: _lacking(target, entry)
+        for topic, entry in version.tables.items()
+        if entry.incomplete and topic not in version.loading and entry.parked is None
+    }
+
+
+def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
+    missing = [
+        lsn
+        for file in entry.incomplete
+        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
+        for _, lsn in columns
+    ]
+    return MirrorInconsistent(
+        "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
+        hint=_LACKS,
+        topic=entry.topic,
+        rows=sum(file.rows for file in entry.incomplete),
+        first_commit_lsn=min(missing),
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
-from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
+from cdcd.spark.events import BEGINNING, Sequence, check_gap, read_envelope, read_events, sequence_of
 from cdcd.spark.schemas import Schema, expand, parsed_physical, schema_id, value_record
 from cdcd.spark.shape import KEY, MISSING, SPECIAL, Field, TableShape
 from cdcd.spark.versions import BucketFile, TableEntry
@@ -45,6 +45,8 @@ class TablePlan:
     accepts_gaps: bool = False
     incomplete: dict[int, BucketFile] = field(default_factory=dict)
     deltas: tuple[BucketFile, ...] = ()
+    parks: bool = False
+    """Whether an error of the table's records is a result, with which the table is parked."""
 
 
 def plan_table(
@@ -67,6 +69,18 @@ def plan_table(
     return TablePlan(shape, schemas, files, accepts_gaps, incomplete, entry.deltas), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
+
+
+def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableEntry | None:
+    """Return the new entry of a parked table if the batch empties it; None: it remains parked.
+
+    A TRUNCATE, or the event before the rows of a new copy, makes all records before it irrelevant.
+    """
+    schemas = {number: schema_by_id(number) for number in {schema_id(one) for one in look.keyless_values}}
+    events = read_events(((None, value) for value in look.keyless_values), schemas)
+    if not any(event.op == "t" and event.sequence > entry.applied for event in events):
+        return None
+    return TableEntry(entry.topic, next_number=entry.next_number, applied=entry.applied)
 
 
 def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
@@ -145,20 +159,17 @@ def _is_same(old: AvroType, new: AvroType) -> bool:
 
 
 def _emptied_at(look: Look, applied: Sequence, schemas: Mapping[int, Schema], accepts_gaps: bool) -> Sequence:
-    emptied = BEGINNING
-    gaps: list[Event] = []
-    for event in read_events(((None, value) for value in look.keyless_values), schemas):
-        if event.op == "g":
-            gaps.append(event)
-            continue
-        if event.op != "t":
+    found = list(read_events(((None, value) for value in look.keyless_values), schemas))
+    emptied = max((event.sequence for event in found if event.op == "t"), default=BEGINNING)
+    gaps = [event for event in found if event.op == "g"]
+    for event in found:
+        if event.op not in ("g", "t") and event.sequence > emptied:  # a TRUNCATE drops what is before it
             raise MirrorInconsistent(
                 "a keyed table has a change without a key",
                 topic=look.topic,
                 timeline=event.sequence.timeline,
                 commit_lsn=event.sequence.commit_lsn,
             )
-        emptied = max(emptied, event.sequence)
     for gap in gaps:  # a gap before a snapshot needs no check, because the snapshot restores all rows
         check_gap(gap, look.topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
     return emptied

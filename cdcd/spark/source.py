@@ -31,6 +31,7 @@ from cdcd.spark.cuts import (
     LOADING,
     BatchLimits,
     Offsets,
+    SourcePosition,
     ids_of,
     is_pseudo,
     loading_of,
@@ -187,6 +188,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
                 self._sizes.learn(commits.ranges(start, backlog))
         rows = min(limit.max_rows, asked.max_rows or UNLIMITED_ROWS)
         return BatchLimits(rows, asked.max_commits, asked.max_bytes, self._sizes.between)
+
+    def position(self, end: Offsets) -> SourcePosition:
+        """Return the position in the source of the end that `latestOffset` has returned last."""
+        return self._driver().position(end)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Return the newest commit, for Spark's progress: the backlog is its distance to the end. None: not known."""

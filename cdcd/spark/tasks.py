@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from cdcd.errors import CdcdError, GapInTopic, MirrorInconsistent
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
@@ -36,6 +37,8 @@ from cdcd.spark.table_files import (
 )
 from cdcd.spark.versions import ALL_BUCKETS, BucketFile
 
+TABLE_ERRORS = (MirrorInconsistent, GapInTopic)
+"""The errors that concern one table only: its records are no consistent history of its rows."""
 MOST_THREADS = 8
 """The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30
@@ -44,7 +47,7 @@ MOST_COLUMN_BYTES = 1 << 30
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
     "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
-    "incomplete_path string, incomplete_rows long"
+    "incomplete_path string, incomplete_rows long, failure_code string, failure string"
 )
 
 
@@ -54,6 +57,7 @@ class FoldResult:
 
     `path` None: no file of complete rows. `is_delta`: its rows replace others; else they are all of the bucket.
     `replaces_deltas`: it also has the rows of the table's deltas. `incomplete_path` None: no such rows.
+    `failure`: why the table cannot be folded, with the error's code; "" if it can.
     """
 
     topic: str
@@ -67,6 +71,8 @@ class FoldResult:
     moved: bool
     incomplete_path: str | None = None
     incomplete_rows: int = 0
+    failure_code: str = ""
+    failure: str = ""
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
@@ -80,7 +86,7 @@ def fold_in_tasks(
     """Fold each (topic, bucket) of a frame in Spark's tasks."""
 
     def run(group: pa.Table) -> pa.Table:
-        found = write_folds(fold_group(group, plans, target, buckets), target)
+        found = write_folds(fold_or_failure(group, plans, target, buckets), target)
         return pa.Table.from_pylist([_row_of(one) for one in found], schema=_RESULT_ARROW)
 
     chosen = changes.select("topic", "bucket", "key", "value")
@@ -97,7 +103,7 @@ def fold_on_driver(
     if not groups:
         return []
     with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
-        found = pool.map(lambda group: fold_group(group, plans, target, buckets), groups)
+        found = pool.map(lambda group: fold_or_failure(group, plans, target, buckets), groups)
         by_topic: dict[str, list[Fold]] = {}
         for one in (fold for folds in found for fold in folds):
             by_topic.setdefault(one.shape.topic, []).append(one)
@@ -151,6 +157,8 @@ _RESULT_ARROW = pa.schema(
         ("moved", pa.bool_()),
         ("incomplete_path", pa.string()),
         ("incomplete_rows", pa.int64()),
+        ("failure_code", pa.string()),
+        ("failure", pa.string()),
     ]
 )
 
@@ -170,12 +178,13 @@ class Fold:
     replaces_deltas: bool = False
     incomplete: pa.Table | None = None
     moved: bool = False
+    failure: CdcdError | None = None
 
 
 def unite_deltas(folds: list[Fold]) -> list[Fold]:
     """Return the folds of one table with one delta, which has the rows of all buckets."""
     deltas = [one.rows for one in folds if one.is_delta and one.rows is not None]
-    if len(deltas) < 2 or any(one.moved for one in folds):
+    if len(deltas) < 2 or any(one.moved or one.failure for one in folds):
         return folds
     rest = [
         replace(one, rows=one.rows.slice(0, 0)) if one.is_delta and one.rows is not None else one
@@ -188,7 +197,10 @@ def unite_deltas(folds: list[Fold]) -> list[Fold]:
 
 
 def write_folds(folds: list[Fold], target: Target) -> list[FoldResult]:
-    """Write the rows of folds into new files, none if a row needs another bucket."""
+    """Write the rows of folds into new files, none if a row needs another bucket, or the table cannot be folded."""
+    failed = [_described(one, None, None) for one in folds if one.failure]
+    if failed:
+        return failed
     if any(one.moved for one in folds):
         return [_described(replace(one, rows=None, moved=True), None, None) for one in folds]
     found = []
@@ -217,6 +229,8 @@ def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None
         moved=one.moved,
         incomplete_path=None if incomplete is None else incomplete.path,
         incomplete_rows=0 if incomplete is None else incomplete.rows,
+        failure_code="" if one.failure is None else one.failure.code,
+        failure="" if one.failure is None else str(one.failure),
     )
 
 
@@ -234,6 +248,18 @@ class _Batch(NamedTuple):
     @property
     def has_changes(self) -> bool:
         return bool(self.events) or (self.latest is not None and len(self.latest.keys) > 0)
+
+
+def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
+    """Fold as `fold_group`; an error of the table's records is the result."""
+    try:
+        return fold_group(group, plans, target, buckets)
+    except TABLE_ERRORS as error:
+        plan = plans[group["topic"][0].as_py()]
+        if not plan.parks:
+            raise
+        shape = plan.shape
+        return [Fold(shape, group["bucket"][0].as_py(), shape.watermark, failure=error)]
 
 
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:

@@ -16,35 +16,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from cdcd.errors import CdcdError, SparkReadError
-from cdcd.spark.columns import arrow_type
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import ids_of, with_ids
-from cdcd.spark.decoding import decode, spark_type
+from cdcd.spark.decoding import decode
 from cdcd.spark.frame import column_name
 from cdcd.spark.kafka import Cluster
-from cdcd.spark.mirror import is_table
+from cdcd.spark.mirror_batches import is_table
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.schemas import access_of, expand, schema_by_id, value_record
 from cdcd.spark.session import reason_of
-from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE
+from cdcd.spark.shape import SPECIAL
 from cdcd.spark.source import register
 from cdcd.spark.sql_fold import At, History, fold, history_of, order_changes, value_of
-from cdcd.spark.table_files import read_deltas, read_unchanged, without_deleted
+from cdcd.spark.table_frame import table_frame
 from cdcd.spark.table_options import topics_of
-from cdcd.spark.versions import BucketFile, TableEntry
+from cdcd.spark.versions import TableEntry
 
 Status = Literal["equal", "differs", "unknown"]
 KINDS = ("missing", "extra", "different")
 SHOWN_KEYS = 10
 READERS = "16"
-_READ_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +218,7 @@ class _Table:
 
     def _mirrored(self, changes: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
         """Return the mirror's rows in the form of `fold`."""
-        rows = _rows(self._spark, self._opened, self._entry)
+        rows = table_frame(self._spark, self._opened.target, self._entry)
         key = changes.schema["key"].dataType
         assert isinstance(key, StructType)
         if missing := [one.name for one in key if one.name not in dict(columns)]:
@@ -332,41 +329,3 @@ def _began(connection: Connection, history: History, names: Iterable[str]) -> di
         for name in names
     }
     return {name: at for name, at in began.items() if at is not None}
-
-
-def _rows(spark: SparkSession, opened: Mirror, entry: TableEntry) -> DataFrame:
-    """Return the rows of a table of the mirror. The tasks read the files; times of day are microseconds."""
-    fields = [pa.field(one.name, _without_time(arrow_type(one.avro))) for one in entry.fields]
-    fields.append(pa.field(SPECIAL, SPECIAL_TYPE))
-    schema = StructType([StructField(one.name, spark_type(one.type)) for one in fields])
-    if entry.is_empty:
-        return spark.createDataFrame([], schema)
-    target, shape, deltas = opened.target, entry.shape(), entry.deltas
-    parts: list[BucketFile | None] = [*entry.files, *([None] if deltas else [])]
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("file").to_pylist():
-                part = parts[number]
-                rows = (
-                    without_deleted(read_deltas(target, shape, deltas))
-                    if part is None
-                    else read_unchanged(target, shape, part, deltas)
-                ).drop_columns([KEY])
-                yield from rows.cast(pa.schema(fields)).to_batches(max_chunksize=_READ_ROWS)
-
-    numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
-    return numbers.repartition(len(parts)).mapInArrow(read, schema)
-
-
-def _without_time(arrow: pa.DataType) -> pa.DataType:
-    """Return the type with times of day as microseconds, which `decode` returns."""
-    if pa.types.is_time64(arrow):
-        return pa.int64()
-    if pa.types.is_list(arrow):
-        return pa.list_(_without_time(arrow.value_type))
-    if pa.types.is_map(arrow):
-        return pa.map_(arrow.key_type, _without_time(arrow.item_type))
-    if pa.types.is_struct(arrow):
-        return pa.struct([pa.field(one.name, _without_time(one.type)) for one in arrow])
-    return arrow

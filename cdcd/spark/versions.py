@@ -20,7 +20,7 @@ from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.shape import Field, TableShape
 
-__all__ = ["ALL_BUCKETS", "BucketFile", "TableEntry", "TargetVersion", "record_of", "version_after"]
+__all__ = ["ALL_BUCKETS", "BucketFile", "Parked", "TableEntry", "TargetVersion", "record_of", "version_after"]
 
 FORMAT = 6
 """The format of the records; the formats 1 to 5 were a file manifest.json."""
@@ -43,6 +43,19 @@ class BucketFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """Why a table is not updated any more: the error's code and text.
+
+    `end_lsn`: the table has the rows of this position in the source. `since_s`: the time (Unix epoch).
+    """
+
+    code: str
+    reason: str
+    end_lsn: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TableEntry:
     """One table of the mirror. `keyed` None: no row was read yet."""
 
@@ -59,6 +72,8 @@ class TableEntry:
     only. In a table without a key they have further rows."""
     incomplete: tuple[BucketFile, ...] = ()
     """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
+    parked: Parked | None = None
+    """Set while the table is not updated: its files are those of an earlier commit than the other tables'."""
 
     @property
     def is_empty(self) -> bool:
@@ -112,6 +127,11 @@ class TargetVersion:
     def base(self) -> int:
         """The number of the complete record from which the version is read."""
         return self.complete[-1][0] if self.complete else 0
+
+    @property
+    def parked(self) -> dict[str, Parked]:
+        """By topic, the tables that are not updated any more."""
+        return {topic: one.parked for topic, one in self.tables.items() if one.parked is not None}
 
     def files(self) -> set[str]:
         """Return the paths of all files, below the target."""
@@ -194,6 +214,8 @@ def _table(entry: dict[str, Any]) -> TableEntry:
     entry["applied"] = Sequence(*entry["applied"])
     for name in ("files", "deltas", "incomplete"):
         entry[name] = tuple(BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry[name])
+    parked = entry["parked"]
+    entry["parked"] = None if parked is None else Parked(**parked)
     return TableEntry(**entry)
 
 

@@ -61,6 +61,9 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-STORAGE": "tests/spark/test_storage.py::test_an_endpoint_without_tls_has_to_be_allowed",
     "CDCD-STORAGE-CONFLICT": "tests/spark/test_mirror_in_bucket.py::"
     "test_a_mirror_that_another_has_taken_over_stops",
+    "CDCD-MIRROR-BEHIND": "tests/spark/unit/test_reading.py::test_a_wait_returns_with_the_commit_or_at_its_end",
+    "CDCD-MIRROR-PARKED": "tests/spark/unit/test_parked.py::"
+    "test_a_run_to_an_end_is_no_success_with_a_parked_table",
     "CDCD-MIRROR-INCONSISTENT": "no server writes topics that contradict themselves",
 }
 

@@ -1,12 +1,13 @@
 """A mirror of one table without Spark and Kafka: batches of records, through plan, fold and commit log.
 
 In: keys and values from `tests.spark.events`.  Out: the rows that a reader sees after each batch.
-Invariant: the steps are those of `cdcd.spark.mirror.MirrorBatch`, on the driver's path.
+Invariant: the steps are those of `cdcd.spark.mirror_batches.MirrorBatches`, on the driver's path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.spark.commit_log import read_latest, sweep, take_over
 from cdcd.spark.cuts import with_loading
-from cdcd.spark.mirror import MirrorBatches
+from cdcd.spark.mirror_batches import MirrorBatches, OnError
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
@@ -35,6 +36,7 @@ class Batches:
     def __init__(self, target: Path, fields: list[dict[str, Any]], *, has_key: bool = True) -> None:
         self.target = target
         self.retain_s = DEFAULT_RETAIN_S
+        self.on_error: OnError = "fail"
         target.mkdir()
         self._schemas: dict[int, Any] = {}
         names = (fields[0]["name"],) if has_key else ()
@@ -61,12 +63,23 @@ class Batches:
     ) -> list[dict[str, Any]]:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
+        with self.mirror(accept_gaps=accept_gaps) as batches:
+            batches.apply(RecordsOnDriver(_table(records)), offsets)
+        return self.rows()
+
+    @contextmanager
+    def mirror(self, *, accept_gaps: bool = False) -> Iterator[MirrorBatches]:
+        """Start a mirror; end it with the merge that it has begun."""
         target = open_storage(str(self.target))
         start = read_latest(target) or TargetVersion("shop", BUCKETS)
         writer = take_over(target, replace(start, retain_s=self.retain_s))
-        batches = MirrorBatches(target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps)
-        batches.apply(RecordsOnDriver(_table(records)), offsets)
-        return self.rows()
+        batches = MirrorBatches(
+            target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
+        )
+        try:
+            yield batches
+        finally:
+            batches.close()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows that a reader sees, after a restart."""

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark import decode
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.mirror import mirror
+from cdcd.spark.mirror_start import mirror
 from cdcd.spark.session import run_to_end
 from cdcd.spark.source import register
 

@@ -27,7 +27,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror import mirror as start_mirror
+from cdcd.spark.mirror_start import mirror as start_mirror
 from cdcd.spark.session import run_to_end
 from tests.support.daemon import Daemon
 from tests.support.nightly import nightly

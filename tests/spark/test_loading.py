@@ -189,7 +189,7 @@ def test_a_batch_that_was_not_finished_is_repeated(items: Batches, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("cdcd.spark.mirror.refuse_incomplete", crash)
+        patched.setattr("cdcd.spark.mirror_batches.incomplete_tables", crash)
         with pytest.raises(KeyboardInterrupt):
             items.run(records, loading=True)
     assert (items.rows(), items.incomplete_rows()) == ([], 1)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError
 from cdcd.spark.commit_log import read_latest
-from cdcd.spark.mirror import BatchReport
+from cdcd.spark.mirror_batches import BatchReport
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.support.hints import hint_of

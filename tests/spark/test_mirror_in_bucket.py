@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE
 from cdcd.spark.commit_log import LATEST, path_of, read_latest, take_over
-from cdcd.spark.mirror import mirror
+from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import run_to_end
 from cdcd.spark.storage import open_storage

@@ -23,7 +23,7 @@ from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.kafka import Cluster
-from cdcd.spark.mirror import mirror
+from cdcd.spark.mirror_start import mirror
 from cdcd.spark.progress_reader import ProgressReader
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
@@ -210,7 +210,7 @@ def rewind(target: Path) -> None:
 def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
     """Run the mirror until it has read all records, and open it."""
     topics.wait_until_visible()
-    start = partial(mirror, spark, topics.connection, str(target), **options)
+    start = partial(mirror, spark, topics.connection, str(target), **{"on_error": "fail", **options})
     if failure := run_to_end(start):
         raise failure
     return read_mirror(target)

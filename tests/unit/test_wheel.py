@@ -29,7 +29,7 @@ STARTED = {
     "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
     "cdcd.spark.__main__": "python -m cdcd.spark",
     "cdcd.spark.decoding": "readers import it",
-    "cdcd.spark.mirror": "readers import it",
+    "cdcd.spark.mirror_start": "readers import it",
     "pyspark_cdcd": "Spark imports it",
 }
 

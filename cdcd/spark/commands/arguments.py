@@ -36,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_read(commands)
     _add_mirror(commands)
+    _add_status(commands)
     _add_verify(commands)
+    _add_wait(commands)
     return whole
 
 
@@ -47,7 +49,7 @@ def connection_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def trigger_of(options: argparse.Namespace) -> str:
-    """Return the trigger of a query, as `cdcd.spark.mirror.mirror` takes it."""
+    """Return the trigger of a query, as `cdcd.spark.mirror_start.mirror` takes it."""
     if options.available_now:
         return "available_now"
     return f"{options.trigger_ms or DEFAULT_TRIGGER_MS} milliseconds"
@@ -143,12 +145,49 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="continue although the topics are in another Kafka cluster, with the offsets that they had",
     )
     command.add_argument(
+        "--on-error",
+        choices=("park", "fail"),
+        default="park",
+        help="what becomes of a table whose records are no consistent history: park leaves it as it was and updates "
+        "the others, fail ends the mirror (default: %(default)s)",
+    )
+    command.add_argument(
         "--retain",
         default=f"{DEFAULT_RETAIN_S:g} seconds",
         metavar="TIME",
         help="for so long an earlier version of the target can be read (default: %(default)s)",
     )
     _add_spark(command)
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "status",
+        help="show what a mirror has",
+        description="Show the position of a mirror, its age, and the state of its tables, without Spark.",
+        epilog="Exit status: 0 if all tables are updated, 1 if one is parked, 2 if there is no mirror to read.",
+    )
+    _add_target(command)
+    command.add_argument("--output", choices=OUTPUTS, default="text", help="the form (default: %(default)s)")
+
+
+def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "wait",
+        help="wait until a mirror has a commit",
+        description="Wait until a mirror has all commits up to an LSN, without Spark.",
+        epilog="Exit status: 0 if it has, 1 after --timeout-s, 2 for a target that cannot be read.",
+    )
+    _add_target(command)
+    command.add_argument(
+        "--lsn",
+        required=True,
+        metavar="LSN",
+        help="what pg_current_wal_insert_lsn() returns after the COMMIT",
+    )
+    command.add_argument(
+        "--timeout-s", type=_number, default=60, metavar="SECONDS", help="how long (default: %(default)s)"
+    )
 
 
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,6 +1,7 @@
 """`python -m cdcd.spark mirror`: run the mirror until a signal, with --available-now until it is up to date.
 
-In: the parsed arguments.  Out: an exit status.  Must not: have options that `cdcd.spark.mirror.mirror` does not have.
+In: the parsed arguments.  Out: an exit status.
+Must not: have options that `cdcd.spark.mirror_start.mirror` does not have.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.spark.commands.arguments import trigger_of
 from cdcd.spark.commands.running import connection_of, run_query
-from cdcd.spark.mirror import mirror
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_source import seconds_of
+from cdcd.spark.mirror_start import mirror
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,5 +36,6 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         driver_bytes=options.driver_mb << 20,
         accept_gaps=options.accept_gaps,
         accept_cluster=options.accept_cluster,
+        on_error=options.on_error,
         retain_s=seconds_of(options.retain),
     )

@@ -22,7 +22,8 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror import BatchReport, mirror
+from cdcd.spark.mirror_batches import BatchReport
+from cdcd.spark.mirror_start import mirror
 from cdcd.spark.session import run_to_end, session
 from tests.bench.spark.backlog import PREFIX, Writer
 from tests.support.waiting import eventually

@@ -1,0 +1,246 @@
+"""Apply the batches of a mirror to its target.
+
+In: the records of a batch, and where it ends.  Out: the next version of the target.
+Invariant: a version has all tables as of one PostgreSQL commit, except those that are loading, and those that are
+parked: a table whose records are no consistent history remains as it was before them, with the error, and the others
+go on. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes nothing.
+Must not: read a topic; keep a position elsewhere than in the version.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from cdcd.errors import CdcdError, TablesParked
+from cdcd.lsn import format_lsn
+from cdcd.spark.commit_log import TargetWriter, remove_files
+from cdcd.spark.compaction import Compactor
+from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
+from cdcd.spark.mirror_records import Records, looks_of
+from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
+from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed
+from cdcd.spark.storage import Storage
+from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
+from cdcd.spark.versions import TableEntry, TargetVersion
+
+__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "OnError", "is_table"]
+
+OnError = Literal["park", "fail"]
+ON_ERROR: tuple[OnError, ...] = ("park", "fail")
+IDLE_S = 1.0
+"""The shortest time between two positions that are published without a change."""
+UNKNOWN = SourcePosition()
+Failures = dict[str, tuple[str, str]]
+"""By topic, the error's code and text."""
+_PARKED = (
+    "%s is parked and not updated any more; the other tables go on. Correct the cause, then copy the table again: "
+    "`cdcd snapshot start --table %s --recopy`. %s"
+)
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+def is_table(topic: str, prefix: str) -> bool:
+    """Return whether a topic has the rows of a table."""
+    is_internal = topic in (f"{prefix}.message", f"{prefix}.transaction") or topic.startswith(prefix + ".__")
+    return not is_internal and not is_pseudo(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The result of a batch: `rows` read, `tables` changed, the mirror's position.
+
+    `loading`: the topics of the tables that cdcd still copies at this position, so rows are still missing.
+    `parked`: those of the tables that are not updated any more. `commit_us`: the time of the last commit (Unix
+    epoch), 0 if unknown.
+    """
+
+    batch_id: int
+    rows: int
+    tables: int
+    files: int
+    commit_lsn: int
+    written_rows: int
+    seconds: float
+    loading: tuple[str, ...] = ()
+    parked: tuple[str, ...] = ()
+    commit_us: int = 0
+
+
+class MirrorBatches:
+    """Applies batches to a target, on the driver."""
+
+    def __init__(
+        self,
+        target: Storage,
+        writer: TargetWriter,
+        schema_of: SchemaSource,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        accept_gaps: bool = False,
+        on_error: OnError = "park",
+    ) -> None:
+        self._accept_gaps = accept_gaps
+        self._parks = on_error == "park"
+        self._target = target
+        self._writer = writer
+        self._prefix, self.buckets = self.version.prefix, self.version.buckets
+        self._schema_of = schema_of
+        self._on_batch = on_batch
+        self._applied = 0
+        self._compactor = Compactor(target, self.buckets)
+        self._compactor.note(self.version.tables)
+        for topic, one in self.version.parked.items():
+            log.error(_PARKED, topic, self._table_of(topic), one.reason)
+
+    def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
+        """Apply the batch that ends here. Applying a batch again changes nothing."""
+        started_s = time.monotonic()
+        now = self._with_merged(self.version)
+        with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
+        looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates)
+        plans, entries, failures = self._plan(looks, now)
+        folded = self._fold(records, plans) if plans else []
+        failures |= {one.topic: (one.failure_code, one.failure) for one in folded if one.failure}
+        version = next_version(now, end, entries, plans, folded)
+        failures |= self._lacking(version, failures)
+        self._remove([one for one in folded if one.topic in failures])
+        version = with_position(park(version, now, failures, time.time()), position)
+        version = self._writer.publish(version)
+        self._compactor.note(entries)
+        self._compactor.start(version.tables)
+        self._report(version, looks, folded, time.monotonic() - started_s)
+        self._report_parked(failures)
+
+    def note_position(self, position: SourcePosition) -> None:
+        """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""
+        if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
+            self._writer.publish(with_position(self.version, position))
+
+    def publish_merged(self) -> None:
+        """Publish the files of a complete merge, and begin the next merge."""
+        if not self._compactor.has_result:
+            return
+        changed = self._with_merged(self.version)
+        if changed is not self.version:
+            changed = self._writer.publish(changed)
+        self._compactor.start(changed.tables)
+
+    def compact(self) -> None:
+        """Merge files until no table has too many."""
+        while self._compactor.start(self.version.tables):
+            self._compactor.wait()
+            self.publish_merged()
+
+    def refuse_parked(self) -> None:
+        """Raise TablesParked if tables are not updated any more: a run to an end is not complete then."""
+        if parked := self.version.parked:
+            raise TablesParked(
+                "the mirror is at the newest commit, except for parked tables",
+                target=self._target.uri,
+                tables=", ".join(sorted(parked)),
+                first_reason=parked[min(parked)].reason,
+            )
+
+    def close(self) -> None:
+        """End a merge."""
+        self._compactor.close()
+
+    @property
+    def version(self) -> TargetVersion:
+        """The version that was published last."""
+        assert self._writer.version is not None
+        return self._writer.version
+
+    def _with_merged(self, version: TargetVersion) -> TargetVersion:
+        changed = self._compactor.take(version.tables)
+        return replace(version, tables={**version.tables, **changed}) if changed else version
+
+    def _plan(
+        self, looks: Iterable[Look], version: TargetVersion
+    ) -> tuple[dict[str, TablePlan], dict[str, TableEntry], Failures]:
+        plans: dict[str, TablePlan] = {}
+        entries: dict[str, TableEntry] = {}
+        failures: Failures = {}
+        for look in looks:
+            entry: TableEntry | None = version.tables.get(look.topic, TableEntry(look.topic))
+            if entry is not None and entry.parked:
+                entry = resumed(look, entry, self._schema_of)
+            if entry is None or not look.last_values:
+                continue
+            try:
+                plan, entries[look.topic] = plan_table(
+                    look, entry, self._schema_of, accepts_gaps=self._accept_gaps
+                )
+            except TABLE_ERRORS as error:
+                failures[look.topic] = self._failure(error)
+            else:
+                plans[look.topic] = replace(plan, parks=self._parks)
+        return plans, entries, failures
+
+    def _failure(self, error: CdcdError) -> tuple[str, str]:
+        """Return code and text of an error that parks a table; raise it if it has to end the mirror."""
+        if not self._parks:
+            raise error
+        return error.code, str(error)
+
+    def _lacking(self, version: TargetVersion, failures: Mapping[str, object]) -> Failures:
+        found = incomplete_tables(self._target, version)
+        return {topic: self._failure(error) for topic, error in found.items() if topic not in failures}
+
+    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[FoldResult]:
+        folded = records.fold(plans, self._target, self.buckets)
+        moved = {one.topic for one in folded if one.moved} - {one.topic for one in folded if one.failure}
+        if moved:
+            self._remove([one for one in folded if one.topic in moved])
+            whole = {topic: plan for topic, plan in plans.items() if topic in moved}
+            folded = [one for one in folded if one.topic not in moved]
+            folded += records.fold(whole, self._target, self.buckets, whole=True)
+        return folded
+
+    def _remove(self, folded: Iterable[FoldResult]) -> None:
+        """Remove the files of folds that are not used: Spark's tasks of other buckets have written them."""
+        written = [path for one in folded for path in (one.path, one.incomplete_path) if path]
+        if written:
+            remove_files(self._target, written)
+
+    def _report(
+        self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
+    ) -> None:
+        report = BatchReport(
+            self._applied,
+            sum(one.rows for one in looks),
+            len({one.topic for one in folded if one.changed}),
+            sum(1 for one in folded if one.path),
+            version.commit_lsn,
+            sum(one.rows for one in folded),
+            seconds,
+            version.loading,
+            tuple(sorted(version.parked)),
+            version.commit_us,
+        )
+        log.info(
+            "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",
+            report.batch_id,
+            report.rows,
+            report.tables,
+            report.files,
+            report.written_rows,
+            format_lsn(report.commit_lsn),
+            seconds,
+        )
+        if report.loading:
+            log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
+        self._applied += 1
+        if self._on_batch is not None:
+            self._on_batch(report)
+
+    def _report_parked(self, failures: Failures) -> None:
+        for topic, (_, reason) in failures.items():
+            log.error(_PARKED, topic, self._table_of(topic), reason)
+
+    def _table_of(self, topic: str) -> str:
+        return topic.removeprefix(f"{self._prefix}.")

@@ -1,0 +1,144 @@
+"""The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
+
+In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
+equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
+Invariant: a batch takes effect by one record of the commit log, which has the last applied change of each table, and
+only while no other mirror has taken over the target. A batch that is repeated therefore changes nothing, and a mirror
+starts at the offsets of the newest version; it has no checkpoint.
+Must not: publish a version elsewhere.
+
+Per batch: records -> look -> plan -> fold (for each changed bucket, reading only its files) -> version. The driver
+does this in Arrow, without a job of Spark; Spark's tasks fold a batch that is too large for it. A table is folded as
+a whole if a key change needs values of another bucket. Incomplete rows of a loading table are in files of their own;
+a batch at whose end the table is not loading must leave none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ConfigError
+from cdcd.spark.commit_log import sweep, take_over
+from cdcd.spark.connection import Connection
+from cdcd.spark.connection_options import connection_from
+from cdcd.spark.kafka import Cluster
+from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, MirrorBatches, OnError
+from cdcd.spark.mirror_query import MirrorQuery
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS, DEFAULT_RETAIN_S
+from cdcd.spark.mirror_source import MirrorSource, seconds_of
+from cdcd.spark.schemas import access_of, schema_by_id
+from cdcd.spark.session import is_remote
+from cdcd.spark.source import register
+from cdcd.spark.storage import FORMS, open_storage
+from cdcd.spark.target import refuse_anothers, starting_version, take
+
+AVAILABLE_NOW = "available_now"
+LOOK_AGAIN_S = 0.1
+"""The pause of a mirror that has read all records."""
+log = logging.getLogger("cdcd.spark.mirror")
+_NOT_REMOTE_HINT = (
+    "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
+    "starts, but its tasks would run on the server"
+)
+
+
+def mirror(
+    spark: SparkSession,
+    connection: Connection | None = None,
+    target: str = "",
+    *,
+    config: str | None = None,
+    target_options: Mapping[str, str] | None = None,
+    format: str = "parquet",
+    trigger: str | None = AVAILABLE_NOW,
+    buckets: int = DEFAULT_BUCKETS,
+    max_rows: int = DEFAULT_MAX_ROWS,
+    driver_bytes: int = DEFAULT_DRIVER_MB << 20,
+    topics: Sequence[str] = (),
+    accept_gaps: bool = False,
+    accept_cluster: bool = False,
+    on_error: OnError = "park",
+    retain_s: float = DEFAULT_RETAIN_S,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> MirrorQuery:
+    """Start a thread that updates `target` from the topics.
+
+    `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
+    `target_options`: those of the storage of a target in a bucket; a secret is a reference.
+    `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
+    `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
+    `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
+    `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
+    others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
+    `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
+    Raises ConfigError for a session of Spark Connect.
+    """
+    if is_remote(spark):
+        raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
+    connection = _connection(connection, config, target)
+    schemas = access_of(connection)
+    if on_error not in ON_ERROR:
+        raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
+    if format != "parquet":
+        raise ConfigError(f"unknown mirror format {format!r}; use parquet")
+    interval_s = None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds")
+    storage = open_storage(target, target_options)
+    refuse_anothers(storage)
+    held = take(storage)
+    cluster = Cluster(connection.brokers, connection.read_properties())
+    start = starting_version(storage, connection.prefix, buckets, cluster.id(), accept_cluster=accept_cluster)
+    writer = take_over(storage, replace(start, retain_s=retain_s))
+    sweep(storage)
+    register(spark)
+    given = {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {})
+    batches = MirrorBatches(storage, writer, partial(schema_by_id, schemas), on_batch, accept_gaps, on_error)
+    source = MirrorSource(spark, connection, batches.version, given, driver_bytes)
+
+    def run(stopping: threading.Event) -> None:
+        try:
+            run_batches(source, batches, stopping, interval_s)
+        finally:
+            batches.close()
+            source.close()
+
+    held.query = MirrorQuery(run, f"mirror of {connection.prefix}")
+    return held.query
+
+
+def _connection(connection: Connection | None, config: str | None, target: str) -> Connection:
+    if not target:
+        raise ConfigError("the mirror has no target", hint=f"pass target: {FORMS}")
+    if (connection is None) == (config is None):
+        raise ConfigError("the mirror needs a connection or the path of the daemon's configuration, not both")
+    return connection_from({"config": config}) if config is not None else connection  # type: ignore[return-value]
+
+
+def run_batches(
+    source: MirrorSource, batches: MirrorBatches, stopping: threading.Event, interval_s: float | None
+) -> None:
+    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit."""
+    source.begin(ends_now=interval_s is None)
+    while not stopping.is_set():
+        started_s = time.monotonic()
+        if not source.advance():
+            if interval_s is None:
+                batches.compact()
+                batches.refuse_parked()
+                return
+            batches.publish_merged()
+            batches.note_position(source.position)
+            stopping.wait(LOOK_AGAIN_S)
+            continue
+        records = source.records(batches.buckets)
+        try:
+            batches.apply(records, source.end, source.position)
+        finally:
+            records.close()
+        stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))

@@ -1,0 +1,71 @@
+"""Views of all tables as of one commit, the newest one and an earlier one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.errors import SparkReadError, TablesParked
+from cdcd.spark import consistent_view, read_mirror
+from tests.spark.events import column
+from tests.spark.topics import TopicsWriter, run_mirror
+
+ID, AMOUNT = column("id", "int", required=True), column("amount", "long")
+
+
+def test_views_have_all_tables_as_of_one_commit(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    """A transfer between two tables: their sum is the same in each view."""
+    left, right = topics.table("left", [ID, AMOUNT]), topics.table("right", [ID, AMOUNT])
+    others = topics.table("others", [ID])
+    row = {"id": 1, "amount": 100}
+    topics.commit(
+        10, [*topics.change(left, "r", 10, 1, after=row), *topics.change(right, "r", 10, 2, after=row)]
+    )
+    for number in range(1, 6):
+        lsn = 10 + 10 * number
+        given, taken = {"id": 1, "amount": 100 - number}, {"id": 1, "amount": 100 + number}
+        change = topics.change(left, "u", lsn, 1, after=given), topics.change(right, "u", lsn, 2, after=taken)
+        topics.commit(lsn, [*change[0], *change[1]])
+        run_mirror(spark, topics, target)
+    both = ("public.left", "public.right")
+    for at, amount in ((None, 95), (30, 98), ("0/28", 97)):
+        view = consistent_view(spark, str(target), at=at, tables=both, prefix="v_")
+        assert view.views == {name: f"v_{name.replace('.', '_')}" for name in both}
+        found = spark.sql(
+            "SELECT l.amount AS l, r.amount AS r FROM v_public_left l JOIN v_public_right r USING (id)"
+        )
+        assert [tuple(one) for one in found.collect()] == [(amount, 200 - amount)]
+        assert view.table("public.left").select("amount").collect()[0][0] == amount
+
+    (gap,) = topics.change(others, "g", 70, 1)
+    topics.commit(70, [*topics.change(others, "c", 65, 1, after={"id": 1}), gap])
+    with pytest.raises(TablesParked):
+        run_mirror(spark, topics, target, on_error="park")
+    topics.commit(80, topics.change(left, "u", 80, 1, after={"id": 1, "amount": 7}))
+    with pytest.raises(TablesParked):
+        run_mirror(spark, topics, target, on_error="park")
+    with pytest.raises(TablesParked, match="earlier commit than the others"):
+        consistent_view(spark, str(target))
+    assert consistent_view(spark, str(target), parked=True).views.keys() > set(both)
+    view = consistent_view(spark, str(target), tables=both)
+    assert view.table("public.left").select("amount").collect()[0][0] == 7, "the others go on"
+
+
+def test_a_table_that_is_copied_is_in_no_view_unless_it_is_asked_for(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    items, others = topics.table("items", [ID]), topics.table("others", [ID])
+    topics.commit(10, topics.change(others, "c", 10, 1, after={"id": 1}))
+    topics.loading = (items.topic,)
+    topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 1}))
+    run_mirror(spark, topics, target)
+    assert read_mirror(str(target)).loading == [items.topic]
+    assert consistent_view(spark, str(target)).views.keys() == {"public.others"}
+    with pytest.raises(SparkReadError, match="still copies"):
+        consistent_view(spark, str(target), tables=["public.items"])
+    asked = consistent_view(spark, str(target), tables=["public.items"], loading=True)
+    assert asked.table("public.items").count() == 1

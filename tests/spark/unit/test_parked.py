@@ -1,0 +1,129 @@
+"""A table whose records are no consistent history is parked: its rows remain, and a TRUNCATE or a copy resumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.errors import TablesParked
+from cdcd.spark.commit_log import read_latest
+from cdcd.spark.versions import Parked
+from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.events import column
+
+FIELDS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
+Row = dict[str, Any]
+
+
+def _row(number: int, name: str | None = None, body: str | None = None) -> Row:
+    return {"id": number, "name": name, "body": body}
+
+
+def _gap(items: Batches) -> list[Record]:
+    (_, marker) = items.change("g", 20, 1)
+    return [(None, marker)]
+
+
+def _change_without_key(items: Batches) -> list[Record]:
+    _, value = items.change("u", 20, 1, after=_row(1, "b"))
+    return [(None, value)]
+
+
+def _value_never_sent(items: Batches) -> list[Record]:
+    return [items.change("u", 20, 1, after=_row(7, "b"), unchanged=["body"])]
+
+
+def _other_type(items: Batches) -> list[Record]:
+    items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+    return [items.change("u", 20, 1, after={"id": 1, "name": 5, "body": None})]
+
+
+def _two_columns_of_one_name(items: Batches) -> list[Record]:
+    items.alter([*FIELDS, column("other", "string", **{"pg.name": "name"})])
+    return [items.change("u", 20, 1, after=_row(1) | {"other": "x"})]
+
+
+TROUBLES: dict[str, tuple[Callable[[Batches], list[Record]], str, str]] = {
+    "a gap": (_gap, "CDCD-GAP", "gap"),
+    "a change without a key": (_change_without_key, "CDCD-MIRROR-INCONSISTENT", "without a key"),
+    "a value never sent": (_value_never_sent, "CDCD-MIRROR-INCONSISTENT", "did not send all columns"),
+    "another type": (_other_type, "CDCD-MIRROR-INCONSISTENT", "type has changed"),
+    "two columns of one name": (_two_columns_of_one_name, "CDCD-MIRROR-INCONSISTENT", "same name"),
+}
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Batches:
+    """Return a table with a row, whose mirror parks."""
+    batches = Batches(tmp_path / "mirror", FIELDS)
+    batches.on_error = "park"
+    batches.run([batches.change("r", 10, 1, after=_row(1, "a", "long"))], loading=False)
+    return batches
+
+
+def _parked(items: Batches) -> Parked | None:
+    version = read_latest(items.target)
+    assert version is not None
+    return version.parked.get(TOPIC)
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_table_in_trouble_keeps_its_rows_until_it_is_copied_again(items: Batches, name: str) -> None:
+    trouble, code, text = TROUBLES[name]
+    rows = [_row(1, "a", "long")]
+    files = sorted(path for path in items.target.rglob("*.parquet"))
+    assert items.run(trouble(items), loading=False) == rows
+    found = _parked(items)
+    assert found is not None
+    assert (found.code, text in found.reason) == (code, True), found.reason
+    assert sorted(path for path in items.target.rglob("*.parquet")) == files, "no file of the batch is left"
+
+    items.alter(FIELDS)
+    assert items.run([items.change("u", 30, 1, after=_row(1, "later"))], loading=False) == rows
+    assert _parked(items) == found
+
+    copied = [
+        items.change("u", 40, 1, after=_row(1, "before the copy")),
+        items.change("t", 40, 2, snapshot=True),
+        items.change("r", 40, 3, after=_row(2, "copied")),
+        items.change("c", 40, 4, after=_row(3, "c")),
+    ]
+    assert items.run(copied, loading=False) == [_row(2, "copied"), _row(3, "c")]
+    assert _parked(items) is None
+    changed = items.change("u", 50, 1, after=_row(2, "new"))
+    assert items.run([changed], loading=False) == [_row(2, "new"), _row(3, "c")]
+
+
+def test_trouble_again_after_the_truncate_parks_again(items: Batches) -> None:
+    items.run(_gap(items), loading=False)
+    assert items.run([items.change("t", 30, 1)], loading=False) == []
+    assert _parked(items) is None
+    items.run([items.change("u", 40, 1, after=_row(9), unchanged=["name"])], loading=False)
+    again = _parked(items)
+    assert again is not None
+    assert "did not send all columns" in again.reason
+
+
+def test_a_table_that_gets_a_key_is_mirrored_anew_by_a_copy(tmp_path: Path) -> None:
+    log = Batches(tmp_path / "mirror", FIELDS, has_key=False)
+    log.on_error = "park"
+    log.run([log.change("r", 10, 1, after=_row(1, "a"))], loading=False)
+    keyed = Batches(tmp_path / "other", FIELDS)
+    log.run([keyed.change("c", 20, 1, after=_row(2, "b"))], loading=False)
+    found = _parked(log)
+    assert found is not None
+    assert "now has one" in found.reason
+    copied = [keyed.change("t", 30, 1, snapshot=True), keyed.change("r", 30, 2, after=_row(2, "b"))]
+    assert log.run(copied, loading=False) == [_row(2, "b")]
+    assert _parked(log) is None
+
+
+def test_a_run_to_an_end_is_no_success_with_a_parked_table(items: Batches) -> None:
+    with items.mirror() as batches:
+        batches.refuse_parked()
+    items.run(_gap(items), loading=False)
+    with items.mirror() as batches, pytest.raises(TablesParked, match=TOPIC):
+        batches.refuse_parked()

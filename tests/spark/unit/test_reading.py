@@ -1,0 +1,103 @@
+"""A mirror is read as of a position, and waited for until it has one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
+from cdcd.spark.__main__ import main
+from cdcd.spark.commit_log import TargetWriter, take_over
+from cdcd.spark.reading import read_mirror, wait
+from cdcd.spark.versions import Parked, TableEntry, TargetVersion
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[TargetWriter]:
+    """Return the writer of a target with versions at the LSNs 100, 200, 300, one minute after the other."""
+    found = take_over(tmp_path, TargetVersion("shop", 4))
+    for number in (1, 2, 3):
+        _reach(found, 100 * number)
+    return found
+
+
+def _reach(writer: TargetWriter, lsn: int) -> None:
+    assert writer.version is not None
+    at = START + timedelta(minutes=lsn // 100)
+    commit_us = int(at.timestamp() * 1_000_000)
+    writer.publish(replace(writer.version, end_lsn=lsn, commit_lsn=lsn - 50, commit_us=commit_us))
+
+
+@pytest.mark.parametrize(
+    ("at", "end_lsn"),
+    [
+        (None, 300),
+        (100, 100),
+        (101, 200),
+        ("0/C8", 200),
+        (START + timedelta(minutes=2), 200),
+        (START + timedelta(minutes=2, seconds=59), 200),
+        ("2026-01-01T00:01:30+00:00", 100),
+        ("2026-01-01T05:00:00Z", 300),
+    ],
+)
+def test_a_position_is_an_lsn_or_a_time(
+    writer: TargetWriter, tmp_path: Path, at: int | str | datetime | None, end_lsn: int
+) -> None:
+    opened = read_mirror(tmp_path, at=at)
+    assert opened.end_lsn == end_lsn
+    assert opened.commit_time == START + timedelta(minutes=end_lsn // 100)
+
+
+def test_a_position_that_is_none_or_not_there_is_an_error(writer: TargetWriter, tmp_path: Path) -> None:
+    for wrong in ("yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1), "1/"):
+        with pytest.raises(ConfigError, match="neither an LSN nor a time"):
+            read_mirror(tmp_path, at=wrong)
+    with pytest.raises(SparkReadError, match="not reached this LSN"):
+        read_mirror(tmp_path, at=301)
+
+
+def test_a_wait_returns_with_the_commit_or_at_its_end(writer: TargetWriter, tmp_path: Path) -> None:
+    assert wait(tmp_path, 300).end_lsn == 300
+    later = threading.Timer(0.2, _reach, (writer, 400))
+    later.start()
+    assert wait(tmp_path, "0/190").end_lsn == 400
+    later.join()
+    with pytest.raises(MirrorBehind, match=r"lsn=0/191.*reached=0/190|reached=0/190.*lsn=0/191"):
+        wait(tmp_path, 401, timeout_s=0.1)
+
+
+def test_a_wait_begins_before_the_mirror(tmp_path: Path) -> None:
+    def start() -> None:
+        _reach(take_over(tmp_path / "new", TargetVersion("shop", 4)), 100)
+
+    threading.Timer(0.2, start).start()
+    assert wait(tmp_path / "new", 100).end_lsn == 100
+
+
+def test_the_commands_say_what_a_mirror_has(
+    writer: TargetWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ["--target", str(tmp_path)]
+    assert main(["wait", *target, "--lsn", "0/12C"]) == 0
+    assert "all commits up to 0/12C" in capsys.readouterr().out
+    assert main(["wait", *target, "--lsn", "0/12D", "--timeout-s", "1"]) == 1
+    assert main(["wait", *target, "--lsn", "301"]) == 2
+    assert main(["status", *target]) == 0
+    assert "position    0/12C, last commit at 2026-01-01T00:03:00+00:00" in capsys.readouterr().out
+    assert writer.version is not None
+    parked = TableEntry("shop.public.t", parked=Parked("CDCD-GAP", "CDCD-GAP: a gap", 100, 0.0))
+    writer.publish(replace(writer.version, tables={"shop.public.t": parked}))
+    assert main(["status", *target, "--output", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["tables"]["shop.public.t"]["state"] == "parked"
+    assert found["tables"]["shop.public.t"]["reason"] == "CDCD-GAP: a gap"
+    assert main(["status", "--target", str(tmp_path / "none")]) == 2
