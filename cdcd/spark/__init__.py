@@ -24,10 +24,22 @@ if TYPE_CHECKING:
     from cdcd.spark.mirror_start import mirror
     from cdcd.spark.reading import read_mirror, wait
     from cdcd.spark.source import register
+    from cdcd.spark.target_changes import changes
     from cdcd.spark.views import consistent_view
 
-__all__ = ["consistent_view", "decode", "mirror", "offsets", "packages", "read_mirror", "register", "wait"]
+__all__ = [
+    "changes",
+    "consistent_view",
+    "decode",
+    "mirror",
+    "offsets",
+    "packages",
+    "read_mirror",
+    "register",
+    "wait",
+]
 _MODULES = {
+    "changes": "cdcd.spark.target_changes",
     "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
     "mirror": "cdcd.spark.mirror_start",

@@ -32,7 +32,8 @@ ALL_BUCKETS = -1
 class BucketFile:
     """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
 
-    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others.
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others;
+    1 also for a base file of a merge.
     """
 
     bucket: int
