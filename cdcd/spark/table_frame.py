@@ -57,7 +57,8 @@ def frame_of_rows(spark: SparkSession, entry: TableEntry, rows: pa.Table) -> Dat
     fields, schema = _columns(entry, with_key=True)
     if not rows.num_rows:
         return spark.createDataFrame([], schema)
-    return spark.createDataFrame(rows.select(fields.names).cast(fields), schema)
+    # Of a table whose first chunk is empty, Spark would read no chunk.
+    return spark.createDataFrame(rows.select(fields.names).cast(fields).combine_chunks(), schema)
 
 
 def _columns(entry: TableEntry, *, with_key: bool) -> tuple[pa.Schema, StructType]:
