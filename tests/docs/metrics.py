@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cdcd.ops.metric_group import Described
+from cdcd.metrics.group import Described
 from cdcd.ops.metrics import Metrics
 from tests.docs.filled import cell, filled
 
