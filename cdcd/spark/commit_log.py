@@ -356,7 +356,9 @@ def _successor(
     )
 
 
-def _retained_records(complete: tuple[tuple[int, float], ...], until_s: float) -> tuple[tuple[int, float], ...]:
+def _retained_records(
+    complete: tuple[tuple[int, float], ...], until_s: float
+) -> tuple[tuple[int, float], ...]:
     """Return the complete records from which versions are read that are retained."""
     old = [one for one in complete if one[1] < until_s]
     return complete[len(old) - 1 :] if old else complete

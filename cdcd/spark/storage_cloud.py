@@ -266,8 +266,8 @@ def _is_of_a_file(error: Exception) -> bool:
 
 def _heals(error: Exception, message: str) -> bool:
     """Return whether a later request may succeed: with new credentials, or with a storage that is available again."""
-    status = _status(error)
-    return message in (_REFUSED, _SILENT) or status in ("408", "429") or (status or "").startswith("5")
+    status = _status(error) or ""
+    return message in (_REFUSED, _SILENT) or status in ("408", "429", "500") or status > "501"
 
 
 def _explained(error: Exception) -> tuple[str, str]:
