@@ -186,7 +186,7 @@ class MirrorMetrics:
 
     def published(self, version: TargetVersion, *, merges: int = 0) -> None:
         """Count a version that is visible now. `merges`: of how many tables it has merged files."""
-        self._before_us = self._of_version(lambda one: one.commit_us) or 0
+        self._before_us = 0 if self._version is None else self._version.commit_us
         is_first, self._version = self._version is None, version
         self._versions.inc()
         self._compactions.inc(merges)
