@@ -235,7 +235,7 @@ class TablesParked(SparkReadError):
 
 
 class StorageError(SparkReadError):
-    """The storage of a target refuses a request, does not answer, or lacks a file."""
+    """The storage of a target refuses a request, or lacks a file."""
 
     code = "CDCD-STORAGE"
     hint = "check the URI of the target, the credentials, and the storage's own log"
