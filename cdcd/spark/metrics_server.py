@@ -1,9 +1,9 @@
 """The HTTP port of a mirror: /metrics for Prometheus, /healthz for a probe.
 
 In: an address; functions that return the pages.  Out: HTTP responses, from threads.
-Invariant: only GET is answered, and only under a host name that no other party can own (`cdcd.host_names`); a
-connection has one request, of a limited duration; the number of connections is limited. An error in a page is a 500
-without details and never ends the mirror.
+Invariant: only GET is answered, and only under a host name that no other party can own (`cdcd.host_names`). A
+connection has one request, and each of its reads and writes a time limit; the number of connections is limited. An
+error in a page is a 500 without details and never ends the mirror.
 Must not: ask a server, show a secret or a row value.
 """
 
@@ -13,7 +13,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any, NamedTuple
 
 from cdcd.errors import ConfigError
@@ -66,7 +67,7 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _server(host: str, port: int, handler: type[_Handler]) -> ThreadingHTTPServer:
+def _server(host: str, port: int, handler: type[_Handler]) -> _Server:
     family, _, _, _, _ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
     class Server(_Server):
@@ -75,7 +76,10 @@ def _server(host: str, port: int, handler: type[_Handler]) -> ThreadingHTTPServe
     return Server((host, port), handler)
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
+    """Not that of `http.server`, which asks a name server for the name of its address."""
+
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
 

@@ -20,7 +20,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import CdcdError, SparkReadError, StorageConflict, StorageError
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.connection import Connection
 from cdcd.spark.kafka import Cluster
@@ -72,7 +72,7 @@ class Session:
         for close in (self.batches.close, self.source.close):
             try:
                 close()
-            except CdcdError as error:
+            except Exception as error:  # noqa: BLE001 - the error that ended the session is the one to report
                 log.warning("the mirror's session could not be closed completely: %s", error)
 
 
