@@ -81,6 +81,7 @@ class _Server(ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
+    request_queue_size = 64
     block_on_close = False
 
     def __init__(self, *given: Any) -> None:
