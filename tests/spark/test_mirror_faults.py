@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from cdcd.spark import mirror_retries, registry_schemas, storage_cloud
 from cdcd.spark.commit_log import LATEST, path_of, read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_query import MirrorQuery
+from cdcd.spark.mirror_retries import LOST_WORKER
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
@@ -42,7 +46,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "REQUEST_TIMEOUT_S", 2.0)
     monkeypatch.setattr(kafka_client, "STALL_TIMEOUT_S", 2.0)
     monkeypatch.setattr(registry_schemas, "RETRY_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(storage_cloud, "RETRIES", {"max_retries": 1})
+    monkeypatch.setattr(storage_cloud, "RETRIES", {"max_retries": 0})
     monkeypatch.setattr(mirror_retries, "FIRST_PAUSE_S", 0.2)
     monkeypatch.setattr(mirror_retries, "MOST_PAUSE_S", 1.0)
 
@@ -124,12 +128,13 @@ def _with_faults(
     code: str,
     options: dict[str, str] | None = None,
     alter: Callable[[_Writing], None] = lambda _: None,
+    **others: Any,
 ) -> None:
     """Run a mirror, with the fault twice while the source goes on."""
     writing = _Writing(topics)
     commits = iter(COMMITS)
     writing.commit(next(commits))
-    with _running(spark, topics, target, target_options=options) as query:
+    with _running(spark, topics, target, target_options=options, **others) as query:
         _reached(target, COMMITS[0], query, options)
         for _ in range(2):
             alter(writing)
@@ -220,6 +225,47 @@ def test_a_registry_that_fails_is_waited_for(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
+def test_a_lost_worker_is_no_lost_batch(spark: SparkSession, topics: TopicsWriter, target: Path) -> None:
+    """In a local Spark a lost worker ends the job, which a cluster repeats first."""
+    stopping = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def kill() -> None:
+        while not stopping.wait(0.02):
+            for pid in _workers():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def fail() -> None:
+        stopping.clear()
+        threads.append(threading.Thread(target=kill))
+        threads[-1].start()
+
+    def heal() -> None:
+        stopping.set()
+        threads[-1].join()
+
+    _with_faults(spark, topics, str(target), fail, heal, LOST_WORKER, driver_bytes=0)
+
+
+def _workers() -> list[int]:
+    """Return the workers of Python that this process's Spark has."""
+    parents, commands = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            commands[int(folder.name)] = (folder / "cmdline").read_text()
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    daemons = {pid for pid, command in commands.items() if "pyspark.daemon" in command}
+    return [pid for pid in daemons if parents.get(pid) in daemons and os.getpid() in _ancestors(pid, parents)]
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while pid := parents.get(pid, 0):
+        yield pid
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
 def test_a_bucket_that_does_not_answer_is_waited_for(
     spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str
 ) -> None:
@@ -243,4 +289,5 @@ def test_connections_to_a_bucket_that_are_cut_at_any_byte_lose_nothing(
                 writing.commit(lsn)
             proxy.heal()
             _reached(target, COMMITS[-1], query, s3.options())
+            assert 'cdcd_mirror_restarts_total{reason="CDCD-STORAGE-UNAVAILABLE"}' in _metrics(query)
         _assert_whole(target, writing, s3.options())
