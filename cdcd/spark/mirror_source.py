@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import Offsets, SourcePosition, with_loading, without_start
+from cdcd.spark.cuts import Backlog, Offsets, SourcePosition, with_loading, without_start
 from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
 from cdcd.spark.pieces import pieces
 from cdcd.spark.record_sizes import RecordSizes
@@ -78,6 +78,10 @@ class MirrorSource:
         self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
         self.position = self._reader.position(self.end)
         return self.end != self._start
+
+    def backlog(self, *, is_applied: bool) -> Backlog:
+        """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen."""
+        return self._reader.backlog(self.end if is_applied else self._start)
 
     def records(self, buckets: int) -> Records:
         """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
