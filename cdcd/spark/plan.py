@@ -129,8 +129,8 @@ def with_fields(
                 topic=entry.topic,
                 column=column.avro_name,
             )
-        changed = {"name": column_name(one), "avro_name": column.avro_name, "avro": one["type"]}
-        fields.append(replace(old, **changed, attnum=column.attnum))
+        changed = replace(old, name=column_name(one), avro_name=column.avro_name, avro=one["type"])
+        fields.append(replace(changed, attnum=column.attnum, is_carried=column.is_carried))
     _check_names(entry.topic, fields)
     record = value_record(expand(schemas[newest]))
     return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)

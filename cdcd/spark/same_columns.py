@@ -11,7 +11,7 @@ Must not: do I/O; change the Avro form of a record: a field's name is not part o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.schema.attnums import ATTNUM, RELID
@@ -73,13 +73,15 @@ class Continued:
     """A column of the newest schema. `old`: the column of the entry that it is, None for a new one.
 
     `is_later`: it is not in the first schema of the batch. `names`: its Avro names by the ids of the schemas.
+    `attnum` and `is_carried` as those of a `Field`.
     """
 
     avro_name: str
-    attnum: int
-    old: Field | None
-    is_later: bool
-    names: Mapping[int, str]
+    attnum: int = 0
+    is_carried: bool = False
+    old: Field | None = None
+    is_later: bool = False
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def continued_columns(
@@ -89,33 +91,39 @@ def continued_columns(
 
     A schema without attnums does not end a column that the next one has again, by its attnum.
     """
-    held = [Continued(one.avro_name, one.attnum, one, False, {}) for one in entry.fields]
+    held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in entry.fields]
     unseen: list[Continued] = []
     relid = entry.relid
     for place, number in enumerate(order):
         fields, of_schema = fields_of(schemas[number]), relid_of(schemas[number])
         is_same = not (relid and of_schema and relid != of_schema)
+        attnums = {name: int(one.get(ATTNUM, 0)) for name, one in fields.items()}
+        matched = _matched(held, unseen, attnums if is_same else dict.fromkeys(attnums, 0))
         found = []
-        for name, one in fields.items():
-            attnum = int(one.get(ATTNUM, 0))
-            was = _same([*held, *unseen], attnum) if is_same else None
-            was = was or _named(held, name, attnum if is_same else 0)
-            was = was or Continued(name, 0, None, place > 0, {})
-            names = {**was.names, number: name}
-            found.append(replace(was, avro_name=name, attnum=attnum or was.attnum, names=names))
-        is_complete = all(ATTNUM in one for one in fields.values())
+        for name, attnum in attnums.items():
+            was = matched.get(name) or Continued(name, is_later=place > 0)
+            changed = replace(was, avro_name=name, names={**was.names, number: name})
+            found.append(replace(changed, attnum=attnum or was.attnum, is_carried=not attnum))
         seen = {one.attnum for one in found}
-        unseen = [] if is_complete else [one for one in (*held, *unseen) if one.attnum not in (0, *seen)]
-        held = found
+        lost = [one for one in (*held, *unseen) if one.attnum not in (0, *seen)]
+        held, unseen = found, [] if all(attnums.values()) else lost
     return held
 
 
-def _same(columns: Iterable[Continued], attnum: int) -> Continued | None:
-    return next((one for one in columns if attnum and one.attnum == attnum), None)
-
-
-def _named(columns: Iterable[Continued], name: str, attnum: int) -> Continued | None:
-    return next((one for one in columns if one.avro_name == name and not (attnum and one.attnum)), None)
+def _matched(
+    held: Iterable[Continued], unseen: Iterable[Continued], attnums: Mapping[str, int]
+) -> dict[str, Continued]:
+    """Return for the columns of a schema which they are, by the attnums first, and then by the names."""
+    by_attnum = {one.attnum: one for one in (*unseen, *held) if one.attnum}
+    found = {name: by_attnum[attnum] for name, attnum in attnums.items() if attnum in by_attnum}
+    taken = {one.attnum for one in found.values()}
+    for one in held:
+        attnum = attnums.get(one.avro_name)
+        if attnum is None or one.avro_name in found or one.attnum in taken:
+            continue
+        if not attnum or not one.attnum or one.is_carried:
+            found[one.avro_name] = one
+    return found
 
 
 # --- their names ---------------------------------------------------------------------------------------------
@@ -148,16 +156,22 @@ def _moved(
     is_same = not (relid and entry.relid and relid != entry.relid)
     current = {one.avro_name: one for one in entry.fields}
     by_attnum = {one.attnum: one.avro_name for one in entry.fields if one.attnum and is_same}
-    taken, moved = set(followed.values()), {}
+    taken = set(followed.values())
+    moved: dict[str, str] = {}
     for name, one in fields.items():
         attnum = int(one.get(ATTNUM, 0)) if is_same else 0
         new = followed.get(name) or by_attnum.get(attnum)
         if new is None and name in current:
-            is_other = name in taken or bool(attnum and current[name].attnum)
+            is_other = name in taken or _is_other(current[name], attnum)
             new = f"{_NO_COLUMN}{len(moved)}" if is_other else name
         if new not in (None, name):
             moved[name] = str(new)
     return moved
+
+
+def _is_other(current: Field, attnum: int) -> bool:
+    """Whether a column with this attnum is not the current one of its name."""
+    return bool(attnum and current.attnum and not current.is_carried)
 
 
 def _with_names(schema: Schema, moved: Mapping[str, str]) -> Schema:

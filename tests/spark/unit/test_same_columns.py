@@ -159,6 +159,17 @@ def test_an_attnum_is_remembered_while_a_schema_does_not_have_it(begin: Any) -> 
     assert [row["b"] for row in history.rows()] == ["old", "old", "new"]
 
 
+def test_an_attnum_that_was_remembered_does_not_contradict_the_name(begin: Any) -> None:
+    """The column may have been dropped and added before the schema that does not have the attnums."""
+    history = begin(a=2)
+    history.insert(1, a="old")
+    history.alter(a=None)
+    history.change("u", after={"id": 1, "a": "written again"}, before={"id": 1, "a": "old"})
+    history.alter(a=4, b=5)
+    history.insert(2, a="new", b="x")
+    assert [row["a"] for row in history.rows()] == ["written again", "new"]
+
+
 def test_a_rename_through_a_schema_without_attnums_in_one_batch(tmp_path: Path) -> None:
     history = History(tmp_path / "t", has_key=True, in_one_batch=True, a=2)
     history.insert(1, a="old")
@@ -236,6 +247,7 @@ def test_a_record_from_before_has_no_attnums_and_no_oid(tmp_path: Path) -> None:
     record = json.loads(record_of(version, None))
     entry = record["tables"][TOPIC]
     assert [one.pop("attnum") for one in entry["fields"]] == [1, 2]
+    assert [one.pop("is_carried") for one in entry["fields"]] == [False, False]
     assert (entry.pop("relid"), entry.pop("former")) == (RELID, [])
     found = version_after(None, json.dumps(record).encode(), file="x")
     assert [one.attnum for one in found.tables[TOPIC].fields] == [0, 0]

@@ -242,7 +242,8 @@ async def test_who_asks_for_the_topics_may_do_so_while_a_thread_plans_a_table(
             return 3
 
     (key,) = one._made
-    monkeypatch.setitem(one._made, key, replace(one._made[key], plan=Meanwhile()))
+    meanwhile: Any = Meanwhile()
+    monkeypatch.setitem(one._made, key, replace(one._made[key], plan=meanwhile))
     assert one.partitions == {first.topic: 3}
 
 
