@@ -124,8 +124,19 @@ class Registry:
         return self._settings.auto_register
 
     def registered(self, subject: str) -> Iterator[Any]:
-        """Yield the schemas under `subject`, the newest first, one at a time in memory: there may be hundreds."""
-        for number in reversed(self._versions(subject)):
+        """Yield the schemas under `subject`, the newest first, one at a time in memory: there may be hundreds.
+
+        While the registry does not answer, yield the newest known schema.
+        """
+        try:
+            numbers = self._versions(subject)
+        except RegistryUnavailable:
+            cached = self._latest.get(subject)
+            if cached is None:
+                raise
+            yield cached
+            return
+        for number in reversed(numbers):
             yield self._version(subject, number)
 
     def newest(self, subject: str) -> dict[str, Any] | None:
