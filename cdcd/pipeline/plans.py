@@ -442,6 +442,14 @@ class Plans:
             attnums=attnums,
         )
 
+    def _registered_schemas(
+        self, relation: Relation, topic: str, key: _Key, attnums: tuple[int, ...] | None
+    ) -> RelationSchemas:
+        schemas = self._schemas_of(relation, key, attnums)
+        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
+        with self._waiting("registry", f"subject {subject}"):
+            return with_registered(self._registry, subject, schemas)
+
     def _compile(
         self,
         relation: Relation,
@@ -453,10 +461,7 @@ class Plans:
     ) -> RelationPlan:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
-        schemas = self._schemas_of(relation, key, attnums)
-        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
-        with self._waiting("registry", f"subject {subject}"):
-            schemas = with_registered(self._registry, subject, schemas)
+        schemas = self._registered_schemas(relation, topic, key, attnums)
         merged = merged_key_columns(relation, schemas)
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
         partitions = self._prepared.pop(topic, None) or self._ensured(topic)

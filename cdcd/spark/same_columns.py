@@ -47,7 +47,7 @@ def of_newest_table(
     """
     relids = {number: relid_of(schemas[number]) for number in order}
     known = [one for one in (entry.relid, *relids.values()) if one]
-    if not known or known[-1] in entry.former:
+    if not known or known[-1] in (*entry.former, entry.relid):
         return entry, list(order), ev.BEGINNING
     newest = known[-1]
     former = tuple(dict.fromkeys(one for one in known if one != newest))

@@ -90,10 +90,6 @@ def read(topics: Topics, table: str) -> list[Row]:
     return found
 
 
-def numbered(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row[1]]
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_a_rows_schema_has_the_attnums_that_its_columns_had_or_none(
     together: bool, postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf

@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -21,7 +21,7 @@ import psycopg2
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.demo.compare import compare_table, report
+from cdcd.demo.compare import TableOutcome, compare_table, report
 from cdcd.demo.mirrored import Mirror
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -230,13 +230,15 @@ def quiesce(
     )
 
 
+def compared(dsn: str, names: list[str], mirror: AnyMirror) -> list[TableOutcome]:
+    """Compare tables with their mirrors."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        return [compare_table(connection, "public", one, mirror.tables.read("public", one)) for one in names]
+
+
 def compare(dsn: str, tables: Tables, mirror: AnyMirror) -> None:
     """Compare each table, and each partition, which has a topic of its own, with its mirror."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        outcomes = [
-            compare_table(connection, "public", table, mirror.tables.read("public", table))
-            for table in tables.leaves()
-        ]
+    outcomes = compared(dsn, tables.leaves(), mirror)
     print("\n".join(f"{one.table}: {one.source_rows} rows" for one in outcomes))
     assert report(outcomes) == []
     assert sum(outcome.mirror_rows > 0 for outcome in outcomes) == len(tables.leaves())
@@ -256,6 +258,15 @@ def reach(mirror: AnyMirror, daemon: Daemon, source: PostgresServer, kafka: Kafk
     eventually(lambda: mirror.check() and mirror.tables.has_reached(end), "the mirror has all changes", 120)
 
 
+def make_hidden(execute: Callable[..., None]) -> None:
+    for table in HIDDEN:
+        execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text)",
+            f"ALTER TABLE {table} ALTER b SET STORAGE EXTERNAL",
+            f"INSERT INTO {table} SELECT n, 'a', repeat('b', 9000) FROM generate_series(1, 5) n",
+        )
+
+
 def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
     spark: SparkSession,
     source: PostgresServer,
@@ -265,24 +276,13 @@ def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
     tmp_path: Path,
 ) -> None:
     """A renamed column has its values, also one out of line; a column and a table that were made again have none."""
-    name = f"hidden{os.getpid()}v{source.major}"
+    name, dsn = f"hidden{os.getpid()}v{source.major}", source.dsn(database_there)
     execute = partial(run, source, database_there)
-    for table in HIDDEN:
-        execute(
-            f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text)",
-            f"ALTER TABLE {table} ALTER b SET STORAGE EXTERNAL",
-        )
     execute(f"CREATE PUBLICATION cdcd_{name} FOR ALL TABLES")
-    dsn = source.dsn(database_there)
     daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
     with daemon:
         daemon.start().wait_state("streaming")
-        execute(
-            *(
-                f"INSERT INTO {t} SELECT n, 'a', repeat('b', 9000) FROM generate_series(1, 5) n"
-                for t in HIDDEN
-            )
-        )
+        make_hidden(execute)
         await_confirmed(source, daemon, 120)
         mirror = MirrorInSession(spark, tmp_path, daemon, kafka, registry)
         try:
@@ -291,11 +291,7 @@ def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
                 execute(*ddl, f"INSERT INTO {table} VALUES (6, 'new', 'new')")
             execute("UPDATE renamed SET c = 'changed' WHERE id = 1", "UPDATE again SET a = 'x' WHERE id = 2")
             reach(mirror, daemon, source, kafka)
-            with closing(psycopg2.connect(dsn)) as connection:
-                found = [
-                    compare_table(connection, "public", table, mirror.tables.read("public", table))
-                    for table in HIDDEN
-                ]
+            found = compared(dsn, list(HIDDEN), mirror)
         finally:
             mirror.stop()
         assert report(found) == []

@@ -214,16 +214,18 @@ def test_its_attnums_say_nothing_of_the_former_tables(begin: Any) -> None:
     assert history.rows() == [{"id": 2, "b": "second", "a": "new"}]
 
 
-def test_a_table_that_comes_back_empties_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_table_that_comes_back_empties_nothing(tmp_path: Path, in_one_batch: bool) -> None:
     """Then the rows of several tables are in the topic."""
-    history = History(tmp_path / "t", has_key=True, in_one_batch=False, a=2)
+    history = History(tmp_path / "t", has_key=True, in_one_batch=in_one_batch, a=2)
     history.insert(1, a="first")
     history.alter(relid=RELID + 1, a=2)
     history.insert(2, a="second")
-    for number, relid in ((3, RELID), (4, RELID + 1), (5, RELID)):
+    history.rows()
+    for number, relid in ((3, RELID), (4, RELID + 1), (5, RELID), (6, RELID + 1)):
         history.alter(relid=relid, a=2)
         history.insert(number, a="x")
-    assert [row["id"] for row in history.rows()] == [2, 3, 4, 5]
+    assert [row["id"] for row in history.rows()] == [2, 3, 4, 5, 6]
 
 
 def test_a_table_whose_oid_was_not_known_before_is_not_emptied(begin: Any) -> None:
