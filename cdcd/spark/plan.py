@@ -66,7 +66,7 @@ def plan_table(
         raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
     columns = continued_columns(entry, order, schemas)
     entry = with_fields(entry, order, schemas, columns)
-    schemas, renames = as_current(schemas, entry, columns)
+    schemas, renames = as_current(schemas, columns)
     emptied = _emptied_at(look, entry.applied, schemas, left, accepts_gaps) if keyed else left
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)

@@ -10,7 +10,7 @@ Must not: do I/O; change the Avro form of a record: a field's name is not part o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,32 +89,26 @@ def continued_columns(
 ) -> list[Continued]:
     """Return the columns of the last of these schemas, followed from the entry's through all of them.
 
-    A schema without attnums does not end a column that the next one has again, by its attnum.
+    The result for two batches is that for one batch with the schemas of both.
     """
     held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in entry.fields]
-    unseen: list[Continued] = []
-    relid = entry.relid
     for place, number in enumerate(order):
         fields, of_schema = fields_of(schemas[number]), relid_of(schemas[number])
-        is_same = not (relid and of_schema and relid != of_schema)
+        is_same = not (entry.relid and of_schema and entry.relid != of_schema)
         attnums = {name: int(one.get(ATTNUM, 0)) for name, one in fields.items()}
-        matched = _matched(held, unseen, attnums if is_same else dict.fromkeys(attnums, 0))
+        matched = _matched(held, attnums if is_same else dict.fromkeys(attnums, 0))
         found = []
         for name, attnum in attnums.items():
             was = matched.get(name) or Continued(name, is_later=place > 0)
             changed = replace(was, avro_name=name, names={**was.names, number: name})
             found.append(replace(changed, attnum=attnum or was.attnum, is_carried=not attnum))
-        seen = {one.attnum for one in found}
-        lost = [one for one in (*held, *unseen) if one.attnum not in (0, *seen)]
-        held, unseen = found, [] if all(attnums.values()) else lost
+        held = found
     return held
 
 
-def _matched(
-    held: Iterable[Continued], unseen: Iterable[Continued], attnums: Mapping[str, int]
-) -> dict[str, Continued]:
+def _matched(held: Iterable[Continued], attnums: Mapping[str, int]) -> dict[str, Continued]:
     """Return for the columns of a schema which they are, by the attnums first, and then by the names."""
-    by_attnum = {one.attnum: one for one in (*unseen, *held) if one.attnum}
+    by_attnum = {one.attnum: one for one in held if one.attnum}
     found = {name: by_attnum[attnum] for name, attnum in attnums.items() if attnum in by_attnum}
     taken = {one.attnum for one in found.values()}
     for one in held:
@@ -130,48 +124,35 @@ def _matched(
 
 
 def as_current(
-    schemas: Mapping[int, Schema], entry: TableEntry, columns: Iterable[Continued]
+    schemas: Mapping[int, Schema], columns: Sequence[Continued]
 ) -> tuple[dict[int, Schema], dict[int, dict[str, str]]]:
     """Return the schemas with the current names of the columns; by schema id the former names that differ.
 
     Names of a column that is gone, or is another one now, differ from all current ones.
     """
-    columns = list(columns)
     found, renames = dict(schemas), {}
-    for number, schema in schemas.items():
-        fields = fields_of(schema)
-        followed = {one.names[number]: one.avro_name for one in columns if number in one.names}
-        moved = _moved(fields, relid_of(schema), entry, followed)
+    current = {one.avro_name for one in columns}
+    for number in {number for one in columns for number in one.names}:
+        fields = fields_of(schemas[number])
+        moved = _moved(
+            fields, {one.names[number]: one.avro_name for one in columns if number in one.names}, current
+        )
         if moved:
-            found[number] = _with_names(schema, moved)
+            found[number] = _with_names(schemas[number], moved)
             shown = {column_name(fields[name]): new for name, new in moved.items()}
             renames[number] = {name: new for name, new in shown.items() if name not in fields} | moved
     return found, renames
 
 
-def _moved(
-    fields: Mapping[str, Mapping[str, Any]], relid: int, entry: TableEntry, followed: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the names of a schema's columns that differ now. `followed`: those known through other schemas."""
-    is_same = not (relid and entry.relid and relid != entry.relid)
-    current = {one.avro_name: one for one in entry.fields}
-    by_attnum = {one.attnum: one.avro_name for one in entry.fields if one.attnum and is_same}
-    taken = set(followed.values())
+def _moved(names: Iterable[str], followed: Mapping[str, str], current: Set[str]) -> dict[str, str]:
     moved: dict[str, str] = {}
-    for name, one in fields.items():
-        attnum = int(one.get(ATTNUM, 0)) if is_same else 0
-        new = followed.get(name) or by_attnum.get(attnum)
+    for name in names:
+        new = followed.get(name)
         if new is None and name in current:
-            is_other = name in taken or _is_other(current[name], attnum)
-            new = f"{_NO_COLUMN}{len(moved)}" if is_other else name
+            new = f"{_NO_COLUMN}{len(moved)}"
         if new not in (None, name):
             moved[name] = str(new)
     return moved
-
-
-def _is_other(current: Field, attnum: int) -> bool:
-    """Whether a column with this attnum is not the current one of its name."""
-    return bool(attnum and current.attnum and not current.is_carried)
 
 
 def _with_names(schema: Schema, moved: Mapping[str, str]) -> Schema:

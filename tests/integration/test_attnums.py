@@ -163,7 +163,7 @@ def test_the_attnums_of_a_column_list_and_of_a_partitioned_table(
         topics = topics_of(daemon)
         relids = dict(
             postgres.execute(
-                "SELECT relname, oid::int8 FROM pg_class WHERE relname IN ('listed', 'root')", database
+                "SELECT relname, oid::int8 FROM pg_class WHERE relname IN ('listed', 'root')", dbname=database
             )
         )
         assert read(topics, "listed") == [(relids["listed"], {"id": 1, "a": 3})]

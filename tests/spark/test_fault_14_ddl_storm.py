@@ -29,6 +29,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror as start_mirror
 from cdcd.spark.session import run_to_end
+from cdcd.spark.verify import verify as verify_tables
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.stack import (
@@ -296,4 +297,7 @@ def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
             mirror.stop()
         assert report(found) == []
         assert [one.mirror_rows for one in found] == [6, 6, 1]
+        connection = Connection(kafka.bootstrap, name, registry=RegistryAccess(registry.url))
+        verified = list(verify_tables(spark, connection, str(tmp_path / "mirror")))
+        assert [(one.status, one.reason) for one in verified] == [("equal", "")] * len(HIDDEN)
         assert daemon.stop() == 0
