@@ -75,6 +75,10 @@ class TableEntry:
     """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
     parked: Parked | None = None
     """Set while the table is not updated: its files are those of an earlier commit than the other tables'."""
+    relid: int = 0
+    """The oid of the relation in PostgreSQL, 0 if no schema has told it."""
+    former: tuple[int, ...] = ()
+    """The oids of the former tables of this name."""
 
     @property
     def is_empty(self) -> bool:
@@ -215,6 +219,7 @@ def _table(entry: dict[str, Any]) -> TableEntry:
     entry["applied"] = Sequence(*entry["applied"])
     for name in ("files", "deltas", "incomplete"):
         entry[name] = tuple(BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry[name])
+    entry["former"] = tuple(entry.get("former", ()))
     parked = entry["parked"]
     entry["parked"] = None if parked is None else Parked(**parked)
     return TableEntry(**entry)
