@@ -1,4 +1,4 @@
-"""The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
+"""The mirror: every table's current state in Parquet or Delta, exactly once, from the topics of one daemon.
 
 In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
 equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
@@ -28,6 +28,7 @@ from cdcd.errors import ConfigError
 from cdcd.spark.commit_log import sweep, take_over
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
+from cdcd.spark.delta_log import require_delta
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, MirrorBatches, OnError
 from cdcd.spark.mirror_query import MirrorQuery
@@ -38,6 +39,7 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import FORMS, open_storage
 from cdcd.spark.target import refuse_anothers, starting_version, take
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 
 AVAILABLE_NOW = "available_now"
 LOOK_AGAIN_S = 0.1
@@ -56,7 +58,7 @@ def mirror(
     *,
     config: str | None = None,
     target_options: Mapping[str, str] | None = None,
-    format: str = "parquet",
+    format: TableFormat = "parquet",
     trigger: str | None = AVAILABLE_NOW,
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
@@ -72,13 +74,14 @@ def mirror(
 
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
+    `format`: how a new target has its tables: in Parquet files that need the commit log, or as Delta tables.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
     `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
     others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
-    Raises ConfigError for a session of Spark Connect.
+    Raises ConfigError for a session of Spark Connect, and for the format delta without its library.
     """
     if is_remote(spark):
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
@@ -86,19 +89,25 @@ def mirror(
     schemas = access_of(connection)
     if on_error not in ON_ERROR:
         raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
-    if format != "parquet":
-        raise ConfigError(f"unknown mirror format {format!r}; use parquet")
+    if format not in TABLE_FORMATS:
+        raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
+    if format == "delta":
+        require_delta()
     interval_s = None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds")
     storage = open_storage(target, target_options)
     refuse_anothers(storage)
     held = take(storage)
     cluster = Cluster(connection.brokers, connection.read_properties())
-    start = starting_version(storage, connection.prefix, buckets, cluster.id(), accept_cluster=accept_cluster)
+    start = starting_version(
+        *(storage, connection.prefix, buckets, cluster.id()),
+        accept_cluster=accept_cluster,
+        table_format=format,
+    )
     writer = take_over(storage, replace(start, retain_s=retain_s))
+    batches = MirrorBatches(storage, writer, partial(schema_by_id, schemas), on_batch, accept_gaps, on_error)
     sweep(storage)
     register(spark)
     given = {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {})
-    batches = MirrorBatches(storage, writer, partial(schema_by_id, schemas), on_batch, accept_gaps, on_error)
     source = MirrorSource(spark, connection, batches.version, given, driver_bytes)
 
     def run(stopping: threading.Event) -> None:

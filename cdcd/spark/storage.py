@@ -51,6 +51,9 @@ class Storage(Protocol):
     def folder(self) -> Path | None:
         """The local folder, None if the files are elsewhere."""
 
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
+
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
 

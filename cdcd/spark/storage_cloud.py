@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageConflict, StorageError
+from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
 
@@ -74,6 +75,10 @@ class CloudStorage:
     def folder(self) -> Path | None:
         """None: the files are not local."""
         return None
+
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
+        return ResolvedProperties(_read(self._options))
 
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
@@ -234,17 +239,23 @@ def _client(uri: str, options: Options) -> Any:
     """Return a new client. Raises SecretUnreadable, and errors of the library."""
     from obstore.store import from_url
 
+    read = _read(options)
+    of_client: Any = {
+        **{name: one for name, one in read.items() if name in (*OF_CLIENT, "connect_timeout")},
+        "allow_http": read["allow_http"] == "true",
+    }
+    config: Any = {name: one for name, one in read.items() if name not in of_client}
+    return from_url(uri, config=config, client_options=of_client, retry_config=RETRIES)
+
+
+def _read(options: Options) -> dict[str, str]:
+    """Return the options with their secrets, and with those of the client."""
     read = {name: one if isinstance(one, str) else one.read() for name, one in options}
     # Options of the client replace those of the environment, also this one.
     allowed = (os.environ.get(f"{name}_ALLOW_HTTP", "") for name in ("AWS", "AZURE", "GOOGLE"))
-    of_client: Any = {
-        "timeout": REQUEST_TIMEOUT,
-        "connect_timeout": CONNECT_TIMEOUT,
-        **{name: one for name, one in read.items() if name in OF_CLIENT},
-        "allow_http": "true" in (read.get("allow_http", "").lower(), *map(str.lower, allowed)),
-    }
-    config: Any = {name: one for name, one in read.items() if name not in OF_CLIENT}
-    return from_url(uri, config=config, client_options=of_client, retry_config=RETRIES)
+    allows_http = "true" in (read.get("allow_http", "").lower(), *map(str.lower, allowed))
+    usual = {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+    return usual | read | {"allow_http": str(allows_http).lower()}
 
 
 def _code(error: Exception) -> str | None:

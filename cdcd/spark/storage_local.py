@@ -19,7 +19,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cdcd.errors import StorageConflict, StorageError
@@ -57,6 +57,10 @@ class LocalStorage:
     def folder(self) -> Path | None:
         """The folder."""
         return self._folder
+
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files: none."""
+        return {}
 
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from cdcd.spark.columns import arrow_type
+from cdcd.spark.columns import arrow_type, without_time
 from cdcd.spark.decoding import spark_type
 from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE
 from cdcd.spark.storage import Storage
@@ -49,16 +49,3 @@ def table_frame(spark: SparkSession, target: Storage, entry: TableEntry) -> Data
 
     numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
     return numbers.repartition(len(parts)).mapInArrow(read, schema)
-
-
-def without_time(arrow: pa.DataType) -> pa.DataType:
-    """Return the type with times of day as microseconds, which Spark's tasks can return."""
-    if pa.types.is_time64(arrow):
-        return pa.int64()
-    if pa.types.is_list(arrow):
-        return pa.list_(without_time(arrow.value_type))
-    if pa.types.is_map(arrow):
-        return pa.map_(arrow.key_type, without_time(arrow.item_type))
-    if pa.types.is_struct(arrow):
-        return pa.struct([pa.field(one.name, without_time(one.type)) for one in arrow])
-    return arrow

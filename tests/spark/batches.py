@@ -22,7 +22,7 @@ from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.versions import TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"
@@ -33,8 +33,15 @@ Record = tuple[bytes | None, bytes]
 class Batches:
     """The mirror of one table. Its key is the first column, or it has none."""
 
-    def __init__(self, target: Path, fields: list[dict[str, Any]], *, has_key: bool = True) -> None:
-        self.target = target
+    def __init__(
+        self,
+        target: Path,
+        fields: list[dict[str, Any]],
+        *,
+        has_key: bool = True,
+        table_format: TableFormat = "parquet",
+    ) -> None:
+        self.target, self.table_format = target, table_format
         self.retain_s = DEFAULT_RETAIN_S
         self.on_error: OnError = "fail"
         target.mkdir()
@@ -71,7 +78,7 @@ class Batches:
     def mirror(self, *, accept_gaps: bool = False) -> Iterator[MirrorBatches]:
         """Start a mirror; end it with the merge that it has begun."""
         target = open_storage(str(self.target))
-        start = read_latest(target) or TargetVersion("shop", BUCKETS)
+        start = read_latest(target) or TargetVersion("shop", BUCKETS, table_format=self.table_format)
         writer = take_over(target, replace(start, retain_s=self.retain_s))
         batches = MirrorBatches(
             target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
