@@ -71,7 +71,7 @@ class Batches:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(RecordsOnDriver(_table(records)), offsets)
+            batches.apply(RecordsOnDriver(records_table(records)), offsets)
         return self.rows()
 
     @contextmanager
@@ -108,7 +108,8 @@ class Batches:
         return sum(file.rows for entry in version.tables.values() for file in entry.incomplete)
 
 
-def _table(records: Sequence[Record]) -> pa.Table:
+def records_table(records: Sequence[Record]) -> pa.Table:
+    """Return the records as a batch has them on the driver."""
     rows = [
         {"topic": TOPIC, "partition": 0, "offset": place, "key": key, "value": value}
         for place, (key, value) in enumerate(records)
