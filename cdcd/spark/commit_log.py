@@ -400,7 +400,8 @@ def sweep(target: Target) -> None:
     delta_folders = _delta_folders(version)
     left = [
         path
-        for path in storage.paths()
+        for folder in (FOLDER, DATA, *delta_folders)
+        for path in storage.paths(folder)
         if path not in named
         and (is_of_a_mirror(path) or _is_part(path, delta_folders))
         and not _is_retained(path, first, last)

@@ -26,7 +26,6 @@ from cdcd.spark.versions import BucketFile
 __all__ = ["DeltaLog", "Note", "Part", "require_delta"]
 
 LOG = "_delta_log"
-LEAST_LOG_DAYS = 30
 _S3 = ("s3://", "s3a://")
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
@@ -48,16 +47,17 @@ class Note:
     number: int
     commit_lsn: str
 
-    def properties(self) -> Any:
-        """Return the commit's properties. A commit is not tried again on top of another writer's."""
-        from deltalake import CommitProperties, Transaction
+    def properties(self) -> dict[str, Any]:
+        """Return the commit's properties: it is never tried again on top of another's, and removes no version."""
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
-        shown = {"cdcd.version": str(self.number), "cdcd.commit_lsn": self.commit_lsn}
-        return CommitProperties(
-            custom_metadata=shown,
+        of_commit = CommitProperties(
+            custom_metadata={"cdcd.version": str(self.number), "cdcd.commit_lsn": self.commit_lsn},
             max_commit_retries=0,
             app_transactions=[Transaction(self.topic, self.number)],
         )
+        hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+        return {"commit_properties": of_commit, "post_commithook_properties": hooks}
 
 
 def require_delta() -> None:
@@ -76,7 +76,7 @@ class DeltaLog:
 
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
-        self._log_days = max(LEAST_LOG_DAYS, int(retain_s // 86_400) + 2)
+        self._log_days = max(1, int(retain_s // 86_400) + 1)
         self._table: Any = None
 
     @property
@@ -90,7 +90,8 @@ class DeltaLog:
         Raises StorageError if that version does not have these files.
         """
         with self._errors("restore"):
-            recorded = self._opened(version)
+            table = self._opened()
+            recorded = table if table.version() == version else self._opened(version)
             if _live(recorded) != {one.path.rpartition("/")[2] for one in files}:
                 raise StorageError(
                     "the Delta table does not have the files that the mirror's commit log names",
@@ -99,10 +100,8 @@ class DeltaLog:
                     table=self._folder,
                     version=version,
                 )
-            table = self._opened()
-            is_equal = _live(table) == _live(recorded) and table.schema() == recorded.schema()
-            if table.version() != version and not is_equal:
-                table.restore(version, protocol_downgrade_allowed=True, commit_properties=note.properties())
+            if _live(table) != _live(recorded) or table.schema() != recorded.schema():
+                table.restore(version, protocol_downgrade_allowed=True, **note.properties())
             table.update_incremental()
             self._table = table
             self._synchronise()
@@ -122,7 +121,7 @@ class DeltaLog:
                 mode="overwrite",
                 configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
                 storage_options=self._options(),
-                commit_properties=note.properties(),
+                **note.properties(),
             )
             self._table = self._opened()
         self._check(None if known is None else known + 1)
@@ -136,7 +135,7 @@ class DeltaLog:
         with self._errors("change"):
             names = {one.name for one in self._table.schema().fields}
             new = [one for one in Schema.from_arrow(schema).fields if one.name not in names]
-            self._table.alter.add_columns(new, commit_properties=note.properties())
+            self._table.alter.add_columns(new, **note.properties())
         self._committed(known)
 
     def commit(
@@ -159,9 +158,17 @@ class DeltaLog:
                 [*(_added(one, changes_rows=changes_rows) for one in parts), *gone],
                 "append",
                 Schema.from_arrow(schema),
-                commit_properties=note.properties(),
+                **note.properties(),
             )
         self._committed(known)
+
+    def remove_old_versions(self) -> None:
+        """Remove the versions before the last checkpoint that are older than the table keeps them.
+
+        The mirror's commit log has to name the newest version.
+        """
+        with self._errors("change"):
+            self._table.cleanup_metadata()
 
     def _committed(self, known: int | None) -> None:
         assert known is not None

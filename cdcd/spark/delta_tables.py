@@ -45,6 +45,8 @@ FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
+CLEAN_EVERY = 100
+"""After so many versions of a Delta table, the oldest ones are removed."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
@@ -132,6 +134,9 @@ class DeltaTables:
         change = self._change(folds, shape)
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
+            known = table.log.version
+            if known is not None and known == entry.delta_version and known % CLEAN_EVERY == 0:
+                table.log.remove_old_versions()
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, note)
             gone = set(removed)

@@ -222,7 +222,7 @@ class MirrorBatches:
             self._applied,
             sum(one.rows for one in looks),
             len({one.topic for one in folded if one.changed}),
-            sum(1 for one in folded if one.path),
+            sum(1 for one in folded if one.path or one.complete is not None),
             version.commit_lsn,
             sum(one.rows for one in folded),
             seconds,

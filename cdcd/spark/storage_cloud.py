@@ -12,13 +12,14 @@ Credentials that no option gives are those of the environment, as the clouds' ow
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageConflict, StorageError
@@ -91,6 +92,21 @@ class CloudStorage:
                 file=path,
             )
         return found.data
+
+    def open(self, path: str) -> BinaryIO:
+        """Return an open file; each read is a request."""
+        import obstore
+
+        with self._errors("read", path) as store:
+            size = int(obstore.head(store, check_path(path))["size"])
+        return cast(BinaryIO, _RemoteFile(self, path, size))
+
+    def read_range(self, path: str, start: int, length: int) -> memoryview:
+        """Return a part of a file."""
+        import obstore
+
+        with self._errors("read", path) as store:
+            return memoryview(obstore.get_range(store, path, start=start, length=length))
 
     def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
@@ -233,6 +249,37 @@ class CloudStorage:
         context = {"target": self._uri, "file": path, "code": _code(error), "status": _status(error)}
         shown = {name: value for name, value in context.items() if value}
         return StorageError(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file of a bucket; each read is a request."""
+
+    def __init__(self, storage: CloudStorage, path: str, size: int) -> None:
+        super().__init__()
+        self._storage, self._path, self._size, self._place = storage, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        length = min(len(view), self._size - self._place)
+        if length <= 0:
+            return 0
+        view[:length] = self._storage.read_range(self._path, self._place, length).cast("B")
+        self._place += length
+        return length
 
 
 def _client(uri: str, options: Options) -> Any:

@@ -205,8 +205,9 @@ def look_up(
 
 def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
     """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
-    opened = _opened(target, file)
-    held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
+    with open_storage(target).open(file.path) as source:
+        opened = pq.ParquetFile(source)
+        held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
     return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
 
 

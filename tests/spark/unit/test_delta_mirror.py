@@ -6,6 +6,7 @@ Invariant: after each batch a Delta table has the rows that the mirror in Parque
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -284,7 +285,7 @@ def test_a_crash_before_the_record_changes_nothing(
     before = delta_rows(items.target)
     records = change(items)
     with monkeypatch.context() as patched, items.mirror() as mirror:
-        patched.setattr(TargetWriter, "publish", lambda *_, **__: crash())
+        patched.setattr(TargetWriter, "publish", crash)
         with pytest.raises(KeyboardInterrupt):
             apply(mirror, records)
     assert delta_rows(items.target) != before
@@ -299,7 +300,7 @@ def test_a_crash_before_the_record_changes_nothing(
     assert delta_rows(items.target) == recorded(items.target) == after
 
 
-def crash() -> None:
+def crash(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -309,7 +310,7 @@ def test_a_crash_before_the_first_record_changes_nothing(
     items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
     records = [items.change("r", 10, 1, after=row(1, "a"))]
     with monkeypatch.context() as patched, items.mirror() as mirror:
-        patched.setattr(TargetWriter, "publish", lambda *_, **__: crash())
+        patched.setattr(TargetWriter, "publish", crash)
         with pytest.raises(KeyboardInterrupt):
             apply(mirror, records)
     assert items.rows() == []
@@ -322,7 +323,7 @@ def test_a_crash_between_the_columns_and_the_rows_changes_nothing(
 ) -> None:
     before, records = delta_rows(items.target), _new_column(items)
     with monkeypatch.context() as patched, items.mirror() as mirror:
-        patched.setattr(DeltaLog, "commit", lambda *_, **__: crash())
+        patched.setattr(DeltaLog, "commit", crash)
         with pytest.raises(KeyboardInterrupt):
             apply(mirror, records)
     assert [*delta_rows(items.target)[0]] == ["id", "body", "size"]
@@ -440,3 +441,18 @@ def test_the_library_is_needed_only_where_the_mirror_runs(
         assert mirrored(items.target) == rows
     with suppress(ConfigError):
         require_delta()
+
+
+def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a batch each second would leave millions of files."""
+    monkeypatch.setattr(delta_tables, "CLEAN_EVERY", 1)
+    for batch in range(4):
+        items.run([items.change("u", 20 + batch, 1, after=row(1, f"{batch}"))], loading=False)
+    table = items.target / "public.items"
+    DeltaTable(str(table)).create_checkpoint()
+    log = table / "_delta_log"
+    for path in log.glob("*.json"):
+        os.utime(path, (0, 0))
+    rows = items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)
+    assert len([*log.glob("*.json")]) == 2
+    assert delta_rows(items.target) == recorded(items.target) == sorted(rows, key=repr_of)
