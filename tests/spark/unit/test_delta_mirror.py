@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -386,6 +387,28 @@ def test_small_files_become_few(items: Batches) -> None:
             mirror.compact()
             assert len(DeltaTable(str(items.target / "public.items")).file_uris()) < 2 * delta_tables.FAN
     assert len(delta_rows(items.target)) == 10 + 3 * delta_tables.FAN
+    assert delta_rows(items.target) == mirrored(items.target)
+
+
+def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batches) -> None:
+    for number in range(delta_tables.FAN):
+        items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
+    version = read_mirror(items.target).version
+    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    before = version.tables[TOPIC]
+    merge = tables.next(TOPIC, before)
+    assert merge is not None
+    with items.mirror() as mirror:
+        assert apply(mirror, [items.change("u", 50, 1, after=row(1, "changed"))]) == ""
+    version = read_mirror(items.target).version
+    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    paths = sorted(items.target.rglob("part-*.parquet"))
+    assert tables.write(before, merge, threading.Event()) is None
+    assert sorted(items.target.rglob("part-*.parquet")) == paths
+    assert delta_rows(items.target) == mirrored(items.target)
+    stopping = threading.Event()
+    stopping.set()
+    assert tables.write(version.tables[TOPIC], merge, stopping) is None
     assert delta_rows(items.target) == mirrored(items.target)
 
 
