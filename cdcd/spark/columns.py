@@ -175,6 +175,19 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
     return arrow
 
 
+def without_time(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with microseconds in place of times of day, which Spark's tasks and Delta do not have."""
+    if pa.types.is_time64(arrow):
+        return pa.int64()
+    if pa.types.is_list(arrow):
+        return pa.list_(without_time(arrow.value_type))
+    if pa.types.is_map(arrow):
+        return pa.map_(arrow.key_type, without_time(arrow.item_type))
+    if pa.types.is_struct(arrow):
+        return pa.struct([pa.field(one.name, without_time(one.type)) for one in arrow])
+    return arrow
+
+
 def continues(old: AvroType, new: AvroType) -> bool:
     """Return whether values of the old type are values of the new one, by Avro's promotions.
 

@@ -1,6 +1,7 @@
 """The commit log of a mirror's target: one record for each version, created under the next number.
 
     <target>/_cdcd/commit-<number>.json    <target>/_cdcd/latest.json    <target>/_data/<topic>/<unique>.parquet
+    of the format delta also <target>/<schema.table>/part-<unique>.parquet, with the log of the Delta table
 
 In: the storage of a target; the next version.  Out: versions.
 Invariant: a version takes effect when its record is created, which succeeds for one writer only; the files that a
@@ -16,7 +17,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -51,6 +52,7 @@ AHEAD = 8
 """The records that a reader of a bucket requests at the same time."""
 _RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
 _FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
+_PART = re.compile(r"part-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
 """What a crash leaves in a local folder has 32 more digits."""
 _BEFORE_LOG = "manifest.json"
@@ -398,12 +400,28 @@ def sweep(target: Target) -> None:
     named = (version.files() | {path for path, _ in version.replaced}) if version else set()
     first = version.complete[0][0] if version else 0
     last = version.number if version else 0
+    delta_folders = _delta_folders(version)
     left = [
         path
-        for path in storage.paths()
-        if path not in named and is_of_a_mirror(path) and not _is_retained(path, first, last)
+        for folder in (FOLDER, DATA, *delta_folders)
+        for path in storage.paths(folder)
+        if path not in named
+        and (is_of_a_mirror(path) or _is_part(path, delta_folders))
+        and not _is_retained(path, first, last)
     ]
     remove_files(storage, left)
+
+
+def _delta_folders(version: TargetVersion | None) -> set[str]:
+    if version is None or version.table_format != "delta":
+        return set()
+    return {version.folder_of(topic) for topic in version.tables}
+
+
+def _is_part(path: str, folders: Container[str]) -> bool:
+    """Return whether a mirror has written the file for a Delta table in one of these folders."""
+    folder, _, name = path.rpartition("/")
+    return folder in folders and _PART.fullmatch(name) is not None
 
 
 def _is_retained(path: str, first: int, last: int) -> bool:

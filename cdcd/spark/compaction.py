@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -58,6 +59,21 @@ class MergeResult:
     merge: Merge
     files: tuple[BucketFile, ...]
     deltas: tuple[BucketFile, ...]
+    delta_version: int | None = None
+    """The version of the table's Delta table that has these files."""
+
+
+class Merges(Protocol):
+    """How the files of a table are merged."""
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return the files of a table that have to be merged next, None if there are none."""
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
+        """Write the merged files; None if the table does not have the files of the merge any more."""
+
+    def discard(self, result: MergeResult) -> None:
+        """Remove what a merge has written that takes no effect."""
 
 
 class MergeStopped(Exception):
@@ -118,17 +134,41 @@ def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
     if deltas[first:end] != merge.deltas:
         return None
     files = result.files if merge.is_whole else entry.files
-    return replace(entry, files=files, deltas=(*deltas[:first], *result.deltas, *deltas[end:]))
+    return replace(
+        entry,
+        files=files,
+        deltas=(*deltas[:first], *result.deltas, *deltas[end:]),
+        delta_version=result.delta_version,
+    )
+
+
+class FileMerges:
+    """The merges of tables in Parquet files."""
+
+    def __init__(self, target: Storage, buckets: int) -> None:
+        self._target, self._buckets = target, buckets
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return what `next_merge` does."""
+        return next_merge(topic, entry)
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
+        """Write the merged files. Raises MergeStopped."""
+        return write_merge(self._target, entry, merge, self._buckets, stopping)
+
+    def discard(self, result: MergeResult) -> None:
+        """Remove the written files."""
+        remove_files(self._target, _paths(result))
 
 
 class Compactor:
     """Merges files in a thread, one table at a time."""
 
-    def __init__(self, target: Storage, buckets: int) -> None:
-        self._target, self._buckets = target, buckets
+    def __init__(self, merges: Merges) -> None:
+        self._merges = merges
         self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
         self._stopping = threading.Event()
-        self._running: Future[MergeResult] | None = None
+        self._running: Future[MergeResult | None] | None = None
         self._changed: dict[str, None] = {}
 
     @property
@@ -146,11 +186,9 @@ class Compactor:
             topic = next(iter(self._changed))
             del self._changed[topic]
             entry = tables.get(topic)
-            merge = None if entry is None else next_merge(topic, entry)
+            merge = None if entry is None else self._merges.next(topic, entry)
             if entry is not None and merge is not None:
-                self._running = self._pool.submit(
-                    write_merge, self._target, entry, merge, self._buckets, self._stopping
-                )
+                self._running = self._pool.submit(self._merges.write, entry, merge, self._stopping)
         return self._running is not None
 
     def wait(self) -> None:
@@ -167,12 +205,14 @@ class Compactor:
             return {}
         running, self._running = self._running, None
         result = running.result()
+        if result is None:
+            return {}
         topic = result.merge.topic
         self._changed[topic] = None
         entry = tables.get(topic)
         changed = None if entry is None else with_merged(entry, result)
         if changed is None:
-            remove_files(self._target, _paths(result))
+            self._merges.discard(result)
             return {}
         log.info("%s: %d files are merged into %d", topic, len(_replaced(result)), len(_paths(result)))
         return {topic: changed}
@@ -182,7 +222,9 @@ class Compactor:
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._running is not None and not self._running.cancelled() and self._running.exception() is None:
-            remove_files(self._target, _paths(self._running.result()))
+            result = self._running.result()
+            if result is not None:
+                self._merges.discard(result)
         self._running = None
 
 

@@ -19,8 +19,9 @@ from typing import Literal, Protocol
 from cdcd.errors import CdcdError, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import TargetWriter, remove_files
-from cdcd.spark.compaction import Compactor
+from cdcd.spark.compaction import Compactor, FileMerges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
+from cdcd.spark.delta_tables import DeltaTables, refuse_columns
 from cdcd.spark.mirror_records import Records, looks_of
 from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed
@@ -101,7 +102,8 @@ class MirrorBatches:
         self._observer = observer
         self.applied = 0
         self._merged = 0
-        self._compactor = Compactor(target, self.buckets)
+        self._delta = DeltaTables(target, self.version) if self.version.table_format == "delta" else None
+        self._compactor = Compactor(self._delta or FileMerges(target, self.buckets))
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
@@ -119,7 +121,12 @@ class MirrorBatches:
         failures |= self._lacking(version, failures)
         self._remove([one for one in folded if one.topic in failures])
         version = with_position(park(version, now, failures, time.time()), position)
+        if self._delta is not None:
+            sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
+            version = self._delta.store(version, now, sound, folded)
         version = self._publish(version)
+        if self._delta is not None:  # Spark's tasks have written the rows that the Delta tables have now
+            self._remove([replace(one, incomplete_path=None) for one in folded if one.topic not in failures])
         self._compactor.note(entries)
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
@@ -190,13 +197,14 @@ class MirrorBatches:
             if entry is None or not look.last_values:
                 continue
             try:
-                plan, entries[look.topic] = plan_table(
-                    look, entry, self._schema_of, accepts_gaps=self._accept_gaps
-                )
+                plan, planned = plan_table(look, entry, self._schema_of, accepts_gaps=self._accept_gaps)
+                if self._delta is not None:
+                    refuse_columns(look.topic, planned.fields)
+                entries[look.topic] = planned
             except TABLE_ERRORS as error:
                 failures[look.topic] = self._failure(error)
             else:
-                plans[look.topic] = replace(plan, parks=self._parks)
+                plans[look.topic] = replace(plan, parks=self._parks, is_delta=self._delta is not None)
         return plans, entries, failures
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
@@ -232,7 +240,7 @@ class MirrorBatches:
             self.applied,
             sum(one.rows for one in looks),
             len({one.topic for one in folded if one.changed}),
-            sum(1 for one in folded if one.path),
+            sum(1 for one in folded if one.path or one.complete is not None),
             version.commit_lsn,
             sum(one.rows for one in folded),
             seconds,

@@ -31,7 +31,7 @@ from cdcd.spark.mirror_source import MirrorSource
 from cdcd.spark.schemas import access_of, schema_by_id
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import starting_version
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.versions import TableFormat, TargetVersion
 
 __all__ = ["MirrorSessions", "MirrorSettings", "Session"]
 
@@ -57,6 +57,7 @@ class MirrorSettings:
     accept_cluster: bool
     on_error: OnError
     retain_s: float
+    table_format: TableFormat
     on_batch: Callable[[BatchReport], None] | None = None
 
 
@@ -96,10 +97,11 @@ class MirrorSessions:
         storage = open_storage(asked.target, asked.target_options)
         cluster = Cluster(connection.brokers, connection.read_properties())
         start = starting_version(
-            storage, connection.prefix, asked.buckets, cluster.id(), accept_cluster=asked.accept_cluster
+            *(storage, connection.prefix, asked.buckets, cluster.id()),
+            accept_cluster=asked.accept_cluster,
+            table_format=asked.table_format,
         )
         writer = self._taken(storage, replace(start, retain_s=asked.retain_s))
-        sweep(storage)
         assert writer.version is not None
         self.metrics.mirrors(connection.prefix, storage.uri)
         self.metrics.published(writer.version)
@@ -110,6 +112,7 @@ class MirrorSessions:
         batches = MirrorBatches(
             storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self.metrics
         )
+        sweep(storage)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
         return Session(source, batches)
 

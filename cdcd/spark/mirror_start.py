@@ -1,4 +1,4 @@
-"""The mirror: every table's current state in Parquet, exactly once, from the topics of one daemon.
+"""The mirror: every table's current state in Parquet or Delta, exactly once, from the topics of one daemon.
 
 In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
 equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
+from cdcd.spark.delta_log import require_delta
 from cdcd.spark.metrics_server import MetricsServer, Page
 from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, OnError
 from cdcd.spark.mirror_metrics import MirrorMetrics
@@ -43,6 +44,7 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import FORMS, open_storage
 from cdcd.spark.target import refuse_anothers, take
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 
 AVAILABLE_NOW = "available_now"
 _NOT_REMOTE_HINT = (
@@ -58,7 +60,7 @@ def mirror(
     *,
     config: str | None = None,
     target_options: Mapping[str, str] | None = None,
-    format: str = "parquet",
+    format: TableFormat = "parquet",
     trigger: str | None = AVAILABLE_NOW,
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
@@ -77,6 +79,7 @@ def mirror(
 
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
+    `format`: how a new target has its tables: in Parquet files that need the commit log, or as Delta tables.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
@@ -85,7 +88,8 @@ def mirror(
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
     `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
-    Raises ConfigError for a session of Spark Connect. An error of the start itself is raised, and not tried again.
+    Raises ConfigError for a session of Spark Connect, and for the format delta without its library. An error of the
+    start itself is raised, and not tried again.
     """
     if is_remote(spark):
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
@@ -93,8 +97,10 @@ def mirror(
     access_of(connection)
     if on_error not in ON_ERROR:
         raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
-    if format != "parquet":
-        raise ConfigError(f"unknown mirror format {format!r}; use parquet")
+    if format not in TABLE_FORMATS:
+        raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
+    if format == "delta":
+        require_delta()
     settings = MirrorSettings(
         connection,
         target,
@@ -107,6 +113,7 @@ def mirror(
         accept_cluster,
         on_error,
         retain_s,
+        format,
         on_batch,
     )
     sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))

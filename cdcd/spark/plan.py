@@ -43,12 +43,14 @@ class TablePlan:
 
     shape: TableShape
     schemas: dict[int, Schema]
-    files: dict[int, BucketFile] = field(default_factory=dict)
+    files: tuple[BucketFile, ...] = ()
     accepts_gaps: bool = False
     incomplete: dict[int, BucketFile] = field(default_factory=dict)
     deltas: tuple[BucketFile, ...] = ()
     parks: bool = False
     """Whether an error of the table's records is a result, with which the table is parked."""
+    is_delta: bool = False
+    """Whether the complete rows go to a Delta table, to which the driver commits them."""
 
 
 def plan_table(
@@ -70,9 +72,8 @@ def plan_table(
     emptied = _emptied_at(look, entry.applied, schemas, left, accepts_gaps) if keyed else left
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
-    files = {one.bucket: one for one in entry.files}
     incomplete = {one.bucket: one for one in entry.incomplete}
-    return TablePlan(shape, schemas, files, accepts_gaps, incomplete, entry.deltas), replace(
+    return TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
     )
 

@@ -83,6 +83,16 @@ class Mirror:
         """Return a table's rows as a DataFrame, read by Spark's tasks; a time of day is in microseconds."""
         return table_frame(spark, self.target, self._entry(topic))
 
+    def delta_table(self, topic: str) -> tuple[str, int]:
+        """Return URI and version of a table's Delta table, for another reader of the same commit.
+
+        Raises SparkReadError if the table is in Parquet files.
+        """
+        version = self._entry(topic).delta_version
+        if version is None:
+            raise SparkReadError("the table is no Delta table", topic=topic, target=self.target.uri)
+        return f"{self.target.uri}/{self.version.folder_of(topic)}", version
+
     def _entry(self, topic: str) -> TableEntry:
         entry = self.version.tables.get(topic)
         if entry is None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from cdcd.errors import StorageError
@@ -51,8 +51,14 @@ class Storage(Protocol):
     def folder(self) -> Path | None:
         """The local folder, None if the files are elsewhere."""
 
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
+
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Return an open file, of which only the parts are read that a reader asks for."""
 
     def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""

@@ -12,16 +12,18 @@ Credentials that no option gives are those of the environment, as the clouds' ow
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
+from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
 
@@ -76,6 +78,10 @@ class CloudStorage:
         """None: the files are not local."""
         return None
 
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
+        return ResolvedProperties(_read(self._options))
+
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
         found = self.read_versioned(path, max_bytes=max_bytes)
@@ -87,6 +93,21 @@ class CloudStorage:
                 file=path,
             )
         return found.data
+
+    def open(self, path: str) -> BinaryIO:
+        """Return an open file; each read is a request."""
+        import obstore
+
+        with self._errors("read", path) as store:
+            size = int(obstore.head(store, check_path(path))["size"])
+        return cast(BinaryIO, _RemoteFile(self, path, size))
+
+    def read_range(self, path: str, start: int, length: int) -> memoryview:
+        """Return a part of a file."""
+        import obstore
+
+        with self._errors("read", path) as store:
+            return memoryview(obstore.get_range(store, path, start=start, length=length))
 
     def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
@@ -232,21 +253,58 @@ class CloudStorage:
         return kind(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
 
 
+class _RemoteFile(io.RawIOBase):
+    """A file of a bucket; each read is a request."""
+
+    def __init__(self, storage: CloudStorage, path: str, size: int) -> None:
+        super().__init__()
+        self._storage, self._path, self._size, self._place = storage, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        length = min(len(view), self._size - self._place)
+        if length <= 0:
+            return 0
+        view[:length] = self._storage.read_range(self._path, self._place, length).cast("B")
+        self._place += length
+        return length
+
+
 def _client(uri: str, options: Options) -> Any:
     """Return a new client. Raises SecretUnreadable, and errors of the library."""
     from obstore.store import from_url
 
+    read = _read(options)
+    of_client: Any = {
+        **{name: one for name, one in read.items() if name in (*OF_CLIENT, "connect_timeout")},
+        "allow_http": read["allow_http"] == "true",
+    }
+    config: Any = {name: one for name, one in read.items() if name not in of_client}
+    return from_url(uri, config=config, client_options=of_client, retry_config=RETRIES)
+
+
+def _read(options: Options) -> dict[str, str]:
+    """Return the options with their secrets, and with those of the client."""
     read = {name: one if isinstance(one, str) else one.read() for name, one in options}
     # Options of the client replace those of the environment, also this one.
     allowed = (os.environ.get(f"{name}_ALLOW_HTTP", "") for name in ("AWS", "AZURE", "GOOGLE"))
-    of_client: Any = {
-        "timeout": REQUEST_TIMEOUT,
-        "connect_timeout": CONNECT_TIMEOUT,
-        **{name: one for name, one in read.items() if name in OF_CLIENT},
-        "allow_http": "true" in (read.get("allow_http", "").lower(), *map(str.lower, allowed)),
-    }
-    config: Any = {name: one for name, one in read.items() if name not in OF_CLIENT}
-    return from_url(uri, config=config, client_options=of_client, retry_config=RETRIES)
+    allows_http = "true" in (read.get("allow_http", "").lower(), *map(str.lower, allowed))
+    usual = {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+    return usual | read | {"allow_http": str(allows_http).lower()}
 
 
 def _code(error: Exception) -> str | None:

@@ -19,8 +19,9 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
@@ -60,10 +61,19 @@ class LocalStorage:
         """The folder."""
         return self._folder
 
+    def client_options(self) -> Mapping[str, str]:
+        """Return the options of another client of these files: none."""
+        return {}
+
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""
         with self._errors("read", path), (self._folder / check_path(path)).open("rb") as file:
             return self._content(file.fileno(), path, max_bytes)
+
+    def open(self, path: str) -> BinaryIO:
+        """Return an open file."""
+        with self._errors("read", path):
+            return (self._folder / check_path(path)).open("rb")
 
     def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""

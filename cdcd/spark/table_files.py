@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdcd.spark.columns import without_time
 from cdcd.spark.commit_log import DATA
 from cdcd.spark.fold import without_keys
-from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, TableShape, align, arrow_schema, as_complete
+from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, Field, TableShape, align, arrow_schema, as_complete
 from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.versions import ALL_BUCKETS, BucketFile, TableEntry
 
@@ -45,21 +46,36 @@ def write_delta(
     return _written(target, shape, bucket, "delta", rows, level)
 
 
+def write_part(
+    target: Target, shape: TableShape, folder: str, rows: pa.Table, level: int = 0
+) -> tuple[BucketFile, int]:
+    """Write rows in the order of their keys into a new file of a Delta table, durably; return it and its bytes."""
+    path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
+    plain = rows.cast(delta_schema(shape.fields))
+    size_bytes = _write(target, path, plain, use_dictionary=True, write_statistics=True)
+    numbers = tuple(one.number for one in shape.fields)
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
+
+
+def delta_schema(fields: Iterable[Field]) -> pa.Schema:
+    """Return the columns of a Delta table: a time of day is in microseconds."""
+    return pa.schema([pa.field(one.name, without_time(one.type)) for one in arrow_schema(fields)])
+
+
 def _written(
     target: Target, shape: TableShape, bucket: int, name: str, rows: pa.Table, level: int = 0
 ) -> BucketFile:
     path = f"{DATA}/{shape.topic}/{name}-{uuid.uuid4().hex}.parquet"
-    written = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
-        written,
-        compression="snappy",
-        use_dictionary=False,
-        write_statistics=[KEY],
-        row_group_size=GROUP_ROWS,
-    )
-    open_storage(target).write(path, memoryview(written.getvalue()))
+    _write(target, path, rows, use_dictionary=False, write_statistics=[KEY])
     return BucketFile(bucket, path, rows.num_rows, tuple(one.number for one in shape.fields), level)
+
+
+def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
+    written = pa.BufferOutputStream()
+    pq.write_table(rows, written, compression="snappy", row_group_size=GROUP_ROWS, **options)
+    data = memoryview(written.getvalue())
+    open_storage(target).write(path, data)
+    return data.nbytes
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
@@ -194,17 +210,29 @@ def look_up(
     return pa.concat_tables([*parts, without_deleted(changed)])
 
 
+def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
+    """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
+    with open_storage(target).open(file.path) as source:
+        opened = pq.ParquetFile(source)
+        held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
+    return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
+
+
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
     opened = _opened(target, file)
-    place = opened.schema_arrow.get_field_index(KEY)
-    groups = [
-        number
-        for number in range(opened.num_row_groups)
-        if _may_have(opened.metadata.row_group(number).column(_leaf(opened, place)).statistics, keys)
-    ]
-    rows = opened.read_row_groups(groups)
+    rows = opened.read_row_groups(_groups_of(opened, keys))
     rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
     return _current(rows, file, shape)
+
+
+def _groups_of(opened: pq.ParquetFile, keys: pa.Array) -> list[int]:
+    """Return the row groups that may have one of the keys."""
+    leaf = _leaf(opened, opened.schema_arrow.get_field_index(KEY))
+    return [
+        number
+        for number in range(opened.num_row_groups)
+        if _may_have(opened.metadata.row_group(number).column(leaf).statistics, keys)
+    ]
 
 
 def _leaf(opened: pq.ParquetFile, place: int) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from cdcd.spark.columns import arrow_type
+from cdcd.spark.columns import arrow_type, without_time
 from cdcd.spark.decoding import spark_type
 from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE
 from cdcd.spark.storage import Storage
@@ -67,16 +67,3 @@ def _columns(entry: TableEntry, *, with_key: bool) -> tuple[pa.Schema, StructTyp
     if with_key:
         fields.append(pa.field(KEY, pa.binary()))
     return pa.schema(fields), StructType([StructField(one.name, spark_type(one.type)) for one in fields])
-
-
-def without_time(arrow: pa.DataType) -> pa.DataType:
-    """Return the type with times of day as microseconds, which Spark's tasks can return."""
-    if pa.types.is_time64(arrow):
-        return pa.int64()
-    if pa.types.is_list(arrow):
-        return pa.list_(without_time(arrow.value_type))
-    if pa.types.is_map(arrow):
-        return pa.map_(arrow.key_type, without_time(arrow.item_type))
-    if pa.types.is_struct(arrow):
-        return pa.struct([pa.field(one.name, without_time(one.type)) for one in arrow])
-    return arrow

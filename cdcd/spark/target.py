@@ -24,7 +24,7 @@ from typing import Protocol
 from cdcd.errors import SparkReadError
 from cdcd.spark.commit_log import has_version, is_of_a_mirror, read_latest
 from cdcd.spark.storage import Target, open_storage
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.versions import TableFormat, TargetVersion
 
 LOCK = "_lock"
 CHECKPOINT = "_checkpoint"
@@ -117,22 +117,37 @@ def _locked(folder: Path) -> int:
 
 
 def starting_version(
-    target: Target, prefix: str, buckets: int, cluster: str, *, accept_cluster: bool = False
+    target: Target,
+    prefix: str,
+    buckets: int,
+    cluster: str,
+    *,
+    accept_cluster: bool = False,
+    table_format: TableFormat = "parquet",
 ) -> TargetVersion:
-    """Return the version to start from. Raises SparkReadError if the target mirrors another prefix or cluster.
+    """Return the version to start from.
 
+    Raises SparkReadError if the target mirrors another prefix or cluster, or has another format.
     `accept_cluster`: the topics were moved to this cluster with their offsets.
     """
     target = open_storage(target)
     version = read_latest(target)
     if version is None:
-        return TargetVersion(prefix, buckets, cluster=cluster)
+        return TargetVersion(prefix, buckets, cluster=cluster, table_format=table_format)
     if version.prefix != prefix:
         raise SparkReadError(
             "the target mirrors another prefix",
             hint="choose another target",
             target=target.uri,
             has=version.prefix,
+        )
+    if version.table_format != table_format:
+        raise SparkReadError(
+            "the tables of the target have another format",
+            hint=f"choose another target, or start with the format {version.table_format}",
+            target=target.uri,
+            has=version.table_format,
+            asked=table_format,
         )
     if version.cluster != cluster and not accept_cluster:
         raise SparkReadError(

@@ -1,7 +1,8 @@
 """Fold a batch's records into new bucket files, in Spark's tasks or on the driver.
 
 In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, and one with its
-incomplete rows if it has any, or the result that the table has to be folded as a whole.
+incomplete rows if it has any, or the result that the table has to be folded as a whole. Of a Delta table the driver's
+fold has the complete rows in its result; those that Spark's tasks fold are in files, until the driver commits them.
 Invariant: a fold reads the files that the plan names and writes only new files; the new files are not visible before
 a version names them.  Must not: query the registry, read or write the commit log.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -73,6 +74,8 @@ class FoldResult:
     incomplete_rows: int = 0
     failure_code: str = ""
     failure: str = ""
+    complete: pa.Table | None = field(default=None, compare=False, repr=False)
+    """The complete rows, if they are in no file: those of `path` otherwise."""
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
@@ -102,12 +105,15 @@ def fold_on_driver(
     groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
     if not groups:
         return []
+    in_memory = any(plan.is_delta for plan in plans.values())  # all tables of a target have one format
     with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
         found = pool.map(lambda group: fold_or_failure(group, plans, target, buckets), groups)
         by_topic: dict[str, list[Fold]] = {}
         for one in (fold for folds in found for fold in folds):
             by_topic.setdefault(one.shape.topic, []).append(one)
-        files = pool.map(lambda folds: write_folds(unite_deltas(folds), target), by_topic.values())
+        files = pool.map(
+            lambda folds: write_folds(unite_deltas(folds), target, in_memory=in_memory), by_topic.values()
+        )
         return [one for folded in files for one in folded]
 
 
@@ -127,8 +133,11 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _row_of(one: FoldResult) -> dict[str, Any]:
-    row = {name: getattr(one, name) for name in FoldResult.__dataclass_fields__ if name != "applied"}
+    row = {name: getattr(one, name) for name in _COLUMNS}
     return row | one.applied._asdict()
+
+
+_COLUMNS = [name for name in FoldResult.__dataclass_fields__ if name not in ("applied", "complete")]
 
 
 def _unpacked(rows: Iterable[dict[str, Any]]) -> list[FoldResult]:
@@ -196,8 +205,11 @@ def unite_deltas(folds: list[Fold]) -> list[Fold]:
     ]
 
 
-def write_folds(folds: list[Fold], target: Target) -> list[FoldResult]:
-    """Write the rows of folds into new files, none if a row needs another bucket, or the table cannot be folded."""
+def write_folds(folds: list[Fold], target: Target, *, in_memory: bool = False) -> list[FoldResult]:
+    """Write the rows of folds into new files, none if a row needs another bucket, or the table cannot be folded.
+
+    `in_memory`: the complete rows are in the result instead.
+    """
     failed = [_described(one, None, None) for one in folds if one.failure]
     if failed:
         return failed
@@ -205,15 +217,23 @@ def write_folds(folds: list[Fold], target: Target) -> list[FoldResult]:
         return [_described(replace(one, rows=None, moved=True), None, None) for one in folds]
     found = []
     for one in folds:
-        file = incomplete = None
-        if one.rows is not None and one.is_delta and one.rows.num_rows:
-            file = write_delta(target, one.shape, one.rows, bucket=one.bucket)
-        elif one.rows is not None and not one.is_delta:
-            file = write_bucket(target, one.shape, one.bucket, one.rows)
+        file = None if in_memory else _written(one, target)
+        incomplete = None
         if one.incomplete is not None and one.incomplete.num_rows:
             incomplete = write_bucket(target, one.shape, one.bucket, one.incomplete)
-        found.append(_described(one, file, incomplete))
+        described = _described(one, file, incomplete)
+        if in_memory and one.rows is not None:
+            described = replace(described, complete=one.rows, rows=one.rows.num_rows)
+        found.append(described)
     return found
+
+
+def _written(one: Fold, target: Target) -> BucketFile | None:
+    if one.rows is None or (one.is_delta and not one.rows.num_rows):
+        return None
+    if one.is_delta:
+        return write_delta(target, one.shape, one.rows, bucket=one.bucket)
+    return write_bucket(target, one.shape, one.bucket, one.rows)
 
 
 def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None) -> FoldResult:
@@ -324,7 +344,7 @@ def _fold_bag(
     if not is_new and all(event.op in ("c", "r") for event in batch.events):
         added = fold_bag(batch.events, shape, read_bucket(target, shape, None))
         return [Fold(shape, 0, batch.applied, added_rows(added), is_delta=True)]
-    existing = read_rows(target, shape, *((), ()) if is_new else (plan.files.values(), plan.deltas))
+    existing = read_rows(target, shape, *((), ()) if is_new else (plan.files, plan.deltas))
     rows = fold_bag(batch.events, shape, existing)
     return [Fold(shape, 0, batch.applied, rows, replaces_deltas=True)]
 
@@ -338,7 +358,7 @@ def _fold_keyed(
     existing = read_bucket(target, shape, None)
     if not is_new and any(event.unchanged for event in batch.events):
         wanted = pa.array({event.key for event in batch.events}, pa.binary())
-        files = [one for one in plan.files.values() if bucket in (ALL_BUCKETS, one.bucket)]
+        files = [one for one in plan.files if ALL_BUCKETS in (bucket, one.bucket) or one.bucket == bucket]
         existing = look_up(target, shape, files, plan.deltas, wanted)
     known = pa.concat_tables([as_complete(existing), incomplete])
     rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == ALL_BUCKETS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from cdcd.errors import SparkReadError
 from cdcd.spark.cuts import Offsets
@@ -20,12 +20,25 @@ from cdcd.spark.events import BEGINNING, Sequence
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.shape import Field, TableShape
 
-__all__ = ["ALL_BUCKETS", "BucketFile", "Parked", "TableEntry", "TargetVersion", "record_of", "version_after"]
+__all__ = [
+    "ALL_BUCKETS",
+    "TABLE_FORMATS",
+    "BucketFile",
+    "Parked",
+    "TableEntry",
+    "TableFormat",
+    "TargetVersion",
+    "record_of",
+    "version_after",
+]
+
+TableFormat = Literal["parquet", "delta"]
+TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
 
 FORMAT = 6
 """The format of the records; the formats 1 to 5 were a file manifest.json."""
 ALL_BUCKETS = -1
-"""The bucket of a delta that has rows of several buckets."""
+"""The bucket of a file that has rows of several buckets: a delta, or a file of a Delta table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ class TableEntry:
     """The oid of the relation in PostgreSQL, 0 if no schema has told it."""
     former: tuple[int, ...] = ()
     """The oids of the former tables of this name."""
+    delta_version: int | None = None
+    """The version of the table's Delta table that has exactly `files`; None: the table is no Delta table."""
 
     @property
     def is_empty(self) -> bool:
@@ -116,6 +131,8 @@ class TargetVersion:
     """The id of the mirrored Kafka cluster."""
     loading: tuple[str, ...] = ()
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
+    table_format: TableFormat = "parquet"
+    """How the complete rows of all tables are stored, since the target was made."""
     writer: str = ""
     """The random id of the query that has published the version."""
     published_s: float = 0.0
@@ -137,6 +154,10 @@ class TargetVersion:
     def parked(self) -> dict[str, Parked]:
         """By topic, the tables that are not updated any more."""
         return {topic: one.parked for topic, one in self.tables.items() if one.parked is not None}
+
+    def folder_of(self, topic: str) -> str:
+        """Return the folder of a table's Delta table, below the target."""
+        return topic.removeprefix(f"{self.prefix}.")
 
     def files(self) -> set[str]:
         """Return the paths of all files, below the target."""

@@ -22,7 +22,7 @@ from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.versions import TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"
@@ -33,8 +33,15 @@ Record = tuple[bytes | None, bytes]
 class Batches:
     """The mirror of one table. Its key is the first column, or it has none."""
 
-    def __init__(self, target: Path, fields: list[dict[str, Any]], *, has_key: bool = True) -> None:
-        self.target = target
+    def __init__(
+        self,
+        target: Path,
+        fields: list[dict[str, Any]],
+        *,
+        has_key: bool = True,
+        table_format: TableFormat = "parquet",
+    ) -> None:
+        self.target, self.table_format = target, table_format
         self.retain_s = DEFAULT_RETAIN_S
         self.on_error: OnError = "fail"
         target.mkdir()
@@ -67,14 +74,14 @@ class Batches:
         """Apply one batch, return the rows that a reader sees. `loading`: the table is being copied at its end."""
         offsets = with_loading({}, frozenset({TOPIC}) if loading else frozenset())
         with self.mirror(accept_gaps=accept_gaps) as batches:
-            batches.apply(RecordsOnDriver(_table(records)), offsets)
+            batches.apply(RecordsOnDriver(records_table(records)), offsets)
         return self.rows()
 
     @contextmanager
     def mirror(self, *, accept_gaps: bool = False) -> Iterator[MirrorBatches]:
         """Start a mirror; end it with the merge that it has begun."""
         target = open_storage(str(self.target))
-        start = read_latest(target) or TargetVersion("shop", BUCKETS)
+        start = read_latest(target) or TargetVersion("shop", BUCKETS, table_format=self.table_format)
         writer = take_over(target, replace(start, retain_s=self.retain_s))
         batches = MirrorBatches(
             target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
@@ -104,7 +111,8 @@ class Batches:
         return sum(file.rows for entry in version.tables.values() for file in entry.incomplete)
 
 
-def _table(records: Sequence[Record]) -> pa.Table:
+def records_table(records: Sequence[Record]) -> pa.Table:
+    """Return the records as a batch has them on the driver."""
     rows = [
         {"topic": TOPIC, "partition": 0, "offset": place, "key": key, "value": value}
         for place, (key, value) in enumerate(records)

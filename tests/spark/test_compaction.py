@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import StorageError
 from cdcd.spark import compaction
 from cdcd.spark.commit_log import TargetWriter, read_latest
-from cdcd.spark.compaction import FAN, Compactor, Merge, with_merged, write_merge
+from cdcd.spark.compaction import FAN, Compactor, FileMerges, Merge, with_merged, write_merge
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import TableEntry
@@ -114,7 +114,7 @@ def test_a_stopped_merge_leaves_no_file(items: Batches) -> None:
     stopping.set()
     with pytest.raises(compaction.MergeStopped):
         write_merge(target, entry, Merge(TOPIC, entry.files, entry.deltas, is_whole=True), 4, stopping)
-    compactor = Compactor(target, 4)
+    compactor = Compactor(FileMerges(target, 4))
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: entry})
     compactor.wait()
@@ -127,7 +127,7 @@ def test_an_outdated_merge_removes_its_file_and_the_next_one_begins(items: Batch
         _updated(items, batch)
     entry, target = _entry(items), open_storage(str(items.target))
     paths = sorted(target.paths())
-    compactor = Compactor(target, 4)
+    compactor = Compactor(FileMerges(target, 4))
     compactor.note([TOPIC])
     assert compactor.start({TOPIC: entry})
     compactor.wait()

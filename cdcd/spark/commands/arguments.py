@@ -24,6 +24,7 @@ from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
 FORMATS = ("parquet", "json", "orc", "delta")
+MIRROR_FORMATS = ("parquet", "delta")
 OUTPUTS = ("text", "json")
 DEFAULT_SHOWN = 20
 DEFAULT_TRIGGER_MS = 2000
@@ -126,12 +127,19 @@ def misuse(options: argparse.Namespace) -> str | None:
 def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "mirror",
-        help="maintain a Parquet mirror of every table",
-        description="Maintain a Parquet mirror of every table, exactly once, until SIGTERM or SIGINT.",
+        help="maintain a mirror of every table, in Parquet or Delta",
+        description="Maintain a mirror of every table, exactly once, until SIGTERM or SIGINT.",
     )
     _add_connection(command)
     _add_target(command)
     _add_trigger(command)
+    command.add_argument(
+        "--format",
+        choices=MIRROR_FORMATS,
+        default=MIRROR_FORMATS[0],
+        help="how the target has its tables, since it was made: in Parquet files that cdcd reads, or as Delta tables "
+        "for every reader of Delta (default: %(default)s)",
+    )
     command.add_argument(
         "--buckets", type=_number, default=DEFAULT_BUCKETS, metavar="N", help="hash buckets of a new target"
     )

@@ -30,6 +30,7 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         connection,
         options.target,
         target_options=dict(options.target_option),
+        format=options.format,
         trigger=trigger_of(options),
         buckets=options.buckets,
         max_rows=options.max_rows,

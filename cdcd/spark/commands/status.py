@@ -44,6 +44,7 @@ def status_of(opened: Mirror, now_s: float) -> dict[str, Any]:
         "target": opened.target.uri,
         "prefix": version.prefix,
         "version": version.number,
+        "format": version.table_format,
         "end_lsn": format_lsn(version.end_lsn) if version.end_lsn else None,
         "commit_lsn": format_lsn(version.commit_lsn) if version.commit_lsn else None,
         "commit_time": None if at is None else at.isoformat(),
@@ -59,6 +60,7 @@ def _table(opened: Mirror, entry: TableEntry) -> dict[str, Any]:
         "state": state,
         "reason": None if parked is None else parked.reason,
         "files": len(entry.files) + len(entry.deltas),
+        "delta_version": entry.delta_version,
         "columns": [one.name for one in entry.fields],
     }
 

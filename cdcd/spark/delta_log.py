@@ -1,0 +1,260 @@
+"""The log of one Delta table, by delta-rs: files are added and removed in one commit.
+
+In: the storage of a target, the table's folder, files that are complete and durable.  Out: versions of the table.
+Invariant: a commit succeeds only as the successor of the version that this writer knows, so that two writers never
+build on each other's rows; the other one gets StorageConflict. A commit in a local folder is synchronised.
+Must not: write or read rows; decide which version is the mirror's (its commit log does).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdcd.errors import ConfigError, StorageConflict, StorageError
+from cdcd.spark.storage import Storage
+from cdcd.spark.versions import BucketFile
+
+__all__ = ["DeltaLog", "Note", "Part", "require_delta"]
+
+LOG = "_delta_log"
+_S3 = ("s3://", "s3a://")
+_CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
+_CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that a commit adds."""
+
+    file: BucketFile
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a commit says about itself: the topic, the number of the mirror's version, and its commit LSN."""
+
+    topic: str
+    number: int
+    commit_lsn: str
+
+    def properties(self) -> dict[str, Any]:
+        """Return the commit's properties: it is never tried again on top of another's, and removes no version."""
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+
+        of_commit = CommitProperties(
+            custom_metadata={"cdcd.version": str(self.number), "cdcd.commit_lsn": self.commit_lsn},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self.topic, self.number)],
+        )
+        hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+        return {"commit_properties": of_commit, "post_commithook_properties": hooks}
+
+
+def require_delta() -> None:
+    """Raise ConfigError if delta-rs is not installed."""
+    try:
+        import deltalake  # noqa: F401 - an optional library
+    except ImportError:
+        raise ConfigError(
+            "the format delta needs the package deltalake, which is not installed",
+            hint="install cdcd with its extra `spark-delta` where the mirror is started",
+        ) from None
+
+
+class DeltaLog:
+    """The log of a Delta table. `version`: the newest one, None before this writer has opened or made the table."""
+
+    def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
+        self._target, self._folder = target, folder
+        self._log_days = max(1, int(retain_s // 86_400) + 1)
+        self._table: Any = None
+
+    @property
+    def version(self) -> int | None:
+        """The version that this writer knows."""
+        return None if self._table is None else int(self._table.version())
+
+    def restore(self, version: int, files: Collection[BucketFile], note: Note) -> None:
+        """Open the table; make the rows and columns of a version the newest ones, if they are not.
+
+        Raises StorageError if that version does not have these files.
+        """
+        with self._errors("restore"):
+            table = self._opened()
+            recorded = table if table.version() == version else self._opened(version)
+            if _live(recorded) != {one.path.rpartition("/")[2] for one in files}:
+                raise StorageError(
+                    "the Delta table does not have the files that the mirror's commit log names",
+                    hint="restore both from one backup, or mirror into an empty target",
+                    target=self._target.uri,
+                    table=self._folder,
+                    version=version,
+                )
+            if _live(table) != _live(recorded) or table.schema() != recorded.schema():
+                table.restore(version, protocol_downgrade_allowed=True, **note.properties())
+            table.update_incremental()
+            self._table = table
+            self._synchronise()
+
+    def create(self, schema: pa.Schema, parts: Sequence[Part], note: Note) -> None:
+        """Make the table with these files, or replace all of its columns and files."""
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        known = self.version
+        self._check(known)
+        with self._errors("create"):
+            create_table_with_add_actions(
+                self._uri(),
+                Schema.from_arrow(schema),
+                [_added(one, changes_rows=True) for one in parts],
+                mode="overwrite",
+                configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
+                storage_options=self._options(),
+                **note.properties(),
+            )
+            self._table = self._opened()
+        self._check(None if known is None else known + 1)
+        self._synchronise()
+
+    def add_columns(self, schema: pa.Schema, note: Note) -> None:
+        """Add the columns that the table does not have; its rows have null there."""
+        from deltalake import Schema
+
+        known = self.version
+        with self._errors("change"):
+            names = {one.name for one in self._table.schema().fields}
+            new = [one for one in Schema.from_arrow(schema).fields if one.name not in names]
+            self._table.alter.add_columns(new, **note.properties())
+        self._committed(known)
+
+    def commit(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        removed: Sequence[BucketFile],
+        note: Note,
+        *,
+        changes_rows: bool = True,
+    ) -> None:
+        """Add and remove files. `changes_rows`: whether the table has other rows afterwards."""
+        from deltalake import Schema
+        from deltalake.transaction import RemoveAction
+
+        known, now_ms = self.version, int(time.time() * 1000)
+        gone = [RemoveAction(_name(one), changes_rows, now_ms, None, {}) for one in removed]
+        with self._errors("change"):
+            self._table.create_write_transaction(
+                [*(_added(one, changes_rows=changes_rows) for one in parts), *gone],
+                "append",
+                Schema.from_arrow(schema),
+                **note.properties(),
+            )
+        self._committed(known)
+
+    def remove_old_versions(self) -> None:
+        """Remove the versions before the last checkpoint that are older than the table keeps them.
+
+        The mirror's commit log has to name the newest version.
+        """
+        with self._errors("change"):
+            self._table.cleanup_metadata()
+
+    def _committed(self, known: int | None) -> None:
+        assert known is not None
+        self._check(known + 1)
+        self._synchronise()
+
+    def _check(self, version: int | None) -> None:
+        """Raise StorageConflict if the table's newest version is not this one; None: it may be any."""
+        if self._table is None or version is None:
+            return
+        with self._errors("read"):
+            self._table.update_incremental()
+        if self.version != version:
+            raise StorageConflict(
+                _CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder, version=version
+            )
+
+    def _opened(self, version: int | None = None) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self._uri(), version=version, storage_options=self._options())
+
+    def _uri(self) -> str:
+        folder = self._target.folder
+        return f"{self._target.uri}/{self._folder}" if folder is None else str(folder / self._folder)
+
+    def _options(self) -> dict[str, str]:
+        known = dict(self._target.client_options())
+        return known | {"aws_conditional_put": "etag"} if self._target.uri.startswith(_S3) else known
+
+    def _synchronise(self) -> None:
+        """Make the commit durable in a local folder, where delta-rs leaves that to the system."""
+        if self._target.folder is None:
+            return
+        log = self._target.folder / self._folder / LOG
+        name = f"{self.version:020d}"
+        for path in (log / f"{name}.json", log / f"{name}.checkpoint.parquet", log / "_last_checkpoint"):
+            with suppress(FileNotFoundError):
+                _sync(path)
+        for path in (log, log.parent, log.parent.parent):
+            _sync(path)
+
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
+        """Translate the library's errors; their texts, which may have signatures and tokens, are not shown."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            yield
+        except CommitFailedError:
+            raise StorageConflict(
+                _CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder
+            ) from None
+        except (DeltaError, OSError, ValueError) as error:
+            raise StorageError(
+                f"cannot {action} a Delta table of the target ({type(error).__name__})",
+                hint="check the storage of the target, and the folder _delta_log of the table",
+                target=self._target.uri,
+                table=self._folder,
+            ) from None
+
+
+def _live(table: Any) -> set[str]:
+    return {uri.rpartition("/")[2] for uri in table.file_uris()}
+
+
+def _name(file: BucketFile) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _added(part: Part, *, changes_rows: bool) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=_name(part.file),
+        size=part.size_bytes,
+        partition_values={},
+        modification_time=int(time.time() * 1000),
+        data_change=changes_rows,
+        stats=json.dumps({"numRecords": part.file.rows}),
+    )
+
+
+def _sync(path: Path) -> None:
+    held = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)

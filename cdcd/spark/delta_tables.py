@@ -1,0 +1,290 @@
+"""The tables of a mirror as Delta tables: `<target>/<schema.table>`, for every reader of Delta.
+
+In: the version after a batch, the folded rows.  Out: the version with the files and versions of its Delta tables.
+Invariant: the newest version of a Delta table has the rows of the mirror's newest version, once that is published;
+until then, and after a crash before it, it may have those of the batch, and a start restores the published ones. The
+commit log names the files of each table, so a reader with the log needs no Delta. A file is never changed: one that
+has a changed row is replaced by another with all of its other rows.
+Must not: publish a version of the mirror, delete a file that one has named.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.lsn import format_lsn
+from cdcd.spark.commit_log import remove_files
+from cdcd.spark.compaction import FAN, Merge, MergeResult
+from cdcd.spark.delta_log import DeltaLog, Note, Part
+from cdcd.spark.fold import without_keys
+from cdcd.spark.plan import TablePlan
+from cdcd.spark.shape import KEY, Field, TableShape, arrow_schema
+from cdcd.spark.storage import Storage
+from cdcd.spark.table_files import (
+    delta_schema,
+    held_keys,
+    read_bucket,
+    read_deltas,
+    without_deleted,
+    write_part,
+)
+from cdcd.spark.tasks import MOST_THREADS, FoldResult
+from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
+
+__all__ = ["DeltaTables", "refuse_columns"]
+
+FILE_ROWS = 100_000
+"""The most rows of a file: a changed row costs the writing of all rows of its file."""
+FILE_BYTES = 64 << 20
+"""The most bytes of a file in memory."""
+CLEAN_EVERY = 100
+"""After so many versions of a Delta table, the oldest ones are removed."""
+FULL = 99
+"""The level of a file that is not merged with others any more."""
+
+
+@dataclass
+class _Table:
+    """A Delta table as this writer has committed it last."""
+
+    log: DeltaLog
+    files: tuple[BucketFile, ...] = ()
+    fields: tuple[Field, ...] = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """A merge in the background and a batch commit one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The complete rows that a batch has changed, and the keys of all rows that they replace."""
+
+    rows: pa.Table
+    keys: pa.Array
+
+
+class DeltaTables:
+    """The Delta tables of one target, and their merges in the background."""
+
+    def __init__(self, target: Storage, version: TargetVersion) -> None:
+        """Open the tables of a version, and restore those that have other rows. Raises StorageError."""
+        self._target, self._version = target, version
+        self._tables: dict[str, _Table] = {}
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-delta") as pool:
+            entries = [one for one in version.tables.values() if one.delta_version is not None]
+            for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
+                self._tables[entry.topic] = table
+
+    def _restored(self, entry: TableEntry) -> _Table:
+        assert entry.delta_version is not None
+        table = self._table(entry.topic, entry.files, entry.fields)
+        note = Note(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
+        table.log.restore(entry.delta_version, entry.files, note)
+        return table
+
+    def _table(
+        self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
+    ) -> _Table:
+        log = DeltaLog(self._target, self._version.folder_of(topic), self._version.retain_s)
+        return _Table(log, files, fields)
+
+    # --- a batch -----------------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        version: TargetVersion,
+        before: TargetVersion,
+        plans: Mapping[str, TablePlan],
+        folded: Iterable[FoldResult],
+    ) -> TargetVersion:
+        """Commit the rows of the planned tables; return the version with their files, to be published next."""
+        mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
+        for one in folded:
+            if one.topic in mine and one.changed:
+                mine[one.topic].append(one)
+        for topic in mine:
+            self._tables.setdefault(topic, self._table(topic))
+        emptied = {
+            topic
+            for topic, plan in plans.items()
+            if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
+        }
+        run = partial(self._stored, version, before.number + 1, emptied)
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-delta") as pool:
+            stored = pool.map(run, mine.items())
+            return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
+
+    def _stored(
+        self,
+        version: TargetVersion,
+        number: int,
+        emptied: Collection[str],
+        results: tuple[str, Sequence[FoldResult]],
+    ) -> TableEntry:
+        topic, folds = results
+        entry, table = version.tables[topic], self._tables[topic]
+        shape, note = entry.shape(), Note(topic, number, format_lsn(version.commit_lsn))
+        change = self._change(folds, shape)
+        is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
+        with table.lock:
+            known = table.log.version
+            if known is not None and known == entry.delta_version and known % CLEAN_EVERY == 0:
+                table.log.remove_old_versions()
+            parts, removed = self._edit(table, shape, change, is_whole=is_whole)
+            self._commit(table, shape, parts, removed, note)
+            gone = set(removed)
+            table.files = (
+                *(one for one in table.files if one not in gone),
+                *(one.file for one in parts),
+            )
+            table.fields = shape.fields
+            return replace(entry, files=table.files, deltas=(), delta_version=table.log.version)
+
+    def _change(self, folds: Sequence[FoldResult], shape: TableShape) -> _Change:
+        deltas = [rows for one in folds if one.is_delta and (rows := self._rows(one, shape)) is not None]
+        whole = [rows for one in folds if not one.is_delta and (rows := self._rows(one, shape)) is not None]
+        empty = arrow_schema(shape.fields).empty_table()
+        keys = [rows[KEY].combine_chunks() for rows in deltas] if shape.keyed else []
+        return _Change(
+            pa.concat_tables([empty, *whole, *(without_deleted(rows) for rows in deltas)]),
+            pa.concat_arrays([pa.array([], pa.binary()), *keys]),
+        )
+
+    def _rows(self, one: FoldResult, shape: TableShape) -> pa.Table | None:
+        if one.complete is not None:
+            return one.complete
+        if one.path is None:
+            return None
+        file = BucketFile(one.bucket, one.path, one.rows, tuple(column.number for column in shape.fields))
+        if one.is_delta:
+            return read_deltas(self._target, shape, [file])
+        return read_bucket(self._target, shape, file)
+
+    def _edit(
+        self, table: _Table, shape: TableShape, change: _Change, *, is_whole: bool
+    ) -> tuple[list[Part], list[BucketFile]]:
+        """Write the files that a change adds; return them, and those that it removes.
+
+        A row that was changed remains in the file of its key, so the files' ranges of keys hardly overlap.
+        """
+        folder = self._version.folder_of(shape.topic)
+        continues = is_extended(table.fields, shape.fields)
+        parts: list[Part] = []
+        removed: list[BucketFile] = []
+        left = change.rows
+        for file in table.files:
+            if is_whole:
+                removed.append(file)
+                continue
+            keys = held_keys(self._target, file, change.keys) if len(change.keys) else change.keys
+            if not len(keys) and continues:
+                continue
+            removed.append(file)
+            others = without_keys(read_bucket(self._target, shape, file), keys)
+            own = left.filter(pc.is_in(left[KEY], value_set=keys))
+            left = without_keys(left, keys)
+            parts += self._parts(folder, shape, pa.concat_tables([others, own]), file.level)
+        return [*parts, *self._parts(folder, shape, left)], removed
+
+    def _parts(self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0) -> list[Part]:
+        """Write rows into files; all but the last one are full."""
+        if not rows.num_rows:
+            return []
+        in_order = rows.take(pc.sort_indices(rows[KEY]))
+        most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        starts = range(0, rows.num_rows, most)
+        return [
+            Part(*write_part(self._target, shape, folder, in_order.slice(start, most), of_level))
+            for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True)
+        ]
+
+    def _commit(
+        self,
+        table: _Table,
+        shape: TableShape,
+        parts: Sequence[Part],
+        removed: Sequence[BucketFile],
+        note: Note,
+    ) -> None:
+        schema = delta_schema(shape.fields)
+        if table.log.version is None or not is_extended(table.fields, shape.fields):
+            table.log.create(schema, parts, note)
+            return
+        if len(table.fields) < len(shape.fields):
+            table.log.add_columns(schema, note)
+        if parts or removed:
+            table.log.commit(schema, parts, removed, note)
+
+    # --- merges ------------------------------------------------------------------------------------------------
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return a merge if the table has many small files of one size."""
+        return Merge(topic, entry.files, (), is_whole=True) if _small(entry.files) else None
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
+        """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
+        table, shape, small = self._tables[merge.topic], entry.shape(), _small(merge.files)
+        rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
+        folder = self._version.folder_of(merge.topic)
+        parts = self._parts(folder, shape, rows, small[0].level + 1)
+        note = Note(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
+        with table.lock:
+            if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
+                remove_files(self._target, [one.file.path for one in parts])
+                return None
+            schema = delta_schema(shape.fields)
+            table.log.commit(schema, parts, small, note, changes_rows=False)
+            gone = set(small)
+            table.files = (
+                *(one for one in table.files if one not in gone),
+                *(one.file for one in parts),
+            )
+            return MergeResult(merge, table.files, (), table.log.version)
+
+    def discard(self, result: MergeResult) -> None:
+        """Leave the files of a merge that no version of the mirror names: the Delta table has them."""
+
+
+def is_extended(old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether columns are those of a Delta table, unchanged, and perhaps further ones."""
+    if not old:
+        return True
+    held = {one.name: (one.number, one.type) for one in _columns(new)}
+    return all(held.get(one.name) == (one.number, one.type) for one in _columns(old))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    number: int
+    type: pa.DataType
+
+
+def _columns(fields: Sequence[Field]) -> list[_Column]:
+    schema = delta_schema(fields)
+    return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]
+
+
+def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:
+    """Return files of one level that have to become one; none if there are few of each level."""
+    for level in sorted({one.level for one in files} - {FULL}):
+        same = tuple(one for one in files if one.level == level)
+        if len(same) >= FAN:
+            return same
+    return ()
+
+
+def refuse_columns(topic: str, fields: Sequence[Field]) -> None:
+    """Raise MirrorInconsistent for columns that a Delta table cannot have: its names do not differ in case only."""
+    names = [one.name.lower() for one in fields]
+    if len(set(names)) < len(names):
+        raise MirrorInconsistent(
+            "two columns differ only in the case of their names, which a Delta table cannot have", topic=topic
+        )

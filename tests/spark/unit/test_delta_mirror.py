@@ -1,0 +1,481 @@
+"""A mirror with Delta tables: delta-rs, which knows nothing of the mirror, reads the rows of each version.
+
+In: the histories that the Parquet format is tested with.
+Invariant: after each batch a Delta table has the rows that the mirror in Parquet files has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict, StorageError
+from cdcd.spark import delta_tables
+from cdcd.spark.commit_log import TargetWriter, read_latest, sweep
+from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.delta_log import DeltaLog, require_delta
+from cdcd.spark.mirror_batches import MirrorBatches
+from cdcd.spark.mirror_records import RecordsOnDriver
+from cdcd.spark.reading import read_mirror
+from cdcd.spark.shape import KEY, SPECIAL
+from cdcd.spark.storage import open_storage
+from cdcd.spark.target import starting_version
+from cdcd.spark.versions import TableFormat
+from tests.spark.batches import TOPIC, Batches, Record, records_table
+from tests.spark.events import column
+from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
+
+ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
+FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
+Row = dict[str, Any]
+
+
+def delta_rows(target: Path, *, version: int | None = None) -> list[Row]:
+    """Return what delta-rs reads, None: of the newest version."""
+    found = DeltaTable(str(target / "public.items"), version=version).to_pyarrow_table()
+    return normalised(found)
+
+
+def normalised(rows: pa.Table) -> list[Row]:
+    """Return the rows in an order, without empty special texts, and without their keys."""
+    shown = rows.drop_columns([name for name in (KEY,) if name in rows.column_names]).to_pylist()
+    return sorted(({n: v for n, v in row.items() if n != SPECIAL or v} for row in shown), key=repr_of)
+
+
+def repr_of(row: Row) -> str:
+    return repr(sorted(row.items(), key=lambda item: item[0]))
+
+
+def mirrored(target: Path, *, at: int | None = None) -> list[Row]:
+    """Return what `read_mirror` reads."""
+    opened = read_mirror(target, at=at)
+    return normalised(opened.table(TOPIC)) if TOPIC in opened.topics else []
+
+
+def recorded(target: Path, *, at: int | None = None) -> list[Row]:
+    """Return what delta-rs reads at the version that the commit log names."""
+    uri, version = read_mirror(target, at=at).delta_table(TOPIC)
+    return normalised(DeltaTable(uri, version=version).to_pyarrow_table())
+
+
+def apply(mirror: MirrorBatches, records: Sequence[Record], end_lsn: int = 0) -> str:
+    """Apply a batch; return the error that it ends with, "" for none."""
+    try:
+        mirror.apply(
+            RecordsOnDriver(records_table(records)), with_loading({}, frozenset()), position(end_lsn)
+        )
+    except CdcdError as error:
+        return str(error)
+    return ""
+
+
+def position(end_lsn: int) -> SourcePosition:
+    return SourcePosition(end_lsn=end_lsn)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Batches:
+    """Return a Delta table with ten rows."""
+    batches = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+    copied = [batches.change("r", 10, number + 1, after=row(number, "first")) for number in range(10)]
+    batches.run(copied, loading=False)
+    return batches
+
+
+def row(number: int, body: str) -> Row:
+    return {"id": number, "body": body}
+
+
+# --- the same rows as in Parquet files ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_delta_table_has_the_rows_of_the_parquet_format(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With deletes, changes of keys, TRUNCATEs, values that were not sent, and columns that come and go."""
+    random.seed(seed)
+    few_rows_in_a_file(monkeypatch)
+    history = History(with_unchanged=seed % 2 == 0, ddl=random.choice([0, 0.05, 0.3]))
+    both = {one: Batches(tmp_path / one, VERSIONS[1], table_format=one) for one in FORMATS}
+    for batches in both.values():
+        batches._schemas = dict(SCHEMAS)
+    for _ in range(4):  # starts of the mirror
+        parts = [history.batch(random.choice([1, 5, 40])) for _ in range(3)]
+        errors = {one: applied(batches, parts) for one, batches in both.items()}
+        assert errors["delta"] == errors["parquet"]
+        rows = mirrored(both["parquet"].target)
+        assert recorded(both["delta"].target) == rows
+        assert mirrored(both["delta"].target) == rows
+        assert read_mirror(both["delta"].target).rows(TOPIC) == len(rows)
+        if errors["delta"]:
+            return
+
+
+def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_tables, "FAN", random.choice([2, 4]))
+    monkeypatch.setattr(delta_tables, "FILE_ROWS", random.choice([3, 10, 1000]))
+
+
+def applied(batches: Batches, parts: Sequence[Sequence[Record]]) -> str:
+    """Apply batches by one mirror, with merges in the background; check the newest Delta version after each."""
+    with batches.mirror() as mirror:
+        for records in parts:
+            if error := apply(mirror, records):
+                return error
+            if random.random() < 0.5:
+                mirror.compact()
+                if batches.table_format == "delta":
+                    assert delta_rows(batches.target) == mirrored(batches.target)
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_table_without_a_key_has_the_rows_of_the_parquet_format(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random.seed(seed)
+    few_rows_in_a_file(monkeypatch)
+    both = {one: Batches(tmp_path / one, [ID, BODY], has_key=False, table_format=one) for one in FORMATS}
+    held: list[Row] = []
+    names: tuple[str, ...] = ()
+    for commit in range(1, 12):
+        if commit == 6 and seed % 3 == 0:
+            held, names = [one | {"size": None} for one in held], ("size",)
+            for batches in both.values():
+                batches.alter([ID, BODY, SIZE])
+        changes = [bag_change(held, names, commit * 10, number) for number in range(random.choice([1, 8]))]
+        for batches in both.values():
+            batches.run([batches.change(*of, **rest) for of, rest in changes], loading=False)
+        rows = mirrored(both["parquet"].target)
+        assert rows == sorted(held, key=repr_of)
+        assert recorded(both["delta"].target) == rows == mirrored(both["delta"].target)
+
+
+def bag_change(
+    held: list[Row], names: Sequence[str], lsn: int, number: int
+) -> tuple[tuple[str, int, int], dict[str, Any]]:
+    """Change the rows, and return the change. `names`: of the columns that were added, which are null."""
+    new: Row = {"id": random.randrange(4), "body": random.choice(["a", "b"])} | dict.fromkeys(names)
+    chosen = random.random()
+    at = (lsn, number + 1)
+    if chosen < 0.05:
+        held.clear()
+        return ("t", *at), {}
+    if held and chosen < 0.4:
+        old = held.pop(random.randrange(len(held)))
+        return ("d", *at), {"before": old}
+    if held and chosen < 0.6:
+        old = held.pop(random.randrange(len(held)))
+        held.append(new)
+        return ("u", *at), {"before": old, "after": new}
+    held.append(new)
+    return ("c", *at), {"after": new}
+
+
+NAMES = ["Mixed", "two words", "a.b", "x`y", 'q"t', "select"]
+
+
+def test_columns_of_every_type_and_name_are_readable(tmp_path: Path) -> None:
+    """Delta has no time of day: it is in microseconds there, and a time of day in `read_mirror`."""
+    moment, naive = {"logicalType": "timestamp-micros"}, {"logicalType": "local-timestamp-micros"}
+    clock = {"type": "long", "logicalType": "time-micros"}
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}
+    typed = {
+        "clock": clock,
+        "clocks": {"type": "array", "items": ["null", clock]},
+        "moment": {"type": "long", **moment},
+        "naive": {"type": "long", **naive},
+        "price": price,
+        "day": {"type": "int", "logicalType": "date"},
+        "data": "bytes",
+        "flag": "boolean",
+        "ratio": "double",
+    }
+    fields = [ID, *(column(name, one) for name, one in typed.items())]
+    fields += [column(f"n{place}", "string", **{"pg.name": name}) for place, name in enumerate(NAMES)]
+    items = Batches(tmp_path / "mirror", fields, table_format="delta")
+    values: Row = {
+        "id": 1, "clock": 5, "clocks": [7, None], "moment": 2**62, "naive": -(2**61), "day": -1, "data": b"\0\xff",
+        "price": (123).to_bytes(1, "big"), "flag": True, "ratio": 0.5,
+    } | {f"n{place}": name for place, name in enumerate(NAMES)}  # fmt: skip
+    changed = [items.change("u", 20, 1, after=values | {"n0": "changed"})]
+    with items.mirror() as mirror:
+        assert apply(mirror, [items.change("r", 10, 1, after=values)]) == ""
+        assert apply(mirror, [*changed, items.change("c", 20, 2, after=values | {"id": 2})]) == ""
+    found = DeltaTable(str(items.target / "public.items")).to_pyarrow_table()
+    for name in ("moment", "naive"):  # Python has no such years
+        found = found.set_column(found.column_names.index(name), name, found[name].cast(pa.int64()))
+    first = found.sort_by("id").to_pylist()[0]
+    assert (first["clock"], first["clocks"], first["moment"], first["naive"]) == (
+        5,
+        [7, None],
+        2**62,
+        -(2**61),
+    )
+    assert (first["price"], first["data"], first["ratio"]) == (Decimal("0.0000000123"), b"\0\xff", 0.5)
+    assert [first[name] for name in NAMES] == ["changed", *NAMES[1:]]
+    read = read_mirror(items.target).table(TOPIC)
+    assert read["clock"].type == pa.time64("us")
+    assert read["clocks"].type == pa.list_(pa.time64("us"))
+    assert read["clock"].cast(pa.int64()).to_pylist() == [5, 5]
+
+
+def test_a_column_that_is_dropped_and_added_again_starts_empty(items: Batches) -> None:
+    items.alter([ID])
+    items.run([items.change("u", 20, 1, after={"id": 1})], loading=False)
+    assert delta_rows(items.target)[0] == {"id": 0}
+    items.alter([ID, BODY])
+    rows = items.run([items.change("u", 30, 1, after=row(1, "again"))], loading=False)
+    assert rows == [row(number, "again") if number == 1 else row(number, None) for number in range(10)]  # type: ignore[arg-type]
+    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+
+
+def test_columns_that_differ_only_in_case_park_the_table(items: Batches) -> None:
+    items.on_error = "park"
+    items.alter([ID, BODY, column("other", "string", **{"pg.name": "Body"})])
+    before = delta_rows(items.target)
+    items.run([items.change("u", 20, 1, after=row(1, "b") | {"other": "x"})], loading=False)
+    (reason,) = [one.reason for one in read_mirror(items.target).parked.values()]
+    assert "case of their names" in reason
+    assert delta_rows(items.target) == before
+
+
+# --- crashes and other writers ---------------------------------------------------------------------------------
+
+
+def _more_rows(items: Batches) -> list[Record]:
+    gone = items.change("d", 20, 2, before=row(2, ""))
+    return [
+        items.change("u", 20, 1, after=row(1, "changed")),
+        gone,
+        items.change("c", 20, 3, after=row(50, "new")),
+    ]
+
+
+def _new_column(items: Batches) -> list[Record]:
+    items.alter([ID, BODY, SIZE])
+    return [items.change("u", 20, 1, after=row(1, "changed") | {"size": 5})]
+
+
+def _other_columns(items: Batches) -> list[Record]:
+    items.alter([ID, SIZE])
+    return [items.change("u", 20, 1, after={"id": 1, "size": 5})]
+
+
+def _truncate(items: Batches) -> list[Record]:
+    return [items.change("t", 20, 1), items.change("c", 20, 2, after=row(1, "again"))]
+
+
+@pytest.mark.parametrize("change", [_more_rows, _new_column, _other_columns, _truncate])
+def test_a_crash_before_the_record_changes_nothing(
+    items: Batches, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Delta table has the batch already: the next start restores it, and repeats the batch."""
+    before = delta_rows(items.target)
+    records = change(items)
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, records)
+    assert delta_rows(items.target) != before
+    assert recorded(items.target) == mirrored(items.target) == before
+    with items.mirror() as mirror:
+        sweep(items.target)
+        assert delta_rows(items.target) == mirrored(items.target) == before
+        assert apply(mirror, records) == ""
+        after = mirrored(items.target)
+        assert delta_rows(items.target) == after != before
+        assert apply(mirror, records) == ""
+    assert delta_rows(items.target) == recorded(items.target) == after
+
+
+def crash(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_crash_before_the_first_record_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+    records = [items.change("r", 10, 1, after=row(1, "a"))]
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, records)
+    assert items.rows() == []
+    assert items.run(records, loading=False) == [row(1, "a")]
+    assert delta_rows(items.target) == [row(1, "a")]
+
+
+def test_a_crash_between_the_columns_and_the_rows_changes_nothing(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, records = delta_rows(items.target), _new_column(items)
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(DeltaLog, "commit", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, records)
+    assert [*delta_rows(items.target)[0]] == ["id", "body", "size"]
+    with items.mirror():
+        assert delta_rows(items.target) == before
+
+
+def test_another_writer_is_refused_and_its_rows_are_taken_back(items: Batches) -> None:
+    before = delta_rows(items.target)
+    uri, _ = read_mirror(items.target).delta_table(TOPIC)
+    with items.mirror() as mirror:
+        write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1), mode="append")
+        assert len(delta_rows(items.target)) == 11
+        with pytest.raises(StorageConflict, match="another writer"):
+            mirror.apply(RecordsOnDriver(records_table(_more_rows(items))), with_loading({}, frozenset()))
+    assert mirrored(items.target) == before
+    rows = items.run(_more_rows(items), loading=False)
+    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+
+
+def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
+    """As after a backup of another time was restored."""
+    version = read_latest(items.target)
+    assert version is not None
+    log = DeltaLog(open_storage(str(items.target)), "public.items", 0.0)
+    with pytest.raises(StorageError, match="one backup"):
+        log.restore(0, (), delta_tables.Note(TOPIC, 1, "0/0"))
+
+
+# --- versions and files ----------------------------------------------------------------------------------------
+
+
+def test_an_earlier_version_is_readable_by_every_reader(items: Batches) -> None:
+    expected: dict[int, list[Row]] = {}
+    with items.mirror() as mirror:
+        for batch in range(12):
+            change = items.change("u", 100 + batch, 1, after=row(batch % 3, f"batch {batch}"))
+            new = items.change("c", 100 + batch, 2, after=row(100 + batch, "new"))
+            assert apply(mirror, [change, new], 100 + batch) == ""
+            mirror.compact()
+            expected[100 + batch] = mirrored(items.target)
+    assert len({repr(rows) for rows in expected.values()}) == 12
+    for lsn, rows in expected.items():
+        assert recorded(items.target, at=lsn) == mirrored(items.target, at=lsn) == rows
+
+
+def test_a_commit_says_which_version_it_belongs_to(items: Batches) -> None:
+    items.run(_more_rows(items), loading=False)
+    found = DeltaTable(str(items.target / "public.items"))
+    version = read_mirror(items.target).version
+    assert found.transaction_version(TOPIC) == version.number
+    assert found.history(1)[0]["cdcd.commit_lsn"] == "0/14"
+    assert found.history(1)[0]["cdcd.version"] == str(version.number)
+
+
+def test_small_files_become_few(items: Batches) -> None:
+    with items.mirror() as mirror:
+        for batch in range(3 * delta_tables.FAN):
+            assert apply(mirror, [items.change("c", 100 + batch, 1, after=row(100 + batch, "new"))]) == ""
+            mirror.compact()
+            assert len(DeltaTable(str(items.target / "public.items")).file_uris()) < 2 * delta_tables.FAN
+    assert len(delta_rows(items.target)) == 10 + 3 * delta_tables.FAN
+    assert delta_rows(items.target) == mirrored(items.target)
+
+
+def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batches) -> None:
+    for number in range(delta_tables.FAN):
+        items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
+    version = read_mirror(items.target).version
+    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    before = version.tables[TOPIC]
+    merge = tables.next(TOPIC, before)
+    assert merge is not None
+    with items.mirror() as mirror:
+        assert apply(mirror, [items.change("u", 50, 1, after=row(1, "changed"))]) == ""
+    version = read_mirror(items.target).version
+    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    paths = sorted(items.target.rglob("part-*.parquet"))
+    assert tables.write(before, merge, threading.Event()) is None
+    assert sorted(items.target.rglob("part-*.parquet")) == paths
+    assert delta_rows(items.target) == mirrored(items.target)
+    stopping = threading.Event()
+    stopping.set()
+    assert tables.write(version.tables[TOPIC], merge, stopping) is None
+    assert delta_rows(items.target) == mirrored(items.target)
+
+
+def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_tables, "FILE_ROWS", 10)
+    items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
+    before = set(DeltaTable(str(items.target / "public.items")).file_uris())
+    assert len(before) == 11
+    items.run([items.change("u", 30, 1, after=row(5, "x"))], loading=False)
+    after = set(DeltaTable(str(items.target / "public.items")).file_uris())
+    assert (len(before - after), len(after - before)) == (1, 1)
+
+
+def test_replaced_files_are_removed_and_the_table_remains_readable(items: Batches) -> None:
+    (first,) = DeltaTable(str(items.target / "public.items")).file_uris()
+    items.run(_more_rows(items), loading=False)
+    assert Path(first).exists()
+    items.retain_s = -1.0
+    left = items.target / "public.items" / f"part-{'0' * 32}.parquet"
+    left.write_bytes(b"what a crash leaves")
+    others = items.target / "public.items" / "part-of-another.parquet"
+    others.write_bytes(b"")
+    rows = items.run([items.change("c", 30, 1, after=row(60, "new"))], loading=False)
+    assert not Path(first).exists()
+    assert not left.exists()
+    assert others.exists()
+    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+
+
+@pytest.mark.parametrize(("made", "asked"), [FORMATS, FORMATS[::-1]])
+def test_a_target_of_the_other_format_is_refused(
+    tmp_path: Path, made: TableFormat, asked: TableFormat
+) -> None:
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format=made)
+    items.run([items.change("r", 10, 1, after=row(1, "a"))], loading=False)
+    with pytest.raises(SparkReadError, match="another format"):
+        starting_version(items.target, "shop", 4, "", table_format=asked)
+    assert starting_version(items.target, "shop", 4, "", table_format=made).table_format == made
+    if made == "parquet":
+        with pytest.raises(SparkReadError, match="no Delta table"):
+            read_mirror(items.target).delta_table(TOPIC)
+
+
+def test_the_library_is_needed_only_where_the_mirror_runs(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = delta_rows(items.target)
+    with monkeypatch.context() as patched:
+        for name in [one for one in sys.modules if one.partition(".")[0] == "deltalake"]:
+            patched.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="package deltalake"):
+            require_delta()
+        assert mirrored(items.target) == rows
+    with suppress(ConfigError):
+        require_delta()
+
+
+def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a batch each second would leave millions of files."""
+    monkeypatch.setattr(delta_tables, "CLEAN_EVERY", 1)
+    for batch in range(4):
+        items.run([items.change("u", 20 + batch, 1, after=row(1, f"{batch}"))], loading=False)
+    table = items.target / "public.items"
+    DeltaTable(str(table)).create_checkpoint()
+    log = table / "_delta_log"
+    for path in log.glob("*.json"):
+        os.utime(path, (0, 0))
+    rows = items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)
+    assert len([*log.glob("*.json")]) == 2
+    assert delta_rows(items.target) == recorded(items.target) == sorted(rows, key=repr_of)
