@@ -23,7 +23,7 @@ from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark.storage import Storage
 from cdcd.spark.versions import BucketFile
 
-__all__ = ["DeltaLog", "Note", "Part", "require_delta"]
+__all__ = ["DeltaLog", "CommitNote", "Part", "require_delta"]
 
 LOG = "_delta_log"
 _S3 = ("s3://", "s3a://")
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class CommitNote:
     """What a commit says about itself: the topic, the number of the mirror's version, and its commit LSN."""
 
     topic: str
@@ -84,7 +84,7 @@ class DeltaLog:
         """The version that this writer knows."""
         return None if self._table is None else int(self._table.version())
 
-    def restore(self, version: int, files: Collection[BucketFile], note: Note) -> None:
+    def restore(self, version: int, files: Collection[BucketFile], note: CommitNote) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
         Raises StorageError if that version does not have these files.
@@ -106,7 +106,7 @@ class DeltaLog:
             self._table = table
             self._synchronise()
 
-    def create(self, schema: pa.Schema, parts: Sequence[Part], note: Note) -> None:
+    def create(self, schema: pa.Schema, parts: Sequence[Part], note: CommitNote) -> None:
         """Make the table with these files, or replace all of its columns and files."""
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
@@ -127,7 +127,7 @@ class DeltaLog:
         self._check(None if known is None else known + 1)
         self._synchronise()
 
-    def add_columns(self, schema: pa.Schema, note: Note) -> None:
+    def add_columns(self, schema: pa.Schema, note: CommitNote) -> None:
         """Add the columns that the table does not have; its rows have null there."""
         from deltalake import Schema
 
@@ -143,7 +143,7 @@ class DeltaLog:
         schema: pa.Schema,
         parts: Sequence[Part],
         removed: Sequence[BucketFile],
-        note: Note,
+        note: CommitNote,
         *,
         changes_rows: bool = True,
     ) -> None:

@@ -351,7 +351,7 @@ def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
     assert version is not None
     log = DeltaLog(open_storage(str(items.target)), "public.items", 0.0)
     with pytest.raises(StorageError, match="one backup"):
-        log.restore(0, (), delta_tables.Note(TOPIC, 1, "0/0"))
+        log.restore(0, (), delta_tables.CommitNote(TOPIC, 1, "0/0"))
 
 
 # --- versions and files ----------------------------------------------------------------------------------------
