@@ -23,7 +23,7 @@ from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark.storage import Storage
 from cdcd.spark.versions import BucketFile
 
-__all__ = ["DeltaLog", "CommitNote", "Part", "require_delta"]
+__all__ = ["CommitNote", "DeltaLog", "Part", "require_delta"]
 
 LOG = "_delta_log"
 _S3 = ("s3://", "s3a://")

@@ -23,7 +23,7 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import remove_files
 from cdcd.spark.compaction import FAN, Merge, MergeResult
-from cdcd.spark.delta_log import DeltaLog, CommitNote, Part
+from cdcd.spark.delta_log import CommitNote, DeltaLog, Part
 from cdcd.spark.fold import without_keys
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, Field, TableShape, arrow_schema

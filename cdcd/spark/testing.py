@@ -31,8 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError
-from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.relation_schema import relation_schemas
+from cdcd.schema.described_columns import schemas_of_columns
 from cdcd.spark.commit_log import read_latest, take_over
 from cdcd.spark.connection import Connection, GivenAccess
 from cdcd.spark.cuts import SourcePosition
@@ -81,10 +80,8 @@ class Table:
         """Give the table other columns; later changes have another schema. Raises ConfigError for an unknown type."""
         if unknown := set(self.key) - columns.keys():
             raise ConfigError(f"the key has columns that the table {self.name} lacks: {', '.join(unknown)}")
-        schema, _, table = self.name.partition(".")
-        described = tuple(Column(name, *_type(text), name in self.key) for name, text in columns.items())
-        relation = Relation(1, schema, table, ReplicaIdentity.DEFAULT, described)
-        made = relation_schemas(relation, {}, self.key, self.prefix)
+        typed = [(name, *_type(text)) for name, text in columns.items()]
+        made = schemas_of_columns(self.name, typed, self.key, self.prefix)
         self._columns = dict(columns)
         self.value_text = json.dumps(made.value)
         self.key_text = None if made.key is None else json.dumps(made.key)

@@ -36,7 +36,7 @@ STANDS_ALONE = "spark"  # demo and command line may use it
 # It connects with the daemon's own configuration and registry client, and reads the schema topic.
 SHARED_WITH_SPARK = {
     "bounded", "columnar", "errors", "escaped_names", "extensions", "host_names", "lsn", "metrics", "property_names",
-    "redaction", "secret_files", "schema", "registry", "config", "model",
+    "redaction", "secret_files", "schema", "registry", "config",
 }  # fmt: skip
 
 LIBRARY_ROOMS = {
