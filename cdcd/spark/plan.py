@@ -80,7 +80,8 @@ def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableE
     events = read_events(((None, value) for value in look.keyless_values), schemas)
     if not any(event.op == "t" and event.sequence > entry.applied for event in events):
         return None
-    return TableEntry(entry.topic, next_number=entry.next_number, applied=entry.applied)
+    keyed = True if entry.keyed else None  # a table without a key may have got one
+    return TableEntry(entry.topic, keyed, next_number=entry.next_number, applied=entry.applied)
 
 
 def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
