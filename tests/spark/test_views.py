@@ -41,8 +41,9 @@ def test_views_have_all_tables_as_of_one_commit(
         assert [tuple(one) for one in found.collect()] == [(amount, 200 - amount)]
         assert view.table("public.left").select("amount").collect()[0][0] == amount
 
-    (gap,) = topics.change(others, "g", 70, 1)
-    topics.commit(70, [*topics.change(others, "c", 65, 1, after={"id": 1}), gap])
+    special = {"gap.from_lsn": "0/42", "gap.to_lsn": "0/46", "gap.reason": "CDCD-SLOT-LOST"}
+    gap = topics.change(others, "g", 70, 1, special=special)
+    topics.commit(70, [*topics.change(others, "c", 65, 1, after={"id": 1}), *gap])
     with pytest.raises(TablesParked):
         run_mirror(spark, topics, target, on_error="park")
     topics.commit(80, topics.change(left, "u", 80, 1, after={"id": 1, "amount": 7}))
