@@ -7,13 +7,14 @@ import threading
 
 import psycopg2
 import pytest
+from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SnapshotStale
 from cdcd.model import Attribute, Control, Relation, ReplicaIdentity
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql
+from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.identity import identify
 from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
@@ -102,6 +103,12 @@ def sent_form(relation: messages.Relation) -> tuple[object, ...]:
     return relation.relid, relation.namespace, relation.name, relation.identity, columns
 
 
+def attnums(connection: Connection, relid: int, columns: tuple[str, ...]) -> tuple[int, ...]:
+    query = "SELECT attname::text, attnum FROM pg_attribute WHERE attrelid = %s"
+    found = dict(fetch(connection, query, (relid,)))
+    return tuple(found[name] for name in columns)
+
+
 @pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_the_catalogs_relation_is_the_relation_message(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
@@ -119,6 +126,8 @@ async def test_the_catalogs_relation_is_the_relation_message(pg_server: Postgres
         for relid, table in listed.items():
             assert wire_form(catalog.relation(relid, table.columns)) == sent_form(sent[relid])
             assert catalog.relation(relid) == catalog.relation(relid, table.columns)
+            with contextlib.closing(connect_sql(settings)) as connection:
+                assert catalog.attnums(catalog.relation(relid)) == attnums(connection, relid, table.columns)
 
 
 @pytest.mark.parametrize("major", [nightly(14), 18])
