@@ -20,6 +20,10 @@ Schema = dict[str, Any]
 TARGET = Path(__file__).parent / "cdcd" / "values.schema.json"
 _PROSE = ("title", "description", "examples", "default", "format", "$schema")
 _SENSITIVE = "(password|secret|key\\.pem|oauthbearer\\.config|jaas)"
+_SENSITIVE_OPTION = (
+    "(^|_)(account_key|bearer_token|client_secret|encryption_key|sas_key|secret_access_key|service_account_key|"
+    "session_token|token)$"
+)
 _TELLING_DSN = "(^postgres(ql)?://[^/@]*:[^/@]+@)|password\\s*="
 _LOOPBACK = ["127.0.0.1", "::1", "localhost"]
 
@@ -28,6 +32,7 @@ _BOOLEAN: Schema = {"type": "boolean"}
 _ANY_MAP: Schema = {"type": "object"}
 _MAPS: Schema = {"type": "array", "items": {"type": "object"}}
 _STRINGS: Schema = {"type": "object", "additionalProperties": _STRING}
+_COUNT: Schema = {"type": "integer", "minimum": 1}
 _DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
 
 
@@ -70,14 +75,7 @@ def _properties() -> dict[str, Schema]:
         "replicas": {"enum": [0, 1]},
         "nameOverride": _STRING,
         "fullnameOverride": _STRING,
-        "image": _owned(
-            {
-                "repository": {"type": "string", "minLength": 1},
-                "tag": _STRING,
-                "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
-                "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-            }
-        ),
+        "image": _image(),
         "imagePullSecrets": _MAPS,
         # a chart without values has an empty config, which the template refuses with its own message
         "config": {"type": "object", "if": {"minProperties": 1}, "then": {"$ref": "#/definitions/Config"}},
@@ -92,7 +90,7 @@ def _properties() -> dict[str, Schema]:
         "terminationGracePeriodSeconds": {"type": "integer", "minimum": 6},
         "probes": _owned({name: _probe() for name in ("startup", "liveness", "readiness")}),
         "resources": _ANY_MAP,
-        "tmp": _owned({"sizeLimit": {"type": "string", "pattern": "^[0-9.]+([KMGT]i?)?$"}}),
+        "tmp": _tmp(),
         "serviceAccount": _owned({"create": _BOOLEAN, "name": _STRING, "annotations": _STRINGS}),
         "podMonitor": _owned(
             {
@@ -102,6 +100,38 @@ def _properties() -> dict[str, Schema]:
                 "additionalLabels": _STRINGS,
             }
         ),
+        "prometheusRule": _owned(
+            {"enabled": _BOOLEAN, "behindSeconds": _COUNT, "additionalLabels": _STRINGS},
+        ),
+        "dashboard": _owned({"enabled": _BOOLEAN, "labels": _STRINGS}),
+        "mirror": _owned(_mirror()),
+        **_pod(),
+    }
+
+
+def _mirror() -> dict[str, Schema]:
+    return {
+        "enabled": _BOOLEAN,
+        "image": _image(),
+        "target": {"type": "string", "not": {"pattern": "^[a-z0-9]+://[^/]*:[^/]*@"}},
+        "targetOptions": {**_STRINGS, "propertyNames": {"not": {"pattern": _SENSITIVE_OPTION}}},
+        "targetSecret": _owned({"existingSecret": _STRING, "options": _STRINGS}),
+        "cores": _COUNT,
+        "memory": {"type": "string", "pattern": "^[0-9]+[kmgt]$"},
+        "retrySeconds": {"type": "integer", "minimum": 0},
+        "metricsPort": {"type": "integer", "minimum": 1, "maximum": 65535},
+        "extraArgs": {"type": "array", "items": _STRING},
+        "terminationGracePeriodSeconds": {"type": "integer", "minimum": 6},
+        "probes": _owned({name: _probe() for name in ("startup", "liveness")}),
+        "resources": _ANY_MAP,
+        "tmp": _tmp(),
+        "serviceAccountName": _STRING,
+        **_pod(),
+    }
+
+
+def _pod() -> dict[str, Schema]:
+    return {
         "podAnnotations": _STRINGS,
         "podLabels": _STRINGS,
         "nodeSelector": _STRINGS,
@@ -112,6 +142,21 @@ def _properties() -> dict[str, Schema]:
         "extraVolumes": _MAPS,
         "extraVolumeMounts": _MAPS,
     }
+
+
+def _image() -> Schema:
+    return _owned(
+        {
+            "repository": {"type": "string", "minLength": 1},
+            "tag": _STRING,
+            "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+            "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+        }
+    )
+
+
+def _tmp() -> Schema:
+    return _owned({"sizeLimit": {"type": "string", "pattern": "^[0-9.]+([KMGT]i?)?$"}})
 
 
 def _owned(properties: dict[str, Schema]) -> Schema:

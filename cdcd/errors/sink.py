@@ -235,10 +235,22 @@ class TablesParked(SparkReadError):
 
 
 class StorageError(SparkReadError):
-    """The storage of a target refuses a request, does not answer, or lacks a file."""
+    """The storage of a target refuses a request, or lacks a file."""
 
     code = "CDCD-STORAGE"
     hint = "check the URI of the target, the credentials, and the storage's own log"
+
+
+class StorageUnavailable(StorageError):
+    """The storage of a target does not answer, refuses the credentials, or has no space now."""
+
+    code = "CDCD-STORAGE-UNAVAILABLE"
+    retry = Retry.AUTO  # the next attempt reads the credentials again; an operator may free space
+    hint = "free space on the disk, correct the credentials, or the network; the mirror tries again"
+    resolution = (
+        "no action is needed when the storage is back; else free space on the disk of the target, correct its "
+        "credentials, or the network. The mirror tries again for `--retry-s` seconds, then it ends"
+    )
 
 
 class StorageConflict(StorageError):

@@ -7,8 +7,8 @@ Invariant: a probe does not query any server, and /metrics waits only briefly fo
 without details (they are in the log) and never ends the daemon. Only these requests are answered: GET, a look-up of a
 schema, and commands: POST /resume, which has the effect of SIGHUP, and those of `Pages`. A command is accepted only
 from this machine, and with cdcd's own header (`local_commands`).
-GET is answered only under a host name that no other party can own (`hosts`). The number of connections, and the
-duration of each, are limited (`connections`). Refused requests are counted, and cause no traceback.
+GET is answered only under a host name that no other party can own (`cdcd.host_names`). The number of connections,
+and the duration of each, are limited (`connections`). Refused requests are counted, and cause no traceback.
 Must not: change anything, show a secret or a row value: each response passes through `cdcd.redaction`.
 """
 
@@ -25,9 +25,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
+from cdcd.host_names import HostNames
 from cdcd.ops.connections import Connections, Refusals
 from cdcd.ops.health import Verdict
-from cdcd.ops.hosts import HostNames
 from cdcd.ops.local_commands import is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from cdcd.ops.metric_group import Described
+from cdcd.metrics.group import Described
 
 __all__ = ["EstimateCollector"]
 

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from cdcd.errors import CdcdError, Retry
 from cdcd.extensions import implementation
+from cdcd.metrics.group import MetricGroup
 from cdcd.ops.estimate_metrics import EstimateCollector
 from cdcd.ops.health import STATES
-from cdcd.ops.metric_group import MetricGroup
 from cdcd.ops.slot_metrics import BY_FIELD, UNCONFIRMED_BYTES, UNRECEIVED_BYTES, WAL_STATUS, SlotCollector
 from cdcd.ops.source_metrics import SourceMetrics
 from cdcd.ops.wait_metrics import WaitCollector

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from cdcd.ops.metric_group import Described
+from cdcd.metrics.group import Described
 
 __all__ = ["SlotCollector", "SlotReading"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from typing import get_args
 
+from cdcd.metrics.group import MetricGroup
 from cdcd.model import PublicationChangeKind
-from cdcd.ops.metric_group import MetricGroup
 from cdcd.ops.slot_metrics import NO_SLOT
 
 __all__ = ["SourceMetrics"]

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
@@ -32,6 +32,7 @@ from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation, ReplicaIdentity
 from cdcd.pipeline.key_warnings import KeyWarnings, Say, warn
+from cdcd.pipeline.registered_attnums import Registered, numbered_before, with_registered
 from cdcd.registry.subjects import Strategy, SubjectPart, full_record_name, subject_of
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.exact_keys import merged_key_columns
@@ -60,6 +61,7 @@ class Catalog(Protocol):
 
     def types(self, oids: Any) -> dict[int, PgType]: ...  # noqa: D102
     def keys(self, relid: int) -> TableKeys | None: ...  # noqa: D102
+    def attnums(self, relation: Relation) -> tuple[int, ...] | None: ...  # noqa: D102
 
 
 class Topics(Protocol):
@@ -70,11 +72,10 @@ class Topics(Protocol):
     def has_records(self, name: str) -> bool: ...  # noqa: D102
 
 
-class Registry(Protocol):
+class Registry(Registered, Protocol):
     """The schema registry, as plans use it (blocking)."""
 
     def schema_id(self, subject: str, schema: Any, *, is_forced: bool = False) -> int: ...  # noqa: D102
-    def knows(self, subject: str, schema: Any) -> bool: ...  # noqa: D102
     def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
 
 
@@ -102,6 +103,24 @@ class _Key(NamedTuple):
     is_required: bool
     nullable: frozenset[str]
     is_unique: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A plan, and what it was made from. `attnums`: None if they were not known."""
+
+    relation: Relation
+    key: _Key
+    old: OldTuples | None
+    attnums: tuple[int, ...] | None
+    plan: RelationPlan
+
+    def has(
+        self, relation: Relation, key: _Key, old: OldTuples | None, attnums: tuple[int, ...] | None
+    ) -> bool:
+        """Whether the plan is that of this description. Attnums that were known remain if they are not known now."""
+        is_same = (self.relation, self.key, self.old) == (relation, key, old)
+        return is_same and attnums in (None, self.attnums)
 
 
 class Plans:
@@ -132,7 +151,7 @@ class Plans:
         self._partitions: dict[int, dict[int, Relation]] = {}
         self._root_of: dict[int, int] = {}
         self._identities: dict[int, PartitionIdentity] = {}
-        self._made: dict[tuple[int, str], tuple[Relation, _Key, OldTuples | None, RelationPlan]] = {}
+        self._made: dict[tuple[int, str], _Made] = {}
         self._by_header: dict[str, LruCache[bytes, RelationPlan]] = {}
         self._flaws: dict[int, str | None] = {}
         self._key_schemas: dict[str, dict[str, Any] | None] = {}
@@ -159,7 +178,7 @@ class Plans:
     def partitions(self) -> dict[str, int]:
         """The number of partitions over which keys are hashed, by topic."""
         made = list(self._made.values())  # a copy in one step: a thread may add a plan meanwhile
-        return {plan.topic: plan.partitions for *_, plan in made}
+        return {one.plan.topic: one.plan.partitions for one in made}
 
     def begin_stream(self, *, is_sure: bool) -> None:
         """Forget all table descriptions: from here on the stream describes each table before its rows (F43).
@@ -331,22 +350,23 @@ class Plans:
 
     def _has_schema(self, relation: Relation, topic: str) -> bool:
         try:
-            schemas = self._schemas_of(relation, self._key(relation, topic))
+            schemas = self._schemas_of(relation, self._key(relation, topic), None)
         except KeyChanged:
             return False
         subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
         with self._waiting("registry", f"subject {subject}"):
-            return self._registry.knows(subject, schemas.value)
+            is_known = self._registry.knows(subject, schemas.value)
+            return is_known or bool(numbered_before(self._registry, subject, schemas.value, is_lenient=True))
 
     def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
         key = self._key(relation, topic)
         made = self._made.get((relation.relid, topic))
-        old = self._old_tuples(relation, key)
-        if made is None or made[:3] != (relation, key, old):
-            plan = self._compile(relation, topic, key, old, is_forced)
-            made = self._made[relation.relid, topic] = (relation, key, old, plan)
+        old, attnums = self._old_tuples(relation, key), self._catalog.attnums(relation)
+        if made is None or not made.has(relation, key, old, attnums):
+            plan = self._compile(relation, topic, key, old, attnums, is_forced)
+            made = self._made[relation.relid, topic] = _Made(relation, key, old, attnums, plan)
             self._by_header.setdefault(topic, LruCache(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
-        return made[3]
+        return made.plan
 
     def _old_tuples(self, relation: Relation, key: _Key) -> OldTuples | None:
         partitions = self._partitions.get(relation.relid)
@@ -409,7 +429,7 @@ class Plans:
                 self._key_schemas[topic] = self._registry.latest(subject)
         return self._key_schemas[topic]
 
-    def _schemas_of(self, relation: Relation, key: _Key) -> RelationSchemas:
+    def _schemas_of(self, relation: Relation, key: _Key, attnums: tuple[int, ...] | None) -> RelationSchemas:
         types = self._catalog.types([column.type_oid for column in relation.columns])
         return relation_schemas(
             relation,
@@ -419,14 +439,29 @@ class Plans:
             self._policies,
             is_key_required=key.is_required,
             nullable=key.nullable,
+            attnums=attnums,
         )
 
+    def _registered_schemas(
+        self, relation: Relation, topic: str, key: _Key, attnums: tuple[int, ...] | None
+    ) -> RelationSchemas:
+        schemas = self._schemas_of(relation, key, attnums)
+        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
+        with self._waiting("registry", f"subject {subject}"):
+            return with_registered(self._registry, subject, schemas)
+
     def _compile(
-        self, relation: Relation, topic: str, key: _Key, old: OldTuples | None, is_forced: bool
+        self,
+        relation: Relation,
+        topic: str,
+        key: _Key,
+        old: OldTuples | None,
+        attnums: tuple[int, ...] | None,
+        is_forced: bool,
     ) -> RelationPlan:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
-        schemas = self._schemas_of(relation, key)
+        schemas = self._registered_schemas(relation, topic, key, attnums)
         merged = merged_key_columns(relation, schemas)
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
         partitions = self._prepared.pop(topic, None) or self._ensured(topic)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from cdcd.errors import (
@@ -117,6 +117,27 @@ class Registry:
             # Deleted, or never created: its cached ids must not count as lost data of the registry.
             self._cache.forget(subject)
         return found
+
+    @property
+    def registers(self) -> bool:
+        """Whether a new schema is registered."""
+        return self._settings.auto_register
+
+    def registered(self, subject: str) -> Iterator[Any]:
+        """Yield the schemas under `subject`, the newest first, one at a time in memory: there may be hundreds.
+
+        While the registry does not answer, yield the newest known schema.
+        """
+        try:
+            numbers = self._versions(subject)
+        except RegistryUnavailable:
+            cached = self._latest.get(subject)
+            if cached is None:
+                raise
+            yield cached
+            return
+        for number in reversed(numbers):
+            yield self._version(subject, number)
 
     def newest(self, subject: str) -> dict[str, Any] | None:
         """Return the newest schema under `subject` without caching it: a check of all tables needs each one once."""
@@ -298,12 +319,7 @@ class Registry:
         """
         if level == "NONE":
             return
-        try:
-            numbers = self._call("versions", lambda client: client.versions(subject), subject=subject)
-        except RegistryRefused as refusal:
-            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
-                raise
-            return  # all versions were deleted: there is nothing to compare with
+        numbers = self._versions(subject)  # none if all were deleted: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
         found: dict[Difference, None] = {}
@@ -315,6 +331,15 @@ class Registry:
                 status=409,
                 subject=subject,
             )
+
+    def _versions(self, subject: str) -> list[int]:
+        """Return the numbers of a subject's versions; none if there is no such subject."""
+        try:
+            return self._call("versions", lambda client: client.versions(subject), subject=subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
+                raise
+            return []
 
     def _version(self, subject: str, number: int) -> Any:
         earlier = self._version_cache

@@ -8,6 +8,7 @@ and the names of unsent columns, so that the flat format loses only the old row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cdcd.errors import SchemaError
@@ -19,7 +20,13 @@ FLAT_PROPERTY = "cdcd.flat"
 """The property of a flat record with the names of the added fields, by meaning."""
 
 
-def flat_schema(name: str, columns: list[dict[str, Any]], names: FlatNames, table: str) -> AvroSchema:
+def flat_schema(
+    name: str,
+    columns: list[dict[str, Any]],
+    names: FlatNames,
+    table: str,
+    properties: Mapping[str, Any],
+) -> AvroSchema:
     """Return the Value record. Raises SchemaError where a column has the name of an added field."""
     taken = {column["name"] for column in columns}
     added: list[dict[str, Any]] = [
@@ -46,5 +53,6 @@ def flat_schema(name: str, columns: list[dict[str, Any]], names: FlatNames, tabl
         "name": name,
         "connect.name": name,
         FLAT_PROPERTY: meanings,
+        **properties,
         "fields": [*columns, *added],
     }

@@ -4,18 +4,22 @@ In: the relation, the catalog's types, the key's columns (`keys`), the topic pre
 Out: `RelationSchemas`.
 Invariant: key columns are required in both records; every other column is ["null", T] with default null, so that
 adding and dropping columns is compatible in both directions and a delete with only the key has a row. In the value a
-column that was nullable remains nullable, so that a first key does not break the topic's readers. The key's schema
-has no attribute that can change while the key's values remain: its id is part of the key's bytes, which decide the
-partition and which keys compaction treats as the same.
+column that was nullable remains nullable, so that a first key does not break the topic's readers. The value's record
+has the relation's oid, and its fields have the attnums if those are known, by which a reader recognizes a table that
+was created again, and a column with another name. The key's schema has no attribute that can change while the key's
+values remain: its id is part of the key's bytes, which decide the partition and which keys compaction treats as the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from cdcd.model import Column, PgType, Relation
+from cdcd.schema.attnums import RELID, with_attnum
 from cdcd.schema.codec import AvroSchema, Codec
 from cdcd.schema.envelope import envelope_schema
 from cdcd.schema.flat import flat_schema
@@ -46,7 +50,7 @@ class ColumnCodec:
 @dataclass(frozen=True, slots=True)
 class RelationSchemas:
     """`key` is None for a relation without a key; `value` is the envelope, or the flat row; `columns` follow the
-    relation. `is_key_required`: no column of the key can be null.
+    relation. `is_key_required`: no column of the key can be null. `has_attnums`: the value has its columns' attnums.
     """
 
     key: AvroSchema | None
@@ -55,6 +59,7 @@ class RelationSchemas:
     columns: tuple[ColumnCodec, ...]
     is_key_required: bool = True
     is_flat: bool = False
+    has_attnums: bool = False
 
 
 def relation_schemas(
@@ -66,12 +71,13 @@ def relation_schemas(
     *,
     is_key_required: bool = True,
     nullable: Collection[str] = (),
+    attnums: Sequence[int] | None = None,
 ) -> RelationSchemas:
     """Return the schemas of a relation. Raises SchemaError on names that collide.
 
     `types` also has the types that its types are made of; `key_columns` are those of `key_of`, None where only the
     relation is known; `is_key_required`: the database allows no null in them; `nullable` are the columns that may be
-    null in the topic's existing values.
+    null in the topic's existing values; `attnums` are those of the relation's columns, None if unknown.
     """
     keys = key_of(relation, None, None) if key_columns is None else key_columns
     table = f"{relation.schema}.{relation.name}"
@@ -83,18 +89,21 @@ def relation_schemas(
     ]
     columns = _columns(relation, resolved, set() if is_flat else required, f"{base}.Value", policies)
     rows = [
-        _field(codec, _properties(column, kind), codec.is_required)
-        for codec, column, kind in zip(columns, relation.columns, resolved, strict=True)
+        _field(codec, _properties(column, kind, number), codec.is_required)
+        for codec, column, kind, number in zip(
+            columns, relation.columns, resolved, attnums or (None,) * len(columns), strict=True
+        )
     ]
     if is_flat:
         # All types of a flat value allow null, so they do not show which columns are in the key.
         rows = [row | {KEY_PROPERTY: True} if row["pg.name"] in required else row for row in rows]
-        value = flat_schema(f"{base}.Value", rows, policies.flat, table)
+        value = flat_schema(f"{base}.Value", rows, policies.flat, table, {RELID: relation.relid})
     else:
-        value = envelope_schema(base, _record(f"{base}.Value", rows))
+        value = envelope_schema(base, _record(f"{base}.Value", rows, {RELID: relation.relid}))
     by_name = {c.name: _field(c, {"pg.name": c.name}, is_key_required) for c in columns}
     key = defined_once(_record(f"{base}.Key", [by_name[name] for name in keys])) if keys else None
-    return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat)
+    has_attnums = attnums is not None
+    return RelationSchemas(key, defined_once(value), keys, columns, is_key_required, is_flat, has_attnums)
 
 
 def _columns(
@@ -129,8 +138,10 @@ def _placed(codec: Codec, namespace: str, field: str, is_as_the_table: bool) -> 
     )
 
 
-def _record(name: str, fields: list[dict[str, Any]]) -> AvroSchema:
-    return {"type": "record", "name": name, "connect.name": name, "fields": fields}
+def _record(
+    name: str, fields: list[dict[str, Any]], properties: Mapping[str, Any] = MappingProxyType({})
+) -> AvroSchema:
+    return {"type": "record", "name": name, "connect.name": name, **properties, "fields": fields}
 
 
 def _field(column: ColumnCodec, properties: dict[str, Any], is_required: bool) -> dict[str, Any]:
@@ -140,12 +151,8 @@ def _field(column: ColumnCodec, properties: dict[str, Any], is_required: bool) -
     return {"name": column.field, "type": ["null", avro], "default": None, **properties}
 
 
-def _properties(column: Column, kind: ResolvedType) -> dict[str, Any]:
-    """Return the properties of a column that the Relation message has.
-
-    The message does not have `pg_attribute.attnum`. The catalog has the present attnums: a schema with attnums would
-    depend on the time of its creation, and rows of one relation could get several schemas.
-    """
+def _properties(column: Column, kind: ResolvedType, attnum: int | None) -> dict[str, Any]:
+    """Return the properties of a column."""
     properties: dict[str, Any] = {
         "pg.name": column.name,
         "pg.type": kind.type_name,
@@ -153,4 +160,4 @@ def _properties(column: Column, kind: ResolvedType) -> dict[str, Any]:
     }
     if kind.domain is not None:
         properties["pg.domain"] = kind.domain
-    return properties
+    return with_attnum(properties, attnum)

@@ -40,6 +40,9 @@ class WriteAhead(Protocol):
 class SchemaTopic:
     """The schema topic of the process; `open` and `close` are called once a session."""
 
+    registers = True
+    """Whether a new schema is registered."""
+
     def __init__(self, topic: str, slot: str, compatibility: str) -> None:
         self._topic = topic
         self._slot = slot
@@ -157,6 +160,12 @@ class SchemaTopic:
             versions = self._versions(subject)
         schema = schema_of(versions[-1]) if versions else None
         return schema if schema is None or isinstance(schema, dict) else {"type": schema}
+
+    def registered(self, subject: str) -> list[Any]:
+        """Return the schemas under `subject`, the newest first."""
+        with self._lock:
+            versions = self._versions(subject)
+        return [schema_of(one) for one in reversed(versions)]
 
     def verify_next(self) -> None:
         """Raise RegistryRefused when the topic was emptied or recreated while cdcd used it (F55)."""

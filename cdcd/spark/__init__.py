@@ -9,8 +9,9 @@ Invariant: nothing here imports what runs a daemon. Both sides share the wire fo
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
-`jvm_decoding`, `tasks`, `mirror_start`. `reading` and `views` open a mirror, `verify` compares it with the topics by
-`sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
+`jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`; `metrics_server` serves the mirror's metrics. `reading` and
+`views` open a mirror, `verify` compares it with the topics by `sql_fold`, `session` is a local Spark, `jvm` serves
+Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations
@@ -24,10 +25,22 @@ if TYPE_CHECKING:
     from cdcd.spark.mirror_start import mirror
     from cdcd.spark.reading import read_mirror, wait
     from cdcd.spark.source import register
+    from cdcd.spark.target_changes import changes
     from cdcd.spark.views import consistent_view
 
-__all__ = ["consistent_view", "decode", "mirror", "offsets", "packages", "read_mirror", "register", "wait"]
+__all__ = [
+    "changes",
+    "consistent_view",
+    "decode",
+    "mirror",
+    "offsets",
+    "packages",
+    "read_mirror",
+    "register",
+    "wait",
+]
 _MODULES = {
+    "changes": "cdcd.spark.target_changes",
     "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
     "mirror": "cdcd.spark.mirror_start",

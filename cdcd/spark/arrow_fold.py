@@ -51,6 +51,13 @@ class Changes:
     last: Sequence
     """The last sequence of the changes, `BEGINNING` without any."""
 
+    @property
+    def name_columns(self) -> bool:
+        """Whether a change has names of columns, in `special` or in `unchanged`."""
+        special, unchanged = self.rows["special"], self.rows["unchanged"]
+        has_unchanged = pc.any(pc.greater(pc.list_value_length(unchanged), 0)).as_py()
+        return special.null_count < len(special) or bool(has_unchanged)
+
 
 @dataclass(frozen=True, slots=True)
 class Latest:

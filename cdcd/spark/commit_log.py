@@ -329,8 +329,8 @@ class TargetWriter:
         assert version is not None
         if before is None:
             return
-        kept = {path for path, _ in version.replaced}
-        expired = [path for path, _ in before.replaced if path not in kept]
+        remaining = {path for path, _ in version.replaced}
+        expired = [path for path, _ in before.replaced if path not in remaining]
         first = version.complete[0][0]
         oldest = before.complete[0][0] if before.complete else first
         records = [path_of(number) for number in range(oldest, first)]
@@ -344,21 +344,23 @@ def _successor(
 ) -> TargetVersion:
     """Return a version with the next number, and with what still exists of earlier ones."""
     number, until_s = 1 if before is None else before.number + 1, now_s - version.retain_s
-    complete = () if before is None else _kept_records(before.complete, until_s)
+    complete = () if before is None else _retained_records(before.complete, until_s)
     if is_complete:
         complete = (*complete, (number, now_s))
     gone = [] if before is None else _gone(before, version)
-    kept = () if before is None else without_expired(before.replaced, until_s)
+    remaining = () if before is None else without_expired(before.replaced, until_s)
     return replace(
         version,
         number=number,
         published_s=now_s,
         complete=complete,
-        replaced=(*kept, *((path, now_s) for path in gone)),
+        replaced=(*remaining, *((path, now_s) for path in gone)),
     )
 
 
-def _kept_records(complete: tuple[tuple[int, float], ...], until_s: float) -> tuple[tuple[int, float], ...]:
+def _retained_records(
+    complete: tuple[tuple[int, float], ...], until_s: float
+) -> tuple[tuple[int, float], ...]:
     """Return the complete records from which versions are read that are retained."""
     old = [one for one in complete if one[1] < until_s]
     return complete[len(old) - 1 :] if old else complete
@@ -372,13 +374,14 @@ def _gone(before: TargetVersion, version: TargetVersion) -> list[str]:
     return sorted(had - has)
 
 
-def take_over(target: Target, version: TargetVersion) -> TargetWriter:
+def take_over(target: Target, version: TargetVersion, writer_id: str | None = None) -> TargetWriter:
     """Publish a version again under a new writer's id, so that no earlier writer can publish; return its writer.
 
-    Raises StorageConflict if another writer takes over at the same time.
+    `writer_id`: a random one that no writer has had; None: any. Raises StorageConflict if another writer takes over
+    at the same time.
     """
     writer = TargetWriter(target, version if version.number else None)
-    writer.publish(replace(version, writer=uuid.uuid4().hex), is_complete=True)
+    writer.publish(replace(version, writer=writer_id or uuid.uuid4().hex), is_complete=True)
     return writer
 
 

@@ -17,10 +17,12 @@ from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.cuts import (
     ID,
     NO_LIMITS,
+    Backlog,
     BatchLimits,
     Commit,
     Offsets,
     SourcePosition,
+    backlog_after,
     cut,
     has_records,
     ids_of,
@@ -155,6 +157,11 @@ class Commits:
     def position(self, end: Offsets) -> SourcePosition:
         """Return the position in the source of the end that `next_end` has returned last."""
         return position_at(end, self._log.pending)
+
+    def backlog(self, reached: Offsets) -> Backlog:
+        """Return what the topics have after these offsets, as far as the last `refresh` has read."""
+        newest = self.known_end(reached)
+        return backlog_after(reached, self._log.pending, newest, is_behind=self.is_behind)
 
     def initial(self) -> Offsets:
         """Return the start offsets of a new query. Raises PositionUnavailable, SnapshotIncomplete."""

@@ -112,7 +112,7 @@ def write_merge(
             base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
             both = pa.concat_tables([base, rows])
             if both.num_rows:
-                written.append(write_bucket(target, shape, bucket, both))
+                written.append(write_bucket(target, shape, bucket, both, level=1))
         return MergeResult(merge, tuple(written), ())
     except BaseException:
         remove_files(target, [one.path for one in written])

@@ -65,7 +65,15 @@ class TopicAccess:
         return resolve(self.properties, "kafka.")
 
 
-SchemaAccess = RegistryAccess | TopicAccess
+@dataclass(frozen=True, slots=True)
+class GivenAccess:
+    """Schemas that are given, for tests without a registry: texts by id, ids by subject with the oldest first."""
+
+    texts: tuple[tuple[int, str], ...]
+    subjects: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+SchemaAccess = RegistryAccess | TopicAccess | GivenAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class Connection:
     brokers: str
     prefix: str
     properties: Pairs = ()
-    registry: RegistryAccess | None | str = None
+    registry: RegistryAccess | GivenAccess | None | str = None
 
     def read_properties(self) -> ResolvedProperties:
         """Return librdkafka's properties; the secrets are read now. Raises SecretUnreadable."""
@@ -95,7 +103,7 @@ class Connection:
         if isinstance(self.registry, RegistryAccess):
             options["registry"] = self.registry.url
             options |= {f"schema.registry.{name}": str(value) for name, value in self.registry.properties}
-        elif self.registry is not None:
+        elif isinstance(self.registry, str):
             options["registry"] = self.registry
         return options
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from cdcd.errors import ConfigError, RegistryRefused, SparkReadError
 from cdcd.spark import frame, jvm_decoding
-from cdcd.spark.changes import ChangeReader, Choices, ErrorPolicy, SpecialPolicy, change_schema
+from cdcd.spark.change_columns import ChangeReader, Choices, ErrorPolicy, SpecialPolicy, change_schema
 from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
 from cdcd.spark.engine import Engine, is_on_jvm
 from cdcd.spark.lost_columns import lost_columns, start_columns

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cdcd.errors import ConfigError
 from cdcd.extensions import extension
-from cdcd.spark.changes import ErrorPolicy
+from cdcd.spark.change_columns import ErrorPolicy
 
 Engine = Literal["auto", "native", "spark-avro"]
 _MISSING = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"

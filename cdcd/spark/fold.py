@@ -156,7 +156,7 @@ def _state_of(event: Event, shape: TableShape) -> _State:
 def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> _State:
     special = (
         {
-            _named(shape, name.removeprefix(image + ".")): text
+            _named(shape, event, name.removeprefix(image + ".")): text
             for name, text in event.special.items()
             if name.startswith(image + ".")
         }
@@ -170,8 +170,11 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
     return _State(values, special, {}, {})
 
 
-def _named(shape: TableShape, name: str) -> str:
+def _named(shape: TableShape, event: Event, name: str) -> str:
     """Return the Avro name of a column, which an envelope may give by its PostgreSQL or its Avro name."""
+    renamed = shape.renames.get(event.schema_id, {})
+    if name in renamed:
+        return renamed[name]
     for one in shape.fields:
         if name in (one.avro_name, one.name):
             return one.avro_name
@@ -194,7 +197,7 @@ def _with_unchanged(row: _State, event: Event, previous: _State, shape: TableSha
     values, special = dict(row.values), dict(row.special)
     from_existing, missing = dict(row.from_existing), dict(row.missing)
     for given in event.unchanged:
-        name = _named(shape, given)
+        name = _named(shape, event, given)
         values.pop(name, None)
         special.pop(name, None)
         if event.sequence <= shape.began_after.get(name, BEGINNING):

@@ -24,7 +24,7 @@ from cdcd.columnar.fallback import HEADER_BYTES
 from cdcd.columnar.faults import REASONS, Fault
 from cdcd.errors import SparkReadError
 from cdcd.redaction import clean
-from cdcd.spark.changes import NO_TIMELINE, PLACE, SPECIAL_HINT, SPECIAL_REASON, Choices, envelope_of
+from cdcd.spark.change_columns import NO_TIMELINE, PLACE, SPECIAL_HINT, SPECIAL_REASON, Choices, envelope_of
 from cdcd.spark.reader_schema import Reading, Writer, reading_of
 from cdcd.spark.special import keys_of, renamed_keys
 

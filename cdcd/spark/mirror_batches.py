@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from cdcd.errors import CdcdError, TablesParked
 from cdcd.lsn import format_lsn
@@ -29,7 +29,7 @@ from cdcd.spark.storage import Storage
 from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.versions import TableEntry, TargetVersion
 
-__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "OnError", "is_table"]
+__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "is_table"]
 
 OnError = Literal["park", "fail"]
 ON_ERROR: tuple[OnError, ...] = ("park", "fail")
@@ -72,8 +72,15 @@ class BatchReport:
     commit_us: int = 0
 
 
+class Observer(Protocol):
+    """Is called for what has become visible."""
+
+    def published(self, version: TargetVersion, *, merges: int = 0) -> None:
+        """Take a new version. `merges`: of how many tables it has merged files."""
+
+
 class MirrorBatches:
-    """Applies batches to a target, on the driver."""
+    """Applies batches to a target, on the driver. `applied`: the number of batches, those of earlier sessions too."""
 
     def __init__(
         self,
@@ -83,6 +90,7 @@ class MirrorBatches:
         on_batch: Callable[[BatchReport], None] | None = None,
         accept_gaps: bool = False,
         on_error: OnError = "park",
+        observer: Observer | None = None,
     ) -> None:
         self._accept_gaps = accept_gaps
         self._parks = on_error == "park"
@@ -91,7 +99,9 @@ class MirrorBatches:
         self._prefix, self.buckets = self.version.prefix, self.version.buckets
         self._schema_of = schema_of
         self._on_batch = on_batch
-        self._applied = 0
+        self._observer = observer
+        self.applied = 0
+        self._merged = 0
         self._delta = DeltaTables(target, self.version) if self.version.table_format == "delta" else None
         self._compactor = Compactor(self._delta or FileMerges(target, self.buckets))
         self._compactor.note(self.version.tables)
@@ -114,7 +124,7 @@ class MirrorBatches:
         if self._delta is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
             version = self._delta.store(version, now, sound, folded)
-        version = self._writer.publish(version)
+        version = self._publish(version)
         if self._delta is not None:  # Spark's tasks have written the rows that the Delta tables have now
             self._remove([replace(one, incomplete_path=None) for one in folded if one.topic not in failures])
         self._compactor.note(entries)
@@ -125,7 +135,7 @@ class MirrorBatches:
     def note_position(self, position: SourcePosition) -> None:
         """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""
         if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
-            self._writer.publish(with_position(self.version, position))
+            self._publish(with_position(self.version, position))
 
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""
@@ -133,7 +143,7 @@ class MirrorBatches:
             return
         changed = self._with_merged(self.version)
         if changed is not self.version:
-            changed = self._writer.publish(changed)
+            changed = self._publish(changed)
         self._compactor.start(changed.tables)
 
     def compact(self) -> None:
@@ -162,8 +172,16 @@ class MirrorBatches:
         assert self._writer.version is not None
         return self._writer.version
 
+    def _publish(self, version: TargetVersion) -> TargetVersion:
+        version = self._writer.publish(version)
+        merges, self._merged = self._merged, 0
+        if self._observer is not None:
+            self._observer.published(version, merges=merges)
+        return version
+
     def _with_merged(self, version: TargetVersion) -> TargetVersion:
         changed = self._compactor.take(version.tables)
+        self._merged += len(changed)
         return replace(version, tables={**version.tables, **changed}) if changed else version
 
     def _plan(
@@ -219,7 +237,7 @@ class MirrorBatches:
         self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
     ) -> None:
         report = BatchReport(
-            self._applied,
+            self.applied,
             sum(one.rows for one in looks),
             len({one.topic for one in folded if one.changed}),
             sum(1 for one in folded if one.path or one.complete is not None),
@@ -242,7 +260,7 @@ class MirrorBatches:
         )
         if report.loading:
             log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
-        self._applied += 1
+        self.applied += 1
         if self._on_batch is not None:
             self._on_batch(report)
 

@@ -1,8 +1,8 @@
 """A mirror that runs in a thread of the driver, with the methods of Spark's streaming query that callers use.
 
 In: the function that runs until it is asked to stop.  Out: whether it runs, and the error that ended it.
-Invariant: a stop ends it after its batch.
-Must not: start again what an error has ended.
+Invariant: a stop ends it after its batch, or while it waits after an error.
+Must not: start again what an error has ended; `run` does that with what heals.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Callable
 
 
 class MirrorQuery:
-    """A running mirror."""
+    """A running mirror. `metrics_port`: the port of its metrics, None if it has none."""
 
-    def __init__(self, run: Callable[[threading.Event], None], name: str) -> None:
+    def __init__(
+        self, run: Callable[[threading.Event], None], name: str, metrics_port: int | None = None
+    ) -> None:
         self.name = name
+        self.metrics_port = metrics_port
         self._run = run
         self._stopping = threading.Event()
         self._failure: Exception | None = None

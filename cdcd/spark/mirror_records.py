@@ -64,6 +64,11 @@ class RecordsOnDriver:
     def __init__(self, records: pa.Table) -> None:
         self._records = records
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the records."""
+        return int(self._records.nbytes)
+
     def summaries(self) -> list[Summary]:
         """Return the summary of each topic, partition and schema."""
         keys, values = self._records["key"], self._records["value"]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import Offsets, SourcePosition, with_loading, without_start
+from cdcd.spark.cuts import Backlog, Offsets, SourcePosition, with_loading, without_start
 from cdcd.spark.mirror_records import Records, read_in_spark, read_on_driver
 from cdcd.spark.pieces import pieces
 from cdcd.spark.record_sizes import RecordSizes
@@ -60,6 +60,8 @@ class MirrorSource:
         self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
         self._sizes = RecordSizes(connection)
         self._start: Offsets = {}
+        self._offset_bytes = 0.0
+        """The bytes of an offset in the last batch that the driver has read, or tried to read."""
         self.end: Offsets = {}
         self.position = SourcePosition()
         """The position of `end` in the source."""
@@ -77,12 +79,20 @@ class MirrorSource:
         self.position = self._reader.position(self.end)
         return self.end != self._start
 
+    def backlog(self, *, is_applied: bool) -> Backlog:
+        """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen."""
+        return self._reader.backlog(self.end if is_applied else self._start)
+
     def records(self, buckets: int) -> Records:
-        """Return the records of the current batch."""
+        """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
         ranges = self._reader.ranges(self._start, self.end)
-        found = read_on_driver(self._connection, ranges, self._driver_bytes)
-        if found is not None:
-            return found
+        offsets = max(1, sum(part.end - part.start for part in ranges))
+        if self._offset_bytes * offsets <= self._driver_bytes:
+            found = read_on_driver(self._connection, ranges, self._driver_bytes)
+            if found is not None:
+                self._offset_bytes = found.size_bytes / offsets
+                return found
+            self._offset_bytes = (self._driver_bytes + 1) / offsets  # at least so many
         shares = pieces(ranges, self._sizes.of(ranges), parallelism(self._spark))
         return read_in_spark(self._spark, self._connection, shares, buckets)
 

@@ -15,36 +15,38 @@ a batch at whose end the table is not loading must leave none.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
-from cdcd.spark.commit_log import sweep, take_over
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.delta_log import require_delta
-from cdcd.spark.kafka import Cluster
-from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, MirrorBatches, OnError
+from cdcd.spark.metrics_server import MetricsServer, Page
+from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, OnError
+from cdcd.spark.mirror_metrics import MirrorMetrics
 from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS, DEFAULT_RETAIN_S
-from cdcd.spark.mirror_source import MirrorSource, seconds_of
-from cdcd.spark.schemas import access_of, schema_by_id
+from cdcd.spark.mirror_retries import Retries
+from cdcd.spark.mirror_session import MirrorSessions, MirrorSettings
+from cdcd.spark.mirror_sizes import (
+    DEFAULT_BUCKETS,
+    DEFAULT_DRIVER_MB,
+    DEFAULT_MAX_ROWS,
+    DEFAULT_RETAIN_S,
+    DEFAULT_RETRY_S,
+    LOCAL_HOST,
+)
+from cdcd.spark.mirror_source import seconds_of
+from cdcd.spark.schemas import access_of
 from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import FORMS, open_storage
-from cdcd.spark.target import refuse_anothers, starting_version, take
+from cdcd.spark.target import refuse_anothers, take
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 
 AVAILABLE_NOW = "available_now"
-LOOK_AGAIN_S = 0.1
-"""The pause of a mirror that has read all records."""
-log = logging.getLogger("cdcd.spark.mirror")
 _NOT_REMOTE_HINT = (
     "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
     "starts, but its tasks would run on the server"
@@ -69,6 +71,9 @@ def mirror(
     on_error: OnError = "park",
     retain_s: float = DEFAULT_RETAIN_S,
     on_batch: Callable[[BatchReport], None] | None = None,
+    retry_s: float = DEFAULT_RETRY_S,
+    metrics_port: int | None = None,
+    metrics_host: str = LOCAL_HOST,
 ) -> MirrorQuery:
     """Start a thread that updates `target` from the topics.
 
@@ -81,44 +86,77 @@ def mirror(
     `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
     others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
-    Raises ConfigError for a session of Spark Connect, and for the format delta without its library.
+    `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
+    `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
+    Raises ConfigError for a session of Spark Connect, and for the format delta without its library. An error of the
+    start itself is raised, and not tried again.
     """
     if is_remote(spark):
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
     connection = _connection(connection, config, target)
-    schemas = access_of(connection)
+    access_of(connection)
     if on_error not in ON_ERROR:
         raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
     if format not in TABLE_FORMATS:
         raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
     if format == "delta":
         require_delta()
-    interval_s = None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds")
-    storage = open_storage(target, target_options)
+    settings = MirrorSettings(
+        connection,
+        target,
+        target_options,
+        {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {}),
+        None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds"),
+        buckets,
+        driver_bytes,
+        accept_gaps,
+        accept_cluster,
+        on_error,
+        retain_s,
+        format,
+        on_batch,
+    )
+    sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))
+    return _started(sessions, metrics_host, metrics_port)
+
+
+def _started(sessions: MirrorSessions, metrics_host: str, metrics_port: int | None) -> MirrorQuery:
+    """Open the first session, whose errors the caller gets, and run it in a thread."""
+    settings = sessions.settings
+    storage = open_storage(settings.target, settings.target_options)
     refuse_anothers(storage)
     held = take(storage)
-    cluster = Cluster(connection.brokers, connection.read_properties())
-    start = starting_version(
-        *(storage, connection.prefix, buckets, cluster.id()),
-        accept_cluster=accept_cluster,
-        table_format=format,
-    )
-    writer = take_over(storage, replace(start, retain_s=retain_s))
-    batches = MirrorBatches(storage, writer, partial(schema_by_id, schemas), on_batch, accept_gaps, on_error)
-    sweep(storage)
-    register(spark)
-    given = {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {})
-    source = MirrorSource(spark, connection, batches.version, given, driver_bytes)
+    server = None
+    if metrics_port is not None:
+        server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
+    try:
+        register(sessions.spark)
+        first = sessions.open()
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
 
     def run(stopping: threading.Event) -> None:
         try:
-            run_batches(source, batches, stopping, interval_s)
+            sessions.run(first, stopping)
         finally:
-            batches.close()
-            source.close()
+            if server is not None:
+                server.close()
 
-    held.query = MirrorQuery(run, f"mirror of {connection.prefix}")
+    port = None if server is None else server.port
+    held.query = MirrorQuery(run, f"mirror of {settings.connection.prefix}", port)
     return held.query
+
+
+def _pages(metrics: MirrorMetrics) -> dict[str, Callable[[], Page]]:
+    """Return the pages of the mirror's port. It runs while it answers; a restart of it heals no server."""
+
+    def health() -> Page:
+        state = f"tries again after {metrics.error_code}" if metrics.error_code else "runs"
+        return Page(200, f"the mirror {state}\n".encode())
+
+    return {"/metrics": lambda: Page(200, metrics.exposition()), "/healthz": health}
 
 
 def _connection(connection: Connection | None, config: str | None, target: str) -> Connection:
@@ -127,27 +165,3 @@ def _connection(connection: Connection | None, config: str | None, target: str) 
     if (connection is None) == (config is None):
         raise ConfigError("the mirror needs a connection or the path of the daemon's configuration, not both")
     return connection_from({"config": config}) if config is not None else connection  # type: ignore[return-value]
-
-
-def run_batches(
-    source: MirrorSource, batches: MirrorBatches, stopping: threading.Event, interval_s: float | None
-) -> None:
-    """Apply batch after batch. `interval_s`: the time from one to the next; None: end at the newest commit."""
-    source.begin(ends_now=interval_s is None)
-    while not stopping.is_set():
-        started_s = time.monotonic()
-        if not source.advance():
-            if interval_s is None:
-                batches.compact()
-                batches.refuse_parked()
-                return
-            batches.publish_merged()
-            batches.note_position(source.position)
-            stopping.wait(LOOK_AGAIN_S)
-            continue
-        records = source.records(batches.buckets)
-        try:
-            batches.apply(records, source.end, source.position)
-        finally:
-            records.close()
-        stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))

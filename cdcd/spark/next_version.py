@@ -96,7 +96,8 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
             incomplete[one.bucket] = BucketFile(one.bucket, one.incomplete_path, one.incomplete_rows, numbers)
     return replace(
         entry,
-        keyed=entry.keyed if entry.keyed is not None or not changed else shape.keyed,
+        # A TRUNCATE alone does not show whether the table's records have a key.
+        keyed=shape.keyed if entry.keyed is None and any(one.rows for one in changed) else entry.keyed,
         applied=max([entry.applied, shape.emptied_at, *(one.applied for one in folded)]),
         files=tuple(files[bucket] for bucket in sorted(files)),
         deltas=tuple(deltas),
@@ -105,8 +106,8 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
 
 
 _LACKS = (
-    "copy the table again (`cdcd resnapshot`), then start the mirror with a --max-rows so large that the batch after "
-    "its position has all of the copied rows"
+    "copy the table again: `cdcd snapshot start --table ... --recopy`, or `cdcd resnapshot` for all tables; a mirror "
+    "with --on-error fail needs a --max-rows so large that the batch after its position has all of the copied rows"
 )
 
 

@@ -2,7 +2,8 @@
 
 In: a summary of the batch (schema ids, the last record under each, records without a key) and the table's entry.
 Out: a `TablePlan` per topic, with all input of a fold.
-Invariant: a column continues only if every later schema has it with a type that Avro's promotions allow.
+Invariant: a column continues only if every later schema has it (`same_columns`), the newest with a type that Avro's
+promotions allow.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
 from cdcd.spark.events import BEGINNING, Sequence, check_gap, read_envelope, read_events, sequence_of
+from cdcd.spark.frame import column_name
+from cdcd.spark.same_columns import Continued, as_current, continued_columns, fields_of, of_newest_table
 from cdcd.spark.schemas import Schema, expand, parsed_physical, schema_id, value_record
 from cdcd.spark.shape import KEY, MISSING, SPECIAL, Field, TableShape
 from cdcd.spark.versions import BucketFile, TableEntry
@@ -55,17 +57,21 @@ def plan_table(
     look: Look, entry: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool = False
 ) -> tuple[TablePlan, TableEntry]:
     """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted."""
-    keyed = look.keyed_rows > 0 or bool(entry.keyed)
-    if entry.keyed is False and look.keyed_rows:
-        raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
     schemas = {
         number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
     }
     last = last_changes(look.last_values, schemas)
-    entry = with_fields(entry, sorted(last, key=lambda number: last[number]), schemas)
-    emptied = _emptied_at(look, entry.applied, schemas, accepts_gaps) if keyed else BEGINNING
+    order = sorted((one for one in last if last[one] > entry.applied), key=lambda number: last[number])
+    entry, order, left = of_newest_table(entry, order, schemas, last)
+    keyed = look.keyed_rows > 0 or bool(entry.keyed)
+    if entry.keyed is False and look.keyed_rows:
+        raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
+    columns = continued_columns(entry, order, schemas)
+    entry = with_fields(entry, order, schemas, columns)
+    schemas, renames = as_current(schemas, columns)
+    emptied = _emptied_at(look, entry.applied, schemas, left, accepts_gaps) if keyed else left
     began = _began_after(last, schemas, entry.fields)
-    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began)
+    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
     incomplete = {one.bucket: one for one in entry.incomplete}
     return TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas), replace(
         entry, keyed=entry.keyed if not look.keyed_rows else True
@@ -81,7 +87,14 @@ def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableE
     events = read_events(((None, value) for value in look.keyless_values), schemas)
     if not any(event.op == "t" and event.sequence > entry.applied for event in events):
         return None
-    return TableEntry(entry.topic, next_number=entry.next_number, applied=entry.applied)
+    return TableEntry(
+        entry.topic,
+        keyed=True if entry.keyed else None,  # a table without a key may have got one
+        next_number=entry.next_number,
+        applied=entry.applied,
+        relid=entry.relid,
+        former=entry.former,
+    )
 
 
 def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
@@ -95,46 +108,40 @@ def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> di
     return last
 
 
-def with_fields(entry: TableEntry, order: list[int], schemas: Mapping[int, Schema]) -> TableEntry:
+def with_fields(
+    entry: TableEntry, order: list[int], schemas: Mapping[int, Schema], columns: list[Continued]
+) -> TableEntry:
     """Return the entry with the columns of the newest schema; new and re-added columns get new numbers.
 
-    `order`: the schema ids of the batch by the last change under each.
+    `order`: the schema ids of the batch by the last change under each, without those that change nothing;
+    `columns`: those of the newest.
     """
-    newest = order[-1]
-    if newest == entry.schema_id and len(order) == 1:
+    if not order or (order[-1] == entry.schema_id and len(order) == 1):
         return entry
-    between = [_fields_of(schemas[number]) for number in order]
-    held = {one.avro_name: one for one in entry.fields}
-    number, fields = entry.next_number, []
-    for name, one in between[-1].items():
-        old = held.get(name)
-        if old is not None and all(name in seen for seen in between):
-            if not continues(old.avro, one["type"]):
-                raise MirrorInconsistent(
-                    "a column's type has changed: mirror the table again", topic=entry.topic, column=name
-                )
-            fields.append(replace(old, avro=one["type"], name=_shown(one)))
-            continue
-        is_later = bool(held) or any(name not in seen for seen in between)
-        fields.append(Field(number, _shown(one), name, one["type"], is_later))
-        number += 1
+    newest = order[-1]
+    written, number, fields = fields_of(schemas[newest]), entry.next_number, []
+    for column in columns:
+        one, old = written[column.avro_name], column.old
+        if old is None:
+            is_later = bool(entry.fields) or column.is_later
+            old, number = Field(number, "", "", one["type"], is_later), number + 1
+        elif not continues(old.avro, one["type"]):
+            raise MirrorInconsistent(
+                "a column's type has changed: mirror the table again",
+                topic=entry.topic,
+                column=column.avro_name,
+            )
+        changed = replace(old, name=column_name(one), avro_name=column.avro_name, avro=one["type"])
+        fields.append(replace(changed, attnum=column.attnum, is_carried=column.is_carried))
     _check_names(entry.topic, fields)
     record = value_record(expand(schemas[newest]))
     return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
-
-
-def _shown(one: Mapping[str, Any]) -> str:
-    return str(one.get("pg.name", one["name"]))
 
 
 def _check_names(topic: str, fields: list[Field]) -> None:
     names = [one.name for one in fields] + [KEY, SPECIAL, MISSING]
     if len(set(names)) < len(names):
         raise MirrorInconsistent("two columns have the same name, or one has a reserved name", topic=topic)
-
-
-def _fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in value_record(expand(schema))["fields"]}
 
 
 def _began_after(
@@ -145,10 +152,11 @@ def _began_after(
     Earlier values under the same name, even under the current schema, belong to another column.
     """
     began: dict[str, Sequence] = {}
+    all_written = {number: fields_of(schemas[number]) for number in last}
     for one in fields:
         arrow_type(one.avro)  # raises for a column without an Arrow type here, not in a task
         for number, sequence in last.items():
-            written = _fields_of(schemas[number]).get(one.avro_name)
+            written = all_written[number].get(one.avro_name)
             if written is None or not _is_same(written["type"], one.avro):
                 began[one.avro_name] = max(sequence, began.get(one.avro_name, BEGINNING))
     return began
@@ -159,9 +167,13 @@ def _is_same(old: AvroType, new: AvroType) -> bool:
     return continues(old, new) or continues(new, old)
 
 
-def _emptied_at(look: Look, applied: Sequence, schemas: Mapping[int, Schema], accepts_gaps: bool) -> Sequence:
+def _emptied_at(
+    look: Look, applied: Sequence, schemas: Mapping[int, Schema], left: Sequence, accepts_gaps: bool
+) -> Sequence:
+    """Return the position up to which no row is left. `left`: the last change of a former table."""
     found = list(read_events(((None, value) for value in look.keyless_values), schemas))
-    emptied = max((event.sequence for event in found if event.op == "t"), default=BEGINNING)
+    emptied = max((event.sequence for event in found if event.op == "t"), default=left)
+    emptied = max(emptied, left)
     gaps = [event for event in found if event.op == "g"]
     for event in found:
         if event.op not in ("g", "t") and event.sequence > emptied:  # a TRUNCATE drops what is before it

@@ -19,9 +19,9 @@ import fastavro.schema
 
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.registry.subjects import subject_of
-from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.connection import Connection, GivenAccess, RegistryAccess, SchemaAccess
 from cdcd.spark.registry_schemas import RegistrySchemas
-from cdcd.spark.schema_source import SchemaSource, Version
+from cdcd.spark.schema_source import GivenSchemas, SchemaSource, Version
 from cdcd.spark.topic_schemas import TopicSchemas
 
 Schema = Any
@@ -53,7 +53,9 @@ def access_of(connection: Connection) -> SchemaAccess:
 @functools.lru_cache(maxsize=64)
 def source_of(access: SchemaAccess) -> SchemaSource:
     """Return this process's source; its client connects at the first request."""
-    return RegistrySchemas(access) if isinstance(access, RegistryAccess) else TopicSchemas(access)
+    if isinstance(access, RegistryAccess):
+        return RegistrySchemas(access)
+    return GivenSchemas(access) if isinstance(access, GivenAccess) else TopicSchemas(access)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEMAS)

@@ -2,8 +2,8 @@
 
 In: Avro types, the columns of a file, the current ones.  Out: Arrow schemas, and tables with `__special` and `__key`.
 Incomplete rows, those with columns whose value the reader does not have, also have `__missing`.
-Invariant: a column is identified by its number, so a column that was dropped and added again, or renamed, starts
-empty, without values of the old column.  Must not: do I/O, log values.
+Invariant: a column is identified by its number, whatever its name is; a column that was dropped and added again has
+another number, and starts empty, without values of the old column.  Must not: do I/O, log values.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Field:
     """A column of the target. `number` identifies the column, so a dropped and re-added name has another number.
 
     `is_later`: rows existed before the column, and PostgreSQL does not send the default value that they got.
+    `attnum`: its number in PostgreSQL's table, 0 if no schema has told it. `is_carried`: the newest schema has not
+    told it, so it is the number of a column that had this name before.
     """
 
     number: int
@@ -39,6 +41,8 @@ class Field:
     avro_name: str
     avro: AvroType
     is_later: bool = False
+    attnum: int = 0
+    is_carried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class TableShape:
     emptied_at: Sequence = BEGINNING
     began_after: Mapping[str, Sequence] = field(default_factory=dict)
     """By Avro name: values of changes up to this position belong to another column of the same name."""
+    renames: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """By schema id: the names of columns in its records that are not their current Avro names, with these."""
 
 
 def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
@@ -94,7 +100,8 @@ def with_digests(rows: pa.Table, shape: TableShape) -> pa.Table:
 def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table:
     """Return rows of an older file with the current columns; missing columns are null.
 
-    `numbers` are those of the file's columns, in order. A bag's digests are recomputed if a column was dropped.
+    `numbers` are those of the file's columns, in order. A bag's digests are recomputed if a column was dropped or
+    renamed.
     """
     numbers = tuple(numbers)
     held = dict(zip(numbers, rows.columns[:-2], strict=True))
@@ -111,7 +118,10 @@ def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table
         schema=arrow_schema(shape.fields),
     )
     now = {one.number: arrow_type(one.avro) for one in shape.fields}
-    grown_only = all(number in now and now[number] == column.type for number, column in held.items())
+    is_named = all(name == names[name] for name in rows.column_names[:-2])
+    grown_only = is_named and all(
+        number in now and now[number] == column.type for number, column in held.items()
+    )
     return table if shape.keyed or grown_only else with_digests(table, shape)
 
 

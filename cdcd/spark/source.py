@@ -29,6 +29,7 @@ from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import (
     ID,
     LOADING,
+    Backlog,
     BatchLimits,
     Offsets,
     SourcePosition,
@@ -192,6 +193,10 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def position(self, end: Offsets) -> SourcePosition:
         """Return the position in the source of the end that `latestOffset` has returned last."""
         return self._driver().position(end)
+
+    def backlog(self, reached: Offsets) -> Backlog:
+        """Return what the topics have after these offsets, as far as the last `latestOffset` has seen."""
+        return self._driver().backlog(reached)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Return the newest commit, for Spark's progress: the backlog is its distance to the end. None: not known."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from cdcd.errors import StorageConflict, StorageError
+from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
@@ -38,6 +38,7 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _NO_FILE = ("NoSuchKey", "BlobNotFound", None)
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
+_REFUSED, _SILENT = "access is refused", "the storage does not answer"
 _RIGHTS = (
     "correct the credentials (AWS_*, AZURE_*, GOOGLE_* in the environment, or the options of the target), and give "
     "them the rights to list, read, write and delete below the target"
@@ -248,7 +249,8 @@ class CloudStorage:
         message, hint = _explained(error)
         context = {"target": self._uri, "file": path, "code": _code(error), "status": _status(error)}
         shown = {name: value for name, value in context.items() if value}
-        return StorageError(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
+        kind = StorageUnavailable if _heals(error, message) else StorageError
+        return kind(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
 
 
 class _RemoteFile(io.RawIOBase):
@@ -320,6 +322,12 @@ def _is_of_a_file(error: Exception) -> bool:
     return _status(error) != "404" or _code(error) in _NO_FILE
 
 
+def _heals(error: Exception, message: str) -> bool:
+    """Return whether a later request may succeed: with new credentials, or with a storage that is available again."""
+    status = _status(error) or ""
+    return message in (_REFUSED, _SILENT) or status in ("408", "429", "500") or status > "501"
+
+
 def _explained(error: Exception) -> tuple[str, str]:
     """Return the cause and what to do, of the library's error."""
     from obstore import exceptions
@@ -330,9 +338,9 @@ def _explained(error: Exception) -> tuple[str, str]:
     if "/latest/api/token" in text or "metadata.google.internal" in text or "/metadata/identity" in text:
         return "there are no credentials", _RIGHTS
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return "access is refused", _RIGHTS
+        return _REFUSED, _RIGHTS
     if status in ("401", "403") or not _is_of_a_file(error):
-        return "access is refused", _RIGHTS
+        return _REFUSED, _RIGHTS
     if isinstance(error, exceptions.NotSupportedError | NotImplementedError) or status == "501":
         return (
             "the storage does not have conditional requests",
@@ -344,7 +352,7 @@ def _explained(error: Exception) -> tuple[str, str]:
             "correct it, or allow HTTP (option allow_http of the target: true)",
         )
     if "HTTP error" in text:
-        return "the storage does not answer", "check the endpoint, the network and the proxy of this host"
+        return _SILENT, "check the endpoint, the network and the proxy of this host"
     if status is None:
         return (
             "the client cannot make the request",

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from cdcd.errors import StorageConflict, StorageError
+from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 
 LOCKED_WITHIN_S = 10.0
@@ -40,6 +40,8 @@ _HINTS = {
     errno.EEXIST: "the target has to be a folder: correct its path",
     errno.ENOTDIR: "the target has to be a folder: correct its path",
 }
+_HEALS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
+"""What an operator, or the server of the file system, corrects while the mirror runs."""
 log = logging.getLogger("cdcd.spark.storage")
 
 
@@ -212,7 +214,8 @@ class LocalStorage:
         try:
             yield
         except OSError as error:
-            raise StorageError(
+            kind = StorageUnavailable if error.errno in _HEALS else StorageError
+            raise kind(
                 f"cannot {action} a file of the target ({os.strerror(error.errno or 0)})",
                 hint=_HINTS.get(error.errno or 0, "check the target's disk"),
                 target=self.uri,

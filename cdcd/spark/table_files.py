@@ -32,9 +32,11 @@ GROUP_ROWS = 32_768
 # --- write ---------------------------------------------------------------------------------------------------
 
 
-def write_bucket(target: Target, shape: TableShape, bucket: int, rows: pa.Table) -> BucketFile:
+def write_bucket(
+    target: Target, shape: TableShape, bucket: int, rows: pa.Table, *, level: int = 0
+) -> BucketFile:
     """Write a bucket's rows, ordered by their keys, into a new file, and make it durable."""
-    return _written(target, shape, bucket, f"{bucket:04d}", rows.take(pc.sort_indices(rows[KEY])))
+    return _written(target, shape, bucket, f"{bucket:04d}", rows.take(pc.sort_indices(rows[KEY])), level)
 
 
 def write_delta(
@@ -100,6 +102,11 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     if file is None:
         return arrow_schema(shape.fields).empty_table()
     return _current(_opened(target, file).read(), file, shape)
+
+
+def read_keys(target: Target, file: BucketFile) -> pa.Array:
+    """Return the keys in a file."""
+    return _opened(target, file).read(columns=[KEY])[KEY].combine_chunks()
 
 
 def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:

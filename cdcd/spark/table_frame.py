@@ -21,18 +21,19 @@ from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import read_deltas, read_unchanged, without_deleted
 from cdcd.spark.versions import BucketFile, TableEntry
 
-__all__ = ["table_frame"]
+__all__ = ["frame_of_rows", "table_frame"]
 
 _ROWS = 10_000
 
 
-def table_frame(spark: SparkSession, target: Storage, entry: TableEntry) -> DataFrame:
-    """Return the rows of a table; times of day are microseconds, as those of `decode`."""
-    fields = [pa.field(one.name, without_time(arrow_type(one.avro))) for one in entry.fields]
-    fields.append(pa.field(SPECIAL, SPECIAL_TYPE))
-    schema = StructType([StructField(one.name, spark_type(one.type)) for one in fields])
+def table_frame(
+    spark: SparkSession, target: Storage, entry: TableEntry, *, with_key: bool = False
+) -> DataFrame:
+    """Return the rows of a table; times of day are microseconds, as those of `decode`. `with_key`: with `__key`."""
+    fields, schema = _columns(entry, with_key=with_key)
     if entry.is_empty:
         return spark.createDataFrame([], schema)
+    names = fields.names
     shape, deltas = entry.shape(), entry.deltas
     parts: list[BucketFile | None] = [*entry.files, *([None] if deltas else [])]
 
@@ -44,8 +45,25 @@ def table_frame(spark: SparkSession, target: Storage, entry: TableEntry) -> Data
                     without_deleted(read_deltas(target, shape, deltas))
                     if part is None
                     else read_unchanged(target, shape, part, deltas)
-                ).drop_columns([KEY])
-                yield from rows.cast(pa.schema(fields)).to_batches(max_chunksize=_ROWS)
+                )
+                yield from rows.select(names).cast(fields).to_batches(max_chunksize=_ROWS)
 
     numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
     return numbers.repartition(len(parts)).mapInArrow(read, schema)
+
+
+def frame_of_rows(spark: SparkSession, entry: TableEntry, rows: pa.Table) -> DataFrame:
+    """Return rows of a table, with `__key`, as a frame like `table_frame`."""
+    fields, schema = _columns(entry, with_key=True)
+    if not rows.num_rows:
+        return spark.createDataFrame([], schema)
+    # Of a table whose first chunk is empty, Spark would read no chunk.
+    return spark.createDataFrame(rows.select(fields.names).cast(fields).combine_chunks(), schema)
+
+
+def _columns(entry: TableEntry, *, with_key: bool) -> tuple[pa.Schema, StructType]:
+    fields = [pa.field(one.name, without_time(arrow_type(one.avro))) for one in entry.fields]
+    fields.append(pa.field(SPECIAL, SPECIAL_TYPE))
+    if with_key:
+        fields.append(pa.field(KEY, pa.binary()))
+    return pa.schema(fields), StructType([StructField(one.name, spark_type(one.type)) for one in fields])

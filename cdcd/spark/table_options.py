@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from cdcd.errors import SparkReadError
 from cdcd.escaped_names import unescape
-from cdcd.spark.changes import ErrorPolicy, SpecialPolicy
+from cdcd.spark.change_columns import ErrorPolicy, SpecialPolicy
 
 TABLE_OPTIONS = ("table", "before", "columns", "sourceFields", "special", "onError", "caseSensitive")
 _ONLY_WITH_TABLE = TABLE_OPTIONS[1:]

@@ -310,7 +310,7 @@ def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch |
         return None
     keys, values = group["key"].combine_chunks(), group["value"].combine_chunks()
     changes = changes_of(keys, values, plan.schemas, plan.shape.fields)
-    if changes is None:
+    if changes is None or (plan.shape.renames and changes.name_columns):
         return None
     others = _events_of(group.take(changes.others), plan)
     shape = _checked(others, plan)

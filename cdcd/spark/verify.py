@@ -11,9 +11,10 @@ Must not: change the mirror; show a value of a row, or a key that was not asked 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from pyspark.errors import PySparkException
@@ -24,18 +25,18 @@ from pyspark.sql.types import StructType
 from cdcd.errors import CdcdError, SparkReadError
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import ids_of, with_ids
-from cdcd.spark.decoding import decode
-from cdcd.spark.frame import column_name
+from cdcd.spark.decoding import decode, decoding_of
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror_batches import is_table
 from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.schemas import access_of, expand, schema_by_id, value_record
+from cdcd.spark.schemas import access_of, schema_by_id
 from cdcd.spark.session import reason_of
 from cdcd.spark.shape import SPECIAL
 from cdcd.spark.source import register
-from cdcd.spark.sql_fold import At, History, fold, history_of, order_changes, value_of
+from cdcd.spark.sql_fold import History, fold, history_of, order_changes, value_of
 from cdcd.spark.table_frame import table_frame
 from cdcd.spark.table_options import topics_of
+from cdcd.spark.verified_columns import CurrentNames, current_names
 from cdcd.spark.versions import TableEntry
 
 Status = Literal["equal", "differs", "unknown"]
@@ -167,15 +168,20 @@ class _Table:
             return TableResult(self._topic, "equal")
         if "key" not in changes.columns:
             raise _Unknown(_NO_KEY)
-        names = _columns(self._connection, max(history.last, key=lambda number: history.last[number]))
+        names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
         mirrored = [one.name for one in self._entry.fields]
-        if set(mirrored) != set(names):
-            wrong = ", ".join(sorted(set(mirrored) ^ set(names)))
+        if wrong := set(mirrored) ^ set(names.shown.values()):
             return TableResult(
-                self._topic, "differs", f"the mirror has other columns than the topic: {wrong}"
+                self._topic,
+                "differs",
+                f"the mirror has other columns than the topic: {', '.join(sorted(wrong))}",
             )
+        if names.renames:
+            changes = order_changes(self._changes(names))
+        if names.left is not None and (history.emptied is None or history.emptied < names.left):
+            history = replace(history, emptied=names.left)
         columns = self._typed(changes)
-        expected = fold(changes, columns, history, _began(self._connection, history, mirrored))
+        expected = fold(changes, columns, history, names.began(history.last, mirrored))
         return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
 
     # --- what cannot be known
@@ -199,14 +205,17 @@ class _Table:
 
     # --- both sides
 
-    def _changes(self) -> DataFrame:
+    def _changes(self, names: CurrentNames | None = None) -> DataFrame:
         options = self._connection.options() | {
             "topics": self._topic,
             "endingOffsets": json.dumps(with_ids({self._topic: self._ends}, self._ids)),
             "readers": READERS,
         }
         raw = self._spark.read.format("cdcd").options(**options).load()
-        return decode(raw, topic=self._topic, connection=self._connection)
+        if names is None:
+            return decode(raw, topic=self._topic, connection=self._connection)
+        decoding = names.decoding(decoding_of(access_of(self._connection), [self._topic]))
+        return names.renamed(raw.mapInArrow(decoding.decode, decoding.schema))
 
     def _typed(self, changes: DataFrame) -> list[tuple[str, str]]:
         """Return the mirror's columns with the types of `decode`."""
@@ -313,19 +322,3 @@ def _is_null_within(key: str, frame: DataFrame) -> Column:
 
 def _column(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
-
-
-def _columns(connection: Connection, schema_id: int) -> list[str]:
-    """Return PostgreSQL's names of the columns that a schema has."""
-    schema = schema_by_id(access_of(connection), schema_id)
-    return [column_name(one) for one in value_record(expand(schema))["fields"]]
-
-
-def _began(connection: Connection, history: History, names: Iterable[str]) -> dict[str, At]:
-    """Return the last change under a schema without the column, for each column that such a change precedes."""
-    columns = {number: set(_columns(connection, number)) for number in history.last}
-    began = {
-        name: max((at for number, at in history.last.items() if name not in columns[number]), default=None)
-        for name in names
-    }
-    return {name: at for name, at in began.items() if at is not None}

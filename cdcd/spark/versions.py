@@ -45,7 +45,8 @@ ALL_BUCKETS = -1
 class BucketFile:
     """One Parquet file: the rows of a hash bucket. `columns` are the numbers of its fields, in its order.
 
-    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others.
+    A delta has the changed rows of a bucket, or of all (`ALL_BUCKETS`). `level`: how often it was merged from others;
+    1 also for a base file of a merge.
     """
 
     bucket: int
@@ -87,6 +88,10 @@ class TableEntry:
     """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
     parked: Parked | None = None
     """Set while the table is not updated: its files are those of an earlier commit than the other tables'."""
+    relid: int = 0
+    """The oid of the relation in PostgreSQL, 0 if no schema has told it."""
+    former: tuple[int, ...] = ()
+    """The oids of the former tables of this name."""
     delta_version: int | None = None
     """The version of the table's Delta table that has exactly `files`; None: the table is no Delta table."""
 
@@ -235,6 +240,7 @@ def _table(entry: dict[str, Any]) -> TableEntry:
     entry["applied"] = Sequence(*entry["applied"])
     for name in ("files", "deltas", "incomplete"):
         entry[name] = tuple(BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry[name])
+    entry["former"] = tuple(entry.get("former", ()))
     parked = entry["parked"]
     entry["parked"] = None if parked is None else Parked(**parked)
     return TableEntry(**entry)

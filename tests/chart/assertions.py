@@ -15,8 +15,10 @@ from typing import Any
 import yaml
 
 from cdcd.config import Config, load_config
+from cdcd.spark.commands.arguments import parse
+from tests.chart.shown_metrics import unknown_metrics
 
-CUSTOM = ("PodMonitor",)
+CUSTOM = ("PodMonitor", "PrometheusRule")
 SECRETS = "/etc/cdcd/secrets"
 CONFIG = "/etc/cdcd/config"
 
@@ -36,12 +38,15 @@ def main() -> None:
     assert_pod(pod)
     assert_pod(one(manifests, "Pod")["spec"])
     assert one(manifests, "Pod")["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    for each in (pod, one(manifests, "Pod")["spec"]):
+        assert each["containers"][0]["args"][-2:] == ["--config", f"{CONFIG}/cdcd.yaml"]
     assert_probes(pod["containers"][0], config)
     assert_selected(manifests, workload)
     assert "checksum/config" in workload["spec"]["template"]["metadata"]["annotations"]
     assert pod["terminationGracePeriodSeconds"] * 1000 >= config.shutdown_timeout_ms + 5000
     assert not any(each["kind"] == "Secret" for each in manifests)
     assert_secret_files(pod, config)
+    assert_mirror(manifests, config)
 
 
 def one(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -52,7 +57,9 @@ def one(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 def configuration(manifests: list[dict[str, Any]]) -> Config:
     """Load cdcd.yaml as the daemon does."""
-    text = one(manifests, "ConfigMap")["data"]["cdcd.yaml"]
+    text = one([each for each in manifests if "cdcd.yaml" in each.get("data", ())], "ConfigMap")["data"][
+        "cdcd.yaml"
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for path in mounted(one(manifests, "StatefulSet")["spec"]["template"]["spec"]):
             (Path(folder) / Path(path).name).write_text("secret")
@@ -82,7 +89,6 @@ def assert_pod(pod: dict[str, Any]) -> None:
     assert not any("subPath" in mount for mount in mounts.values()), (
         "a subPath mount does not get rotated secrets"
     )
-    assert container["args"][-2:] == ["--config", f"{CONFIG}/cdcd.yaml"]
     assert not any("valueFrom" in variable for variable in container.get("env", ())), "secrets must be files"
 
 
@@ -105,10 +111,48 @@ def assert_selected(manifests: list[dict[str, Any]], workload: dict[str, Any]) -
     assert workload["spec"]["selector"]["matchLabels"].items() <= labels
     checking = one(manifests, "Pod")["metadata"]["labels"].items()
     assert not service["selector"].items() <= checking, "the Service must not select the test's pod"
+    workloads = {"http-admin": workload}
+    if any(each["kind"] == "Deployment" for each in manifests):
+        workloads["http-metrics"] = one(manifests, "Deployment")
     for monitor in (each for each in manifests if each["kind"] == "PodMonitor"):
-        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-        assert endpoint["port"] == "http-admin"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        selected = {
+            port: wanted <= one_workload["spec"]["template"]["metadata"]["labels"].items()
+            for port, one_workload in workloads.items()
+        }
+        assert selected == {port: port == endpoint["port"] for port in workloads}
+
+
+def assert_mirror(manifests: list[dict[str, Any]], config: Config) -> None:
+    """Check the mirror, if there is one: its pod, its arguments, and that it has no secret of PostgreSQL."""
+    assert unknown_metrics(yaml.safe_dump_all(manifests)) == set()
+    if not any(each["kind"] == "Deployment" for each in manifests):
+        return
+    workload = one(manifests, "Deployment")
+    pod = workload["spec"]["template"]["spec"]
+    assert_pod(pod)
+    assert (workload["spec"]["replicas"], workload["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not one(manifests, "Service")["spec"]["selector"].items() <= labels.items()
+    (container,) = pod["containers"]
+    assert container["args"][:3] == ["python", "-m", "cdcd.spark"]
+    options = parse(container["args"][3:])
+    assert options.config == f"{CONFIG}/cdcd.yaml"
+    assert container["ports"] == [{"name": "http-metrics", "containerPort": options.metrics_port}]
+    assert options.metrics_host == "0.0.0.0"
+    files = set(mounted(pod))
+    used = {path.name for path in config.secret_files}
+    assert files == {name for name in used if not name.startswith("postgres")}
+    targets = [
+        path for volume in pod["volumes"] if volume["name"] == "target" for path in volume["secret"]["items"]
+    ]
+    referred = {
+        value.removeprefix("file:") for _, value in options.target_option if value.startswith("file:")
+    }
+    assert referred == {f"/etc/cdcd/target/{item['path']}" for item in targets}
+    assert not any("postgres" in volume["name"] for volume in pod["volumes"])
 
 
 def assert_secret_files(pod: dict[str, Any], config: Config) -> None:

@@ -12,6 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.support.pages import blocks
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "cdcd"
 
@@ -64,3 +66,17 @@ def test_every_mapping_of_the_daemon_refuses_unknown_keys(judge: jsonschema.Draf
     definitions = judge.schema["definitions"]
     assert "Config" in definitions
     assert all(schema["additionalProperties"] is False for schema in definitions.values())
+
+
+def test_the_mirror_of_the_page_is_valid(judge: jsonschema.Draft7Validator) -> None:
+    (block,) = [one for one in blocks(ROOT / "docs" / "kubernetes.md") if one.language == "yaml"]
+    judge.validate({"config": {}, **yaml.safe_load(block.text)})
+    judge.validate({"mirror": {"targetOptions": {"allow_http": "true"}}})
+    for wrong in (
+        {"targetOptions": {"aws_secret_access_key": "x"}},
+        {"targetOptions": {"token": "x"}},
+        {"target": "s3://key:secret@lake/shop"},
+        {"replicas": 2},
+        {"metricsPort": 0},
+    ):
+        assert not judge.is_valid({"mirror": wrong}), wrong

@@ -1,6 +1,6 @@
 """Generate the page of all metrics from their descriptions in the code.
 
-In: the groups of `Metrics`; metrics.template, the page's text.  Out: Markdown.
+In: the groups of `Metrics` and of `MirrorMetrics`; metrics.template, the page's text.  Out: Markdown.
 Must not: add text about a metric that its description does not have, except links to other pages.
 """
 
@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cdcd.ops.metric_group import Described
+from cdcd.metrics.group import Described
 from cdcd.ops.metrics import Metrics
+from cdcd.spark.mirror_metrics import MirrorMetrics
 from tests.docs.filled import cell, filled
 
 TEMPLATE = Path(__file__).with_suffix(".template")
 _HEAD = "| metric | kind | labels | meaning | absent |\n|---|---|---|---|---|\n"
 _THE_LAG = "[the lag](monitoring.md#the-lag)"
 _SNAPSHOTS = "[snapshots](snapshots.md#copy-a-table-while-streaming)"
+_A_MIRROR = "[a mirror](spark.md#operate-a-mirror)"
 LINKS = {
     "cdcd_pipeline_state": "[the probes](monitoring.md#the-probes)",
     "cdcd_halted_reason_info": "[errors](errors.md)",
@@ -32,13 +34,16 @@ LINKS = {
     "cdcd_unpublished_tables_with_topic": "[tables by name](source.md#tables-by-name)",
     "cdcd_snapshot_running": "[blocking snapshots](snapshots.md#copy-a-table-without-a-key)",
     "cdcd_incremental_snapshot_tables": _SNAPSHOTS,
+    "cdcd_mirror_lag_seconds": _A_MIRROR,
+    "cdcd_mirror_retrying": _A_MIRROR,
+    "cdcd_mirror_tables": "[parked tables](spark.md#parked-tables)",
 }
 """The pages that explain more."""
 
 
 def metrics_page() -> str:
     """Return the page of all metrics."""
-    groups = Metrics("", with_process=False).groups
+    groups = Metrics("", with_process=False).groups + MirrorMetrics(with_process=False).groups
     missing = LINKS.keys() - {metric.name for group in groups for metric in group.metrics}
     if missing:
         raise ValueError(f"links of metrics that the code does not have: {sorted(missing)}")

@@ -59,6 +59,8 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-SNAPSHOT-INCOMPLETE": "tests/spark/test_snapshot_cuts.py::"
     "test_each_batch_ends_where_all_tables_are_complete_and_equal",
     "CDCD-STORAGE": "tests/spark/test_storage.py::test_an_endpoint_without_tls_has_to_be_allowed",
+    "CDCD-STORAGE-UNAVAILABLE": "tests/spark/unit/test_mirror_retries.py::"
+    "test_a_disk_that_is_full_is_waited_for_and_no_file_is_left_over",
     "CDCD-STORAGE-CONFLICT": "tests/spark/test_mirror_in_bucket.py::"
     "test_a_mirror_that_another_has_taken_over_stops",
     "CDCD-MIRROR-BEHIND": "tests/spark/unit/test_reading.py::test_a_wait_returns_with_the_commit_or_at_its_end",

@@ -52,9 +52,12 @@ class Batches:
         self._order_by = fields[0]["name"]
         self.alter(fields)
 
-    def alter(self, fields: list[dict[str, Any]]) -> None:
-        """Change the columns; later records have another schema. A registry gives the same schema the same id."""
-        schema = envelope_schema(TOPIC, fields)
+    def alter(self, fields: list[dict[str, Any]], relid: int = 0) -> None:
+        """Change the columns; later records have another schema. A registry gives the same schema the same id.
+
+        `relid`: the table's oid, if the schema has it.
+        """
+        schema = envelope_schema(TOPIC, fields, relid)
         known = [number for number, one in self._schemas.items() if one == schema]
         number = known[0] if known else len(self._schemas) + 2
         self._schemas[number] = schema

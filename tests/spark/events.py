@@ -35,13 +35,14 @@ def key_schema(topic: str, fields: Sequence[Mapping[str, Any]]) -> Schema:
     return {"type": "record", "name": "Key", "namespace": namespace, "fields": [dict(one) for one in fields]}
 
 
-def envelope_schema(topic: str, fields: Sequence[Mapping[str, Any]]) -> Schema:
-    """Return the schema of a table's Kafka value."""
+def envelope_schema(topic: str, fields: Sequence[Mapping[str, Any]], relid: int = 0) -> Schema:
+    """Return the schema of a table's Kafka value. `relid`: the table's oid, 0 for a schema without it."""
     namespace = _namespace(topic)
     value = {
         "type": "record",
         "name": "Value",
         "namespace": namespace,
+        **({"pg.relid": relid} if relid else {}),
         "fields": [dict(one) for one in fields],
     }
     block = {

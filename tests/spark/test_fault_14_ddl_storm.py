@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -21,7 +21,7 @@ import psycopg2
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.demo.compare import compare_table, report
+from cdcd.demo.compare import TableOutcome, compare_table, report
 from cdcd.demo.mirrored import Mirror
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -29,13 +29,15 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror as start_mirror
 from cdcd.spark.session import run_to_end
-from tests.support.daemon import Daemon
+from cdcd.spark.verify import verify as verify_tables
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.stack import (
     PostgresServers,
     confirmed_position,
     drop_database,
     new_database_name,
+    run,
     wal_position,
 )
 from tests.support.storm import Pace, Storm, Writer
@@ -229,13 +231,73 @@ def quiesce(
     )
 
 
+def compared(dsn: str, names: list[str], mirror: AnyMirror) -> list[TableOutcome]:
+    """Compare tables with their mirrors."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        return [compare_table(connection, "public", one, mirror.tables.read("public", one)) for one in names]
+
+
 def compare(dsn: str, tables: Tables, mirror: AnyMirror) -> None:
     """Compare each table, and each partition, which has a topic of its own, with its mirror."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        outcomes = [
-            compare_table(connection, "public", table, mirror.tables.read("public", table))
-            for table in tables.leaves()
-        ]
+    outcomes = compared(dsn, tables.leaves(), mirror)
     print("\n".join(f"{one.table}: {one.source_rows} rows" for one in outcomes))
     assert report(outcomes) == []
     assert sum(outcome.mirror_rows > 0 for outcome in outcomes) == len(tables.leaves())
+
+
+HIDDEN = {
+    "renamed": ("ALTER TABLE renamed RENAME a TO c", "ALTER TABLE renamed RENAME b TO a"),
+    "again": ("ALTER TABLE again DROP a, ADD a text",),
+    "made": ("DROP TABLE made", "CREATE TABLE made (id int PRIMARY KEY, a text, b text)"),
+}
+"""By table, DDL after which PostgreSQL sends no row again."""
+
+
+def reach(mirror: AnyMirror, daemon: Daemon, source: PostgresServer, kafka: KafkaBroker) -> None:
+    await_confirmed(source, daemon, 120)
+    end = mirror.tables.end(kafka.bootstrap)
+    eventually(lambda: mirror.check() and mirror.tables.has_reached(end), "the mirror has all changes", 120)
+
+
+def make_hidden(execute: Callable[..., None]) -> None:
+    for table in HIDDEN:
+        execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, a text, b text)",
+            f"ALTER TABLE {table} ALTER b SET STORAGE EXTERNAL",
+            f"INSERT INTO {table} SELECT n, 'a', repeat('b', 9000) FROM generate_series(1, 5) n",
+        )
+
+
+def test_a_mirror_follows_columns_and_tables_of_which_no_row_is_sent_again(
+    spark: SparkSession,
+    source: PostgresServer,
+    database_there: str,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path: Path,
+) -> None:
+    """A renamed column has its values, also one out of line; a column and a table that were made again have none."""
+    name, dsn = f"hidden{os.getpid()}v{source.major}", source.dsn(database_there)
+    execute = partial(run, source, database_there)
+    execute(f"CREATE PUBLICATION cdcd_{name} FOR ALL TABLES")
+    daemon = Daemon(tmp_path / "cdcd", name, dsn=dsn, bootstrap=kafka.bootstrap, registry_url=registry.url)
+    with daemon:
+        daemon.start().wait_state("streaming")
+        make_hidden(execute)
+        await_confirmed(source, daemon, 120)
+        mirror = MirrorInSession(spark, tmp_path, daemon, kafka, registry)
+        try:
+            reach(mirror, daemon, source, kafka)
+            for table, ddl in HIDDEN.items():
+                execute(*ddl, f"INSERT INTO {table} VALUES (6, 'new', 'new')")
+            execute("UPDATE renamed SET c = 'changed' WHERE id = 1", "UPDATE again SET a = 'x' WHERE id = 2")
+            reach(mirror, daemon, source, kafka)
+            found = compared(dsn, list(HIDDEN), mirror)
+        finally:
+            mirror.stop()
+        assert report(found) == []
+        assert [one.mirror_rows for one in found] == [6, 6, 1]
+        connection = Connection(kafka.bootstrap, name, registry=RegistryAccess(registry.url))
+        verified = list(verify_tables(spark, connection, str(tmp_path / "mirror")))
+        assert [(one.status, one.reason) for one in verified] == [("equal", "")] * len(HIDDEN)
+        assert daemon.stop() == 0

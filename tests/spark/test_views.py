@@ -11,6 +11,7 @@ from cdcd.errors import SparkReadError, TablesParked
 from cdcd.spark import consistent_view, read_mirror
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, run_mirror
+from tests.support.pages import ROOT, blocks
 
 ID, AMOUNT = column("id", "int", required=True), column("amount", "long")
 
@@ -41,8 +42,9 @@ def test_views_have_all_tables_as_of_one_commit(
         assert [tuple(one) for one in found.collect()] == [(amount, 200 - amount)]
         assert view.table("public.left").select("amount").collect()[0][0] == amount
 
-    (gap,) = topics.change(others, "g", 70, 1)
-    topics.commit(70, [*topics.change(others, "c", 65, 1, after={"id": 1}), gap])
+    special = {"gap.from_lsn": "0/42", "gap.to_lsn": "0/46", "gap.reason": "CDCD-SLOT-LOST"}
+    gap = topics.change(others, "g", 70, 1, special=special)
+    topics.commit(70, [*topics.change(others, "c", 65, 1, after={"id": 1}), *gap])
     with pytest.raises(TablesParked):
         run_mirror(spark, topics, target, on_error="park")
     topics.commit(80, topics.change(left, "u", 80, 1, after={"id": 1, "amount": 7}))
@@ -53,6 +55,27 @@ def test_views_have_all_tables_as_of_one_commit(
     assert consistent_view(spark, str(target), parked=True).views.keys() > set(both)
     view = consistent_view(spark, str(target), tables=both)
     assert view.table("public.left").select("amount").collect()[0][0] == 7, "the others go on"
+
+
+def test_the_blocks_of_the_page_run(
+    spark: SparkSession, topics: TopicsWriter, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    customer_id = column("customer_id", "int", required=True)
+    customers, orders = (
+        topics.table("customers", [customer_id], key=("customer_id",)),
+        topics.table("orders", [ID, customer_id]),
+    )
+    topics.commit(10, topics.change(customers, "c", 10, 1, after={"customer_id": 1}))
+    topics.commit(20, topics.change(orders, "c", 20, 1, after={"id": 1, "customer_id": 1}))
+    run_mirror(spark, topics, target)
+    texts = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
+    page = [text.replace("/data/shop", str(target)) for text in texts if '"/data/shop"' in text]
+    assert len(page) == 2
+    for text in page:
+        exec(text, {"spark": spark})
+    shown = capsys.readouterr().out
+    assert "|       1|" in shown
+    assert "before|after" in shown
 
 
 def test_a_table_that_is_copied_is_in_no_view_unless_it_is_asked_for(

@@ -124,12 +124,17 @@ class OnePartition:
 class Schemas:
     """An in-memory registry that gives each schema of each subject an id, and accepts all."""
 
+    registers = True
+
     def __init__(self) -> None:
         self._by_id: list[dict[str, Any]] = []
         self._latest: dict[str, dict[str, Any]] = {}
 
     def latest(self, subject: str) -> dict[str, Any] | None:
         return self._latest.get(subject)
+
+    def registered(self, subject: str) -> list[dict[str, Any]]:
+        return [self._latest[subject]] if subject in self._latest else []
 
     def knows(self, subject: str, schema: dict[str, Any]) -> bool:
         return self._latest.get(subject) == schema

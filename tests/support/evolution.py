@@ -79,7 +79,7 @@ CASES = (
         COMPATIBLE,
         {"id": 1, "v": "a"},
         {"id": 2, "w": "b"},
-        "one field is missing and another is new; PostgreSQL sends no row again",
+        "one field is missing and another is new, with the same `pg.attnum`; PostgreSQL sends no row again",
         {"id": 1, "w": None},
     ),
     Case(

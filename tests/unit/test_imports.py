@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[2] / "cdcd"
 # From the lowest tier up. A package imports packages of lower tiers only, never one of its own tier.
 TIERS = (
     {
-        "big_endian", "bounded", "clock", "escaped_names", "failpoints", "frame_layout", "extensions", "lru_cache",
-        "lsn", "property_names", "redaction", "threads", "version",
+        "big_endian", "bounded", "clock", "escaped_names", "failpoints", "frame_layout", "extensions", "host_names",
+        "lru_cache", "lsn", "metrics", "property_names", "redaction", "threads", "version",
     },
     {"errors", "waits"},
     {"model", "findings", "secret_files", "columnar"},
@@ -35,14 +35,14 @@ TIERS = (
 STANDS_ALONE = "spark"  # demo and command line may use it
 # It connects with the daemon's own configuration and registry client, and reads the schema topic.
 SHARED_WITH_SPARK = {
-    "bounded", "columnar", "errors", "escaped_names", "extensions", "lsn", "property_names", "redaction",
-    "secret_files", "schema", "registry", "config",
+    "bounded", "columnar", "errors", "escaped_names", "extensions", "host_names", "lsn", "metrics", "property_names",
+    "redaction", "secret_files", "schema", "registry", "config",
 }  # fmt: skip
 
 LIBRARY_ROOMS = {
     "psycopg2": {"source", "snapshot", "demo"},
     "confluent_kafka": {"sink", "registry", "demo", "spark"},
-    "prometheus_client": {"ops"},
+    "prometheus_client": {"ops", "metrics", "spark"},
     "obstore": {"spark"},
     "deltalake": {"spark"},
     "pyspark": {"spark", "demo"},

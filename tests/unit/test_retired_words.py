@@ -161,7 +161,7 @@ RETIRED_MODULES = {
     "cdcd/cli/alone.py": "cdcd/cli/exclusive.py",
     "cdcd/cli/beginning.py": "cdcd/cli/start_inspection.py",
     "cdcd/cli/say.py": "cdcd/cli/output.py",
-    "cdcd/ops/known.py": "cdcd/ops/optional_gauge.py",
+    "cdcd/ops/known.py": "cdcd/metrics/optional_gauge.py",
     "cdcd/ops/repeats.py": "cdcd/ops/log_dedup.py",
     "cdcd/ops/stray_lines.py": "cdcd/ops/stderr_lines.py",
     "cdcd/registry/known.py": "cdcd/registry/schema_cache.py",

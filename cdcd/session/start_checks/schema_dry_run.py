@@ -60,6 +60,7 @@ class _Asked:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._newest: dict[str, dict[str, Any] | None] = {}
+        self.registered, self.registers = registry.registered, registry.registers
 
     def latest(self, subject: str) -> dict[str, Any] | None:
         self._newest[subject] = found = self._registry.newest(subject)
@@ -78,7 +79,7 @@ class _Listed:
     """The catalog for `Plans`, for one table whose keys are known."""
 
     def __init__(self, catalog: Catalog, table: PublishedTable | None) -> None:
-        self.types = catalog.types
+        self.types, self.attnums = catalog.types, catalog.attnums
         self._table = table
 
     def keys(self, _relid: int) -> TableKeys | None:

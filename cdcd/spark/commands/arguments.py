@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS, DEFAULT_DRIVER_MB, DEFAULT_MAX_ROWS, DEFAULT_RETAIN_S
+from cdcd.spark.mirror_sizes import (
+    DEFAULT_BUCKETS,
+    DEFAULT_DRIVER_MB,
+    DEFAULT_MAX_ROWS,
+    DEFAULT_RETAIN_S,
+    DEFAULT_RETRY_S,
+    LOCAL_HOST,
+)
 from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
@@ -165,7 +172,28 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="TIME",
         help="for so long an earlier version of the target can be read (default: %(default)s)",
     )
+    _add_operation(command)
     _add_spark(command)
+
+
+def _add_operation(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--retry-s",
+        type=_number_from_zero,
+        default=int(DEFAULT_RETRY_S),
+        metavar="SECONDS",
+        help="for so long without progress the mirror tries again after an error that may heal, such as an "
+        "unavailable Kafka; 0: never (default: %(default)s)",
+    )
+    command.add_argument(
+        "--metrics-port", type=_number, metavar="PORT", help="serve /metrics for Prometheus, and /healthz"
+    )
+    command.add_argument(
+        "--metrics-host",
+        default=LOCAL_HOST,
+        metavar="HOST",
+        help="the address of that port (default: %(default)s)",
+    )
 
 
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -39,4 +39,7 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         accept_cluster=options.accept_cluster,
         on_error=options.on_error,
         retain_s=seconds_of(options.retain),
+        retry_s=options.retry_s,
+        metrics_port=options.metrics_port,
+        metrics_host=options.metrics_host,
     )

@@ -24,7 +24,7 @@ from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict,
 from cdcd.spark import delta_tables
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep
 from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.delta_log import CommitLabel, DeltaLog, require_delta
+from cdcd.spark.delta_log import DeltaLog, require_delta
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
@@ -351,7 +351,7 @@ def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
     assert version is not None
     log = DeltaLog(open_storage(str(items.target)), "public.items", 0.0)
     with pytest.raises(StorageError, match="one backup"):
-        log.restore(0, (), CommitLabel(TOPIC, 1, "0/0"))
+        log.restore(0, (), delta_tables.CommitNote(TOPIC, 1, "0/0"))
 
 
 # --- versions and files ----------------------------------------------------------------------------------------

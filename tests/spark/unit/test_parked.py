@@ -23,7 +23,8 @@ def _row(number: int, name: str | None = None, body: str | None = None) -> Row:
 
 
 def _gap(items: Batches) -> list[Record]:
-    (_, marker) = items.change("g", 20, 1)
+    special = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/14", "gap.reason": "CDCD-SLOT-LOST"}
+    (_, marker) = items.change("g", 20, 1, special=special)
     return [(None, marker)]
 
 
@@ -46,8 +47,8 @@ def _two_columns_of_one_name(items: Batches) -> list[Record]:
     return [items.change("u", 20, 1, after=_row(1) | {"other": "x"})]
 
 
-TROUBLES: dict[str, tuple[Callable[[Batches], list[Record]], str, str]] = {
-    "a gap": (_gap, "CDCD-GAP", "gap"),
+CASES: dict[str, tuple[Callable[[Batches], list[Record]], str, str]] = {
+    "a gap": (_gap, "CDCD-GAP", "missing"),
     "a change without a key": (_change_without_key, "CDCD-MIRROR-INCONSISTENT", "without a key"),
     "a value never sent": (_value_never_sent, "CDCD-MIRROR-INCONSISTENT", "did not send all columns"),
     "another type": (_other_type, "CDCD-MIRROR-INCONSISTENT", "type has changed"),
@@ -70,9 +71,9 @@ def _parked(items: Batches) -> Parked | None:
     return version.parked.get(TOPIC)
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_table_in_trouble_keeps_its_rows_until_it_is_copied_again(items: Batches, name: str) -> None:
-    trouble, code, text = TROUBLES[name]
+    trouble, code, text = CASES[name]
     rows = [_row(1, "a", "long")]
     files = sorted(path for path in items.target.rglob("*.parquet"))
     assert items.run(trouble(items), loading=False) == rows
@@ -86,10 +87,10 @@ def test_a_table_in_trouble_keeps_its_rows_until_it_is_copied_again(items: Batch
     assert _parked(items) == found
 
     copied = [
-        items.change("u", 40, 1, after=_row(1, "before the copy")),
-        items.change("t", 40, 2, snapshot=True),
-        items.change("r", 40, 3, after=_row(2, "copied")),
-        items.change("c", 40, 4, after=_row(3, "c")),
+        items.change("u", 39, 1, after=_row(1, "before the copy")),
+        items.change("t", 40, 1, snapshot=True),
+        items.change("r", 40, 2, after=_row(2, "copied")),
+        items.change("c", 41, 1, after=_row(3, "c")),
     ]
     assert items.run(copied, loading=False) == [_row(2, "copied"), _row(3, "c")]
     assert _parked(items) is None
@@ -119,6 +120,14 @@ def test_a_table_that_gets_a_key_is_mirrored_anew_by_a_copy(tmp_path: Path) -> N
     copied = [keyed.change("t", 30, 1, snapshot=True), keyed.change("r", 30, 2, after=_row(2, "b"))]
     assert log.run(copied, loading=False) == [_row(2, "b")]
     assert _parked(log) is None
+
+
+def test_a_truncate_alone_does_not_show_whether_a_table_has_a_key(tmp_path: Path) -> None:
+    """It is the first record that a mirror reads of a topic, or of a copy."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    assert items.run([items.change("t", 10, 1)], loading=False) == []
+    assert items.run([items.change("c", 20, 1, after=_row(1, "a"))], loading=False) == [_row(1, "a")]
+    assert items.run([items.change("u", 30, 1, after=_row(1, "b"))], loading=False) == [_row(1, "b")]
 
 
 def test_a_run_to_an_end_is_no_success_with_a_parked_table(items: Batches) -> None:

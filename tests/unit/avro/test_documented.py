@@ -51,7 +51,7 @@ def collections_schema() -> Any:
         ("A table's record", envelope_schema("n", VALUE)),
         ("source", source_schema()),
         ("transaction", transaction_schema()),
-        ("A flat table's record", flat_schema("n.Value", [], FlatNames(), "n")),
+        ("A flat table's record", flat_schema("n.Value", [], FlatNames(), "n", {})),
         ("A logical message's record", message_value_schema("n")),
         ("A transaction's record", metadata_value_schema()),
         ("data_collections", collections_schema()),

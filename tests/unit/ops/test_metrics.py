@@ -9,10 +9,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.extensions import implementation
+from cdcd.metrics.group import NEVER, Described
+from cdcd.metrics.optional_gauge import OptionalGauge
 from cdcd.ops.health import STATES
-from cdcd.ops.metric_group import NEVER, Described
 from cdcd.ops.metrics import Metrics, SlotReading
-from cdcd.ops.optional_gauge import OptionalGauge
 from cdcd.waits import Blocker, Wait
 
 

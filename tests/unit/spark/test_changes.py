@@ -14,7 +14,7 @@ from cdcd.errors import RegistryUnavailable, SparkReadError
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.relation_schema import relation_schemas
 from cdcd.spark import frame
-from cdcd.spark.changes import ChangeReader, Choices, change_schema
+from cdcd.spark.change_columns import ChangeReader, Choices, change_schema
 from cdcd.spark.schemas import expand, value_record
 from tests.spark import events
 from tests.spark.events import column

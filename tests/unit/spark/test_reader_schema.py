@@ -12,7 +12,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from cdcd.spark.changes import envelope_of
+from cdcd.spark.change_columns import envelope_of
 from cdcd.spark.reader_schema import reading_of
 from cdcd.spark.schemas import HEADER_BYTES
 from tests.spark.events import column

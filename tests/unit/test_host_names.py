@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cdcd.ops.hosts import HostNames
+from cdcd.host_names import HostNames
 
 
 @pytest.mark.parametrize(

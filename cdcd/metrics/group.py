@@ -15,7 +15,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from cdcd.ops.optional_gauge import OptionalGauge
+from cdcd.metrics.optional_gauge import OptionalGauge
 
 __all__ = ["NEVER", "Described", "MetricGroup"]
 

@@ -1,0 +1,113 @@
+"""The attribute numbers of a relation's columns: which of the catalog's a description has, and which a schema has.
+
+In: a relation as described, the catalog's columns; two schemas.  Out: attnums; the schema with those of another one.
+Invariant: the Relation message has no attnum, and the catalog has the present ones. They are those of the description
+only if the present columns are the described ones; otherwise they are unknown, and a schema that was registered while
+they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from cdcd.model import Relation
+from cdcd.schema.codec import AvroSchema
+from cdcd.schema.flat import FLAT_PROPERTY
+
+ATTNUM = "pg.attnum"
+RELID = "pg.relid"
+
+
+class NumberedColumn(NamedTuple):
+    """A column as the catalog has it. `is_optional`: the publication may leave it out."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    attnum: int
+    is_optional: bool
+
+
+def attnums_of(relation: Relation, present: Iterable[NumberedColumn]) -> tuple[int, ...] | None:
+    """Return the attnums of the relation's columns, None unless the present columns are exactly these, in order."""
+    described = {column.name for column in relation.columns}
+    fitting = [one for one in present if one.name in described or not one.is_optional]
+    columns = [(one.name, one.type_oid, one.typmod) for one in relation.columns]
+    if [one[:3] for one in fitting] != columns:
+        return None
+    return tuple(one.attnum for one in fitting)
+
+
+def row_record(schema: Any) -> dict[str, Any] | None:
+    """Return the record of a row in a value's schema, None if it has none."""
+    if not isinstance(schema, dict):
+        return None
+    if FLAT_PROPERTY in schema:
+        return schema
+    for field in schema.get("fields", ()):
+        if field.get("name") == "before" and isinstance(field.get("type"), list):
+            records = [branch for branch in field["type"] if isinstance(branch, dict) and "fields" in branch]
+            return records[0] if records else None
+    return None
+
+
+def numbered_as(schema: AvroSchema, registered: Any, *, is_lenient: bool = False) -> AvroSchema | None:
+    """Return the schema with the attnums of a registered one of the same columns, None if that does not have them.
+
+    `is_lenient`: also without an attnum or the relation's oid where the registered schema lacks them.
+    """
+    ours, theirs = row_record(schema), row_record(registered)
+    if ours is None or theirs is None:
+        return None
+    columns, known = _columns(theirs["fields"]), _columns(ours["fields"])
+    if [one["pg.name"] for one in known] != [one["pg.name"] for one in columns]:
+        return None
+    numbers = {one["pg.name"]: one[ATTNUM] for one in columns if ATTNUM in one}
+    ours_too = {one["pg.name"]: one[ATTNUM] for one in known if ATTNUM in one}
+    if any(numbers.get(name, number) != number for name, number in ours_too.items()):
+        return None
+    is_same = theirs.get(RELID) == ours.get(RELID) and len(numbers) == len(columns)
+    if not is_same and not (is_lenient and theirs.get(RELID) in (None, ours.get(RELID))):
+        return None
+    changed = {name: part for name, part in ours.items() if name != RELID or RELID in theirs}
+    changed["fields"] = [_numbered(one, numbers) for one in ours["fields"]]
+    return _with_row(schema, ours, changed)
+
+
+def _columns(fields: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in fields if "pg.name" in one]
+
+
+def _numbered(field: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
+    """Return the field with its attnum, which is the last of a column's own properties, or without one."""
+    if "pg.name" not in field:
+        return field
+    number = numbers.get(field["pg.name"])
+    return with_attnum({name: part for name, part in field.items() if name != ATTNUM}, number)
+
+
+def with_attnum(properties: dict[str, Any], number: int | None) -> dict[str, Any]:
+    """Return the properties of a column with its attnum at its place, so that equal schemas have equal texts."""
+    if number is None:
+        return properties
+    changed: dict[str, Any] = {}
+    for name, part in properties.items():
+        changed[name] = part
+        if name == "pg.typmod":
+            changed[ATTNUM] = number
+    return changed
+
+
+def _with_row(schema: AvroSchema, row: dict[str, Any], changed: dict[str, Any]) -> AvroSchema:
+    if schema is row:
+        return changed
+    assert isinstance(schema, dict)
+    fields = [
+        {**field, "type": [changed if branch is row else branch for branch in field["type"]]}
+        if field["name"] == "before"
+        else field
+        for field in schema["fields"]
+    ]
+    return {**schema, "fields": fields}

@@ -1,0 +1,220 @@
+"""The sessions of a mirror: a source and a writer of the target, from one error to the next.
+
+In: the settings of a mirror.  Out: batches in the target, until the mirror is asked to stop, is up to date, or meets
+an error that does not heal.
+Invariant: each session starts at the newest version of the target, under a writer's id of its own, with new clients,
+which read the secrets again; it removes the files that the session before has left. It does not take the target back
+from another mirror: that is a conflict, which ends this one.
+Must not: decide which errors heal (`mirror_retries`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
+from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
+from cdcd.spark.connection import Connection
+from cdcd.spark.kafka import Cluster
+from cdcd.spark.mirror_batches import BatchReport, MirrorBatches, OnError
+from cdcd.spark.mirror_metrics import MirrorMetrics
+from cdcd.spark.mirror_retries import Retries, code_of, heals
+from cdcd.spark.mirror_source import MirrorSource
+from cdcd.spark.schemas import access_of, schema_by_id
+from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target import starting_version
+from cdcd.spark.versions import TableFormat, TargetVersion
+
+__all__ = ["MirrorSessions", "MirrorSettings", "Session"]
+
+LOOK_AGAIN_S = 0.1
+"""The pause of a mirror that has read all records."""
+LOG_EVERY_S = 10.0
+"""The shortest time between two log lines of the backlog."""
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What one mirror is, from its start to its end. `interval_s` None: it ends at the newest commit."""
+
+    connection: Connection
+    target: str
+    target_options: Mapping[str, str] | None
+    source_options: Mapping[str, str]
+    interval_s: float | None
+    buckets: int
+    driver_bytes: int
+    accept_gaps: bool
+    accept_cluster: bool
+    on_error: OnError
+    retain_s: float
+    table_format: TableFormat
+    on_batch: Callable[[BatchReport], None] | None = None
+
+
+@dataclass
+class Session:
+    """A source, and the writer of the target."""
+
+    source: MirrorSource
+    batches: MirrorBatches
+
+    def close(self) -> None:
+        """Close the connections, and end a merge; what cannot be removed now is removed by the next session."""
+        for close in (self.batches.close, self.source.close):
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - the error that ended the session is the one to report
+                log.warning("the mirror's session could not be closed completely: %s", error)
+
+
+@dataclass
+class MirrorSessions:
+    """Opens the sessions of one mirror, one after another."""
+
+    spark: SparkSession
+    settings: MirrorSettings
+    metrics: MirrorMetrics
+    retries: Retries
+    _ids: set[str] = field(default_factory=set)
+    """The ids of this mirror's writers."""
+    _applied: int = 0
+    _logged_s: float = 0.0
+
+    def open(self) -> Session:
+        """Take over the target, and return the session that continues from its newest version."""
+        asked = self.settings
+        connection = asked.connection
+        storage = open_storage(asked.target, asked.target_options)
+        cluster = Cluster(connection.brokers, connection.read_properties())
+        start = starting_version(
+            *(storage, connection.prefix, asked.buckets, cluster.id()),
+            accept_cluster=asked.accept_cluster,
+            table_format=asked.table_format,
+        )
+        writer = self._taken(storage, replace(start, retain_s=asked.retain_s))
+        assert writer.version is not None
+        self.metrics.mirrors(connection.prefix, storage.uri)
+        self.metrics.published(writer.version)
+        schema_of = partial(schema_by_id, access_of(connection))
+        source = MirrorSource(
+            self.spark, connection, writer.version, asked.source_options, asked.driver_bytes
+        )
+        batches = MirrorBatches(
+            storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self.metrics
+        )
+        sweep(storage)  # after Delta tables are at the version's commits again
+        batches.applied = self._applied
+        return Session(source, batches)
+
+    def _taken(self, storage: Storage, start: TargetVersion) -> TargetWriter:
+        if self._ids and not start.number:
+            raise SparkReadError(
+                "the target lost its records while the mirror ran",
+                hint="restore it from a backup, or start the mirror again with an empty target",
+                target=storage.uri,
+            )
+        if self._ids and start.writer not in self._ids:
+            raise StorageConflict("another mirror has taken over the target", target=storage.uri)
+        writer_id = uuid.uuid4().hex
+        self._ids.add(writer_id)
+        return take_over(storage, start, writer_id)
+
+    def _reported(self, report: BatchReport) -> None:
+        self._applied = report.batch_id + 1
+        self.metrics.batch(report)
+        if self.settings.on_batch is not None:
+            self.settings.on_batch(report)
+
+    def run(self, session: Session, stopping: threading.Event) -> None:
+        """Run from a session on, in further ones after what heals. Raises what does not heal, or not in time."""
+        current: Session | None = session
+        while True:
+            try:
+                current = current or self.open()
+                self._run(current, stopping)
+                return
+            except Exception as error:  # noqa: BLE001 - raised again, unless it heals
+                pause_s = self._pause_after(error)
+            finally:
+                if current is not None:
+                    current.close()
+                    current = None
+            if stopping.wait(pause_s):
+                return
+
+    def _pause_after(self, error: Exception) -> float:
+        may_heal = heals(error) or (isinstance(error, StorageConflict) and self._is_of_this(error))
+        try:
+            pause_s = self.retries.pause_after(error, may_heal=may_heal)
+        except Exception:
+            self.metrics.failed(code_of(error), is_retried=False)
+            raise
+        self.metrics.failed(code_of(error), is_retried=True)
+        return pause_s
+
+    def _is_of_this(self, error: StorageConflict) -> bool:
+        """Return whether an earlier request of this mirror, which got no answer, has caused the conflict."""
+        try:
+            found = read_latest(open_storage(self.settings.target, self.settings.target_options))
+        except (StorageError, SparkReadError):
+            return False
+        return found is not None and found.writer in self._ids
+
+    def _advanced(self) -> None:
+        self.retries.advanced()
+        self.metrics.advanced()
+
+    def _run(self, session: Session, stopping: threading.Event) -> None:
+        """Apply batch after batch."""
+        source, batches, interval_s = session.source, session.batches, self.settings.interval_s
+        source.begin(ends_now=interval_s is None)
+        while not stopping.is_set():
+            started_s = time.monotonic()
+            looked_s = time.time()
+            is_new = source.advance()
+            self.metrics.looked(source.backlog(is_applied=not is_new), looked_s)
+            if is_new:
+                self._apply(session, looked_s)
+                stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
+                continue
+            if interval_s is None:
+                batches.compact()
+                batches.refuse_parked()
+                return
+            batches.publish_merged()
+            batches.note_position(source.position)
+            self._advanced()
+            stopping.wait(LOOK_AGAIN_S)
+
+    def _apply(self, session: Session, looked_s: float) -> None:
+        source, batches = session.source, session.batches
+        records = source.records(batches.buckets)
+        try:
+            batches.apply(records, source.end, source.position)
+        finally:
+            records.close()
+        self._advanced()
+        self.metrics.looked(source.backlog(is_applied=True), looked_s)
+        self._log_backlog(source)
+
+    def _log_backlog(self, source: MirrorSource) -> None:
+        backlog = source.backlog(is_applied=True)
+        if not backlog.is_pending or time.monotonic() < self._logged_s + LOG_EVERY_S:
+            return
+        self._logged_s = time.monotonic()
+        lag_s = self.metrics.lag_s()
+        log.info(
+            "the mirror is behind the topics by %s offsets and %s",
+            "an unknown number of" if backlog.offsets is None else backlog.offsets,
+            "an unknown time" if lag_s is None else f"{lag_s:.1f} s",
+        )

@@ -1,0 +1,247 @@
+"""Changes without a database, Kafka or a registry, for tests of code that reads the topics.
+
+    orders = Table("public.orders", {"id": "bigint", "total": "numeric(10,2)"}, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1, total=Decimal("9.50")), orders.insert(id=2, total=None))
+    shop.commit(orders.update(id=1, total=Decimal("7.00")), orders.delete(id=2))
+    changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)   # your code is next
+    assert shop.mirror(tmp_path).table(orders.topic).num_rows == 1
+
+In: tables with PostgreSQL's types, commits of changes.
+Out: raw records as Kafka's source of Spark returns them, a connection that has their schemas, a mirror of them.
+Invariant: schemas are those of the daemon, and records are written by fastavro under them; each record of a commit
+has its LSN and its number in it. `decode` and the mirror are those of production.
+Must not: be used to write to topics.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
+from cdcd.errors import ConfigError
+from cdcd.schema.described_columns import schemas_of_columns
+from cdcd.spark.commit_log import read_latest, take_over
+from cdcd.spark.connection import Connection, GivenAccess
+from cdcd.spark.cuts import SourcePosition
+from cdcd.spark.mirror_batches import MirrorBatches
+from cdcd.spark.mirror_records import RecordsOnDriver
+from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS
+from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.schemas import key_subject, value_subject
+from cdcd.spark.storage import Target, open_storage
+from cdcd.spark.versions import TargetVersion
+
+__all__ = ["Change", "Database", "Table"]
+
+Row = Mapping[str, Any]
+_OIDS = {
+    "boolean": 16, "bool": 16, "bytea": 17, "bigint": 20, "int8": 20, "smallint": 21, "int2": 21, "integer": 23,
+    "int": 23, "int4": 23, "text": 25, "json": 114, "real": 700, "float4": 700, "double precision": 701,
+    "float8": 701, "char": 1042, "varchar": 1043, "date": 1082, "time": 1083, "timestamp": 1114, "timestamptz": 1184,
+    "numeric": 1700, "uuid": 2950, "jsonb": 3802,
+}  # fmt: skip
+_TYPE = re.compile(r"([a-z0-9 ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
+_SOURCE = {"version": "testing", "connector": "postgresql", "db": "testing", "ts_ms": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a table. `op` as in the records: c, u, d, r (a copied row), t (TRUNCATE)."""
+
+    table: Table
+    op: str
+    before: Row | None = None
+    after: Row | None = None
+    unchanged: tuple[str, ...] = ()
+
+
+class Table:
+    """A table `schema.name`. `columns`: PostgreSQL's types by the columns' names; `key`: the columns of its key."""
+
+    def __init__(self, name: str, columns: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        self.name, self.key = name, tuple(key)
+        self.prefix = "testing"
+        self._columns: dict[str, str] = {}
+        self.alter(columns)
+
+    def alter(self, columns: Mapping[str, str]) -> None:
+        """Give the table other columns; later changes have another schema. Raises ConfigError for an unknown type."""
+        if unknown := set(self.key) - columns.keys():
+            raise ConfigError(f"the key has columns that the table {self.name} lacks: {', '.join(unknown)}")
+        typed = [(name, *_type(text)) for name, text in columns.items()]
+        made = schemas_of_columns(self.name, typed, self.key, self.prefix)
+        self._columns = dict(columns)
+        self.value_text = json.dumps(made.value)
+        self.key_text = None if made.key is None else json.dumps(made.key)
+
+    @property
+    def topic(self) -> str:
+        """The topic of its records."""
+        return f"{self.prefix}.{self.name}"
+
+    def insert(self, **row: Any) -> Change:
+        """Return the insert of a row."""
+        return Change(self, "c", after=self._row(row))
+
+    def update(self, old: Row | None = None, *, unchanged: Sequence[str] = (), **row: Any) -> Change:
+        """Return the update of a row. `old`: the row before, if the table's identity is FULL.
+
+        `unchanged`: columns whose TOASTed values PostgreSQL did not send. A change of the key is a delete and an
+        insert.
+        """
+        before = None if old is None else self._row(old)
+        return Change(self, "u", before, self._row(row), tuple(unchanged))
+
+    def delete(self, **row: Any) -> Change:
+        """Return the delete of a row: its key, or all of its values."""
+        return Change(self, "d", before=self._row(row))
+
+    def copied(self, **row: Any) -> Change:
+        """Return a row of a snapshot."""
+        return Change(self, "r", after=self._row(row))
+
+    def truncate(self) -> Change:
+        """Return a TRUNCATE."""
+        return Change(self, "t")
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        if unknown := row.keys() - self._columns.keys():
+            raise ConfigError(f"the table {self.name} has no columns {', '.join(sorted(unknown))}")
+        return {name: row.get(name) for name in self._columns}
+
+
+def _type(text: str) -> tuple[int, int]:
+    """Return the oid of a type and its modifier, -1 for none. Raises ConfigError."""
+    found = _TYPE.fullmatch(text.strip().lower())
+    if found is None or found[1] not in _OIDS:
+        raise ConfigError(f"the type {text!r} is not known here", hint=f"use one of {', '.join(_OIDS)}")
+    if found[2] is None:
+        return _OIDS[found[1]], -1
+    modifier = int(found[2]) << 16 | int(found[3] or 0) if found[1] == "numeric" else int(found[2])
+    return _OIDS[found[1]], modifier + 4
+
+
+@dataclass(slots=True)
+class _Schemas:
+    """The schemas of a database, with ids in the order of their first use."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+
+    def number(self, subject: str, text: str) -> int:
+        known = next((number for number, one in self.texts.items() if one == text), None)
+        number = len(self.texts) + 1 if known is None else known
+        self.texts[number] = text
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return number
+
+
+class Database:
+    """The tables of a database, and what it has committed."""
+
+    def __init__(self, *tables: Table, prefix: str = "testing") -> None:
+        self.prefix = prefix
+        self._schemas = _Schemas()
+        self._records: list[dict[str, Any]] = []
+        self._offsets = itertools.count()
+        self._applied: dict[str, int] = {}
+        self.lsn = 0
+        """The LSN of the last commit."""
+        for table in tables:
+            if table.prefix != prefix:
+                table.prefix = prefix
+                table.alter(table._columns)
+
+    def commit(self, *changes: Change, lsn: int | None = None) -> int:
+        """Commit changes in this order; return the LSN of the commit, which is higher than that of the last one."""
+        self.lsn = self.lsn + 100 if lsn is None else lsn
+        for number, change in enumerate(changes, 1):
+            self._records.append(self._record(change, self.lsn, number))
+        return self.lsn
+
+    def _record(self, change: Change, lsn: int, number: int) -> dict[str, Any]:
+        table, row = change.table, change.after or change.before
+        schema, _, name = table.name.partition(".")
+        source = _SOURCE | {
+            "name": self.prefix, "schema": schema, "table": name, "timeline": 1, "commit_lsn": lsn, "lsn": lsn,
+            "tx_seq": number, "snapshot": "true" if change.op == "r" else "false", "unchanged": change.unchanged,
+        }  # fmt: skip
+        envelope = {"before": change.before, "after": change.after, "source": source, "op": change.op}
+        key = None
+        if table.key_text is not None and row is not None and change.op != "t":
+            columns = {name: row[name] for name in table.key}
+            key = _framed(
+                self._schemas.number(key_subject(table.topic), table.key_text), table.key_text, columns
+            )
+        value_id = self._schemas.number(value_subject(table.topic), table.value_text)
+        value = _framed(value_id, table.value_text, envelope)
+        return {
+            "topic": table.topic,
+            "partition": 0,
+            "offset": next(self._offsets),
+            "key": key,
+            "value": value,
+        }
+
+    @property
+    def connection(self) -> Connection:
+        """A connection that has the schemas, for `decode`."""
+        texts = tuple(self._schemas.texts.items())
+        subjects = tuple((name, tuple(numbers)) for name, numbers in self._schemas.subjects.items())
+        return Connection("testing", self.prefix, registry=GivenAccess(texts, subjects))
+
+    @property
+    def records(self) -> pa.Table:
+        """All records with the columns of Kafka's source: topic, partition, offset, timestamp, key, value."""
+        return pa.Table.from_pylist(self._records, schema=RAW_SCHEMA)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return all records as a DataFrame."""
+        rows = [tuple(one.get(name) for name in RAW_SCHEMA.names) for one in self._records]
+        return spark.createDataFrame(rows, RAW_DDL)
+
+    def mirror(self, target: Target, *, loading: Iterable[Table] = ()) -> Mirror:
+        """Apply the records that the mirror of the target does not have yet, in one batch, and open it.
+
+        `loading`: tables that are still copied. Raises what ends a mirror.
+        """
+        storage = open_storage(target)
+        start = read_latest(storage) or TargetVersion(self.prefix, DEFAULT_BUCKETS, cluster="testing")
+        batches = MirrorBatches(storage, take_over(storage, start), self._schema, on_error="fail")
+        try:
+            done = start.offsets.get(self.prefix, {}).get("0", 0)
+            batches.apply(
+                RecordsOnDriver(self.records.slice(done)),
+                {self.prefix: {"0": len(self._records)}, **_loading(loading)},
+                SourcePosition(self.lsn + 1),
+            )
+        finally:
+            batches.close()
+        return read_mirror(storage)
+
+    def _schema(self, number: int) -> Any:
+        return json.loads(self._schemas.texts[number])
+
+
+def _loading(tables: Iterable[Table]) -> dict[str, dict[str, int]]:
+    return {f"loading/{table.topic}": {"0": 1} for table in tables}
+
+
+def _framed(number: int, text: str, record: Mapping[str, Any]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(json.loads(text)), record)
+    return b"\x00" + struct.pack(">I", number) + body.getvalue()

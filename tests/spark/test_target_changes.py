@@ -1,0 +1,95 @@
+"""The net changes between two versions of a mirror: applied to the first they give the second."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import SparkReadError
+from cdcd.spark import changes
+from cdcd.spark.compaction import FAN
+from tests.spark.batches import Batches
+from tests.spark.events import column
+
+FIELDS = [column("id", "int", required=True), column("name", "string")]
+Row = dict[str, Any]
+
+
+def _history(items: Batches, seed: int, batches: int, *, has_truncate: bool) -> list[list[Row]]:
+    """Apply random batches, each at the LSN 10 * its number; return the rows after each."""
+    chosen = random.Random(seed)
+    rows: dict[int, str] = {}
+    found = []
+    for batch in range(1, batches + 1):
+        records = []
+        if has_truncate and batch == batches // 2:
+            records.append(items.change("t", 10 * batch, 1))
+            rows = {}
+        for number in range(2, 8):
+            one, name = chosen.randrange(20), f"{batch}.{number}"
+            if one in rows and chosen.random() < 0.3:
+                records.append(
+                    items.change("d", 10 * batch, number, before={"id": one, "name": rows.pop(one)})
+                )
+                continue
+            before = {"id": one, "name": rows.get(one)} if one in rows else None
+            op = "u" if one in rows else "c"
+            rows[one] = name
+            records.append(
+                items.change(op, 10 * batch, number, before=before, after={"id": one, "name": name})
+            )
+        items.run(records, loading=False)
+        found.append([{"id": one, "name": name} for one, name in rows.items()])
+    return found
+
+
+def _applied(rows: list[Row], found: DataFrame) -> Counter[tuple[Any, ...]]:
+    """Return the rows after the changes. Each removed row is there."""
+    counts = Counter((row["id"], row["name"]) for row in rows)
+    for change in found.collect():
+        assert (
+            change["op"]
+            == {(False, True): "c", (True, True): "u", (True, False): "d"}[
+                change["before"] is not None, change["after"] is not None
+            ]
+        )
+        if change["before"] is not None:
+            counts[change["before"]["id"], change["before"]["name"]] -= 1
+        if change["after"] is not None:
+            counts[change["after"]["id"], change["after"]["name"]] += 1
+    assert all(count >= 0 for count in counts.values())
+    return +counts
+
+
+@pytest.mark.parametrize(
+    ("has_key", "has_truncate"),
+    [(True, False), (True, True), (False, True)],
+    ids=["key", "truncate", "no key"],
+)
+def test_the_changes_lead_from_one_version_to_the_other(
+    spark: SparkSession, tmp_path: Path, has_key: bool, has_truncate: bool
+) -> None:
+    items = Batches(tmp_path / "mirror", FIELDS, has_key=has_key)
+    states = _history(items, 7, 2 * FAN + 2, has_truncate=has_truncate)
+    last = len(states)
+    for since, until in ((1, last), (last - 3, last), (last, last), (FAN - 1, FAN + 1)):
+        found = changes(spark, str(items.target), "public.items", 10 * since, 10 * until)
+        expected = Counter((row["id"], row["name"]) for row in states[until - 1])
+        assert _applied(states[since - 1], found) == expected, (since, until)
+
+
+def test_a_row_that_is_as_it_was_is_no_change(spark: SparkSession, tmp_path: Path) -> None:
+    items = Batches(tmp_path / "mirror", FIELDS)
+    rows = [{"id": one, "name": "a"} for one in (1, 2)]
+    items.run([items.change("c", 10, one["id"], after=one) for one in rows], loading=False)
+    items.run([items.change("u", 20, 1, after={"id": 1, "name": "b"})], loading=False)
+    items.run([items.change("u", 30, 1, after={"id": 1, "name": "a"})], loading=False)
+    assert changes(spark, str(items.target), "public.items", 10).count() == 0
+    assert changes(spark, str(items.target), "public.items", 20).collect()[0]["after"]["name"] == "a"
+    with pytest.raises(SparkReadError, match="no such table"):
+        changes(spark, str(items.target), "public.others", 10)

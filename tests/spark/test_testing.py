@@ -1,0 +1,96 @@
+"""The test kit for users: its records are decoded and mirrored as those of a daemon."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ConfigError, MirrorInconsistent
+from cdcd.spark import decode
+from cdcd.spark.reading import Mirror
+from cdcd.spark.testing import Database, Table
+from tests.support.pages import ROOT, blocks
+
+ORDERS = {"id": "bigint", "total": "numeric(10,2)", "note": "text", "paid_at": "timestamptz"}
+AT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+
+
+def _rows(opened: Mirror, table: Table) -> list[dict[str, Any]]:
+    rows = opened.table(table.topic).drop_columns(["__special"]).to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def test_changes_are_decoded_and_mirrored(spark: SparkSession, tmp_path: Path) -> None:
+    orders, lines = Table("public.orders", ORDERS, key=["id"]), Table("public.lines", {"id": "int"})
+    shop = Database(orders, lines, prefix="shop")
+    first = shop.commit(
+        orders.insert(id=1, total=Decimal("9.50"), note="a", paid_at=AT),
+        orders.copied(id=2),
+        lines.insert(id=7),
+    )
+    last = shop.commit(
+        orders.update(id=1, total=Decimal("7.00"), unchanged=["note", "paid_at"]), orders.delete(id=2)
+    )
+    found = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)
+    rows = found.orderBy("commit_lsn", "tx_seq").select(
+        "op", "commit_lsn", "tx_seq", "after.id", "after.total"
+    )
+    assert [tuple(row) for row in rows.collect()] == [
+        ("c", first, 1, 1, Decimal("9.50")),
+        ("r", first, 2, 2, None),
+        ("u", last, 1, 1, Decimal("7.00")),
+        ("d", last, 2, None, None),
+    ]
+    assert found.where("op = 'u'").select("unchanged").collect()[0][0] == ["note", "paid_at"]
+    opened = shop.mirror(tmp_path / "mirror")
+    assert opened.end_lsn == last + 1
+    assert _rows(opened, orders) == [{"id": 1, "total": Decimal("7.00"), "note": "a", "paid_at": AT}]
+    shop.commit(orders.truncate(), lines.insert(id=8))
+    opened = shop.mirror(tmp_path / "mirror")
+    assert _rows(opened, orders) == []
+    assert _rows(opened, lines) == [{"id": 7}, {"id": 8}], "a repeated call applies each record once"
+
+
+def test_the_block_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
+    (text,) = (
+        block.text for block in blocks(ROOT / "docs" / "spark.md") if "cdcd.spark.testing" in block.text
+    )
+    exec(text.replace("/tmp/mirror-of-a-test", str(tmp_path / "mirror")), {"spark": spark})
+
+
+def test_a_table_follows_its_columns(tmp_path: Path) -> None:
+    orders = Table("public.orders", {"id": "bigint", "total": "numeric(10,2)"}, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1, total=Decimal("1.00")))
+    orders.alter({"id": "bigint", "day": "date", "token": "uuid", "data": "bytea"})
+    token = UUID(int=5)
+    shop.commit(orders.insert(id=2, day=date(2026, 1, 2), token=token, data=b"\x00"))
+    rows = _rows(shop.mirror(tmp_path), orders)
+    assert rows == [
+        {"id": 1, "day": None, "token": None, "data": None},
+        {"id": 2, "day": date(2026, 1, 2), "token": str(token), "data": b"\x00"},
+    ]
+
+
+def test_what_ends_a_mirror_is_raised(tmp_path: Path) -> None:
+    orders = Table("public.orders", {"id": "bigint", "note": "text"}, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.update(id=1, unchanged=["note"]))
+    with pytest.raises(MirrorInconsistent, match="did not send all columns"):
+        shop.mirror(tmp_path)
+    assert shop.mirror(tmp_path, loading=[orders]).loading == [orders.topic]
+
+
+def test_wrong_names_and_types_are_errors() -> None:
+    with pytest.raises(ConfigError, match="'geometry' is not known here"):
+        Table("public.t", {"id": "geometry"})
+    with pytest.raises(ConfigError, match=r"key has columns that the table public\.t lacks: id"):
+        Table("public.t", {"a": "int"}, key=["id"])
+    with pytest.raises(ConfigError, match="no columns b"):
+        Table("public.t", {"a": "int"}).insert(b=1)
