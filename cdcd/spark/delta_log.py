@@ -19,11 +19,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import ConfigError, StorageConflict, StorageError
+from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage import Storage
 from cdcd.spark.versions import BucketFile
 
-__all__ = ["CommitNote", "DeltaLog", "Part", "require_delta"]
+__all__ = ["CommitLabel", "DeltaLog", "Part", "require_delta"]
 
 LOG = "_delta_log"
 _S3 = ("s3://", "s3a://")
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitNote:
+class CommitLabel:
     """What a commit says about itself: the topic, the number of the mirror's version, and its commit LSN."""
 
     topic: str
@@ -84,7 +84,7 @@ class DeltaLog:
         """The version that this writer knows."""
         return None if self._table is None else int(self._table.version())
 
-    def restore(self, version: int, files: Collection[BucketFile], note: CommitNote) -> None:
+    def restore(self, version: int, files: Collection[BucketFile], label: CommitLabel) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
         Raises StorageError if that version does not have these files.
@@ -101,12 +101,12 @@ class DeltaLog:
                     version=version,
                 )
             if _live(table) != _live(recorded) or table.schema() != recorded.schema():
-                table.restore(version, protocol_downgrade_allowed=True, **note.properties())
+                table.restore(version, protocol_downgrade_allowed=True, **label.properties())
             table.update_incremental()
             self._table = table
             self._synchronise()
 
-    def create(self, schema: pa.Schema, parts: Sequence[Part], note: CommitNote) -> None:
+    def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
         """Make the table with these files, or replace all of its columns and files."""
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
@@ -121,13 +121,13 @@ class DeltaLog:
                 mode="overwrite",
                 configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
                 storage_options=self._options(),
-                **note.properties(),
+                **label.properties(),
             )
             self._table = self._opened()
         self._check(None if known is None else known + 1)
         self._synchronise()
 
-    def add_columns(self, schema: pa.Schema, note: CommitNote) -> None:
+    def add_columns(self, schema: pa.Schema, label: CommitLabel) -> None:
         """Add the columns that the table does not have; its rows have null there."""
         from deltalake import Schema
 
@@ -135,7 +135,7 @@ class DeltaLog:
         with self._errors("change"):
             names = {one.name for one in self._table.schema().fields}
             new = [one for one in Schema.from_arrow(schema).fields if one.name not in names]
-            self._table.alter.add_columns(new, **note.properties())
+            self._table.alter.add_columns(new, **label.properties())
         self._committed(known)
 
     def commit(
@@ -143,7 +143,7 @@ class DeltaLog:
         schema: pa.Schema,
         parts: Sequence[Part],
         removed: Sequence[BucketFile],
-        note: CommitNote,
+        label: CommitLabel,
         *,
         changes_rows: bool = True,
     ) -> None:
@@ -158,7 +158,7 @@ class DeltaLog:
                 [*(_added(one, changes_rows=changes_rows) for one in parts), *gone],
                 "append",
                 Schema.from_arrow(schema),
-                **note.properties(),
+                **label.properties(),
             )
         self._committed(known)
 
@@ -218,17 +218,29 @@ class DeltaLog:
 
         try:
             yield
-        except CommitFailedError:
-            raise StorageConflict(
-                _CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder
-            ) from None
+        except CommitFailedError as error:
+            raise self._conflict_or(error, action) from None
         except (DeltaError, OSError, ValueError) as error:
-            raise StorageError(
-                f"cannot {action} a Delta table of the target ({type(error).__name__})",
-                hint="check the storage of the target, and the folder _delta_log of the table",
-                target=self._target.uri,
-                table=self._folder,
-            ) from None
+            raise self._failure(error, action) from None
+
+    def _conflict_or(self, error: Exception, action: str) -> StorageError:
+        """Return the error of a commit that failed: another writer was first, or the storage does not answer."""
+        from deltalake.exceptions import DeltaError
+
+        with suppress(DeltaError, OSError, ValueError):
+            if self._opened().version() == self.version:
+                return self._failure(OSError(), action)
+            return StorageConflict(_CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder)
+        return self._failure(error, action)
+
+    def _failure(self, error: Exception, action: str) -> StorageError:
+        may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        return (StorageUnavailable if may_heal else StorageError)(
+            f"cannot {action} a Delta table of the target ({type(error).__name__})",
+            hint="check the storage of the target, and the folder _delta_log of the table",
+            target=self._target.uri,
+            table=self._folder,
+        )
 
 
 def _live(table: Any) -> set[str]:

@@ -23,7 +23,7 @@ from cdcd.errors import MirrorInconsistent
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import remove_files
 from cdcd.spark.compaction import FAN, Merge, MergeResult
-from cdcd.spark.delta_log import CommitNote, DeltaLog, Part
+from cdcd.spark.delta_log import CommitLabel, DeltaLog, Part
 from cdcd.spark.fold import without_keys
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, Field, TableShape, arrow_schema
@@ -85,8 +85,8 @@ class DeltaTables:
     def _restored(self, entry: TableEntry) -> _Table:
         assert entry.delta_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
-        note = CommitNote(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        table.log.restore(entry.delta_version, entry.files, note)
+        label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
+        table.log.restore(entry.delta_version, entry.files, label)
         return table
 
     def _table(
@@ -130,7 +130,7 @@ class DeltaTables:
     ) -> TableEntry:
         topic, folds = results
         entry, table = version.tables[topic], self._tables[topic]
-        shape, note = entry.shape(), CommitNote(topic, number, format_lsn(version.commit_lsn))
+        shape, label = entry.shape(), CommitLabel(topic, number, format_lsn(version.commit_lsn))
         change = self._change(folds, shape)
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
@@ -138,7 +138,7 @@ class DeltaTables:
             if known is not None and known == entry.delta_version and known % CLEAN_EVERY == 0:
                 table.log.remove_old_versions()
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
-            self._commit(table, shape, parts, removed, note)
+            self._commit(table, shape, parts, removed, label)
             gone = set(removed)
             table.files = (
                 *(one for one in table.files if one not in gone),
@@ -211,16 +211,16 @@ class DeltaTables:
         shape: TableShape,
         parts: Sequence[Part],
         removed: Sequence[BucketFile],
-        note: CommitNote,
+        label: CommitLabel,
     ) -> None:
         schema = delta_schema(shape.fields)
         if table.log.version is None or not is_extended(table.fields, shape.fields):
-            table.log.create(schema, parts, note)
+            table.log.create(schema, parts, label)
             return
         if len(table.fields) < len(shape.fields):
-            table.log.add_columns(schema, note)
+            table.log.add_columns(schema, label)
         if parts or removed:
-            table.log.commit(schema, parts, removed, note)
+            table.log.commit(schema, parts, removed, label)
 
     # --- merges ------------------------------------------------------------------------------------------------
 
@@ -234,13 +234,13 @@ class DeltaTables:
         rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
         folder = self._version.folder_of(merge.topic)
         parts = self._parts(folder, shape, rows, small[0].level + 1)
-        note = CommitNote(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
+        label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
         with table.lock:
             if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
                 remove_files(self._target, [one.file.path for one in parts])
                 return None
             schema = delta_schema(shape.fields)
-            table.log.commit(schema, parts, small, note, changes_rows=False)
+            table.log.commit(schema, parts, small, label, changes_rows=False)
             gone = set(small)
             table.files = (
                 *(one for one in table.files if one not in gone),

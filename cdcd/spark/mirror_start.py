@@ -130,8 +130,8 @@ def _started(sessions: MirrorSessions, metrics_host: str, metrics_port: int | No
     if metrics_port is not None:
         server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
     try:
-        register(sessions.spark)
         first = sessions.open()
+        register(sessions.spark)
     except BaseException:
         if server is not None:
             server.close()

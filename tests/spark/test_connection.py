@@ -274,9 +274,8 @@ def test_what_kafka_refuses_is_an_error_with_the_option(
 def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_path: Path) -> None:
     page = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
     page = [text for text in page if 'format("kafka")' not in text]  # needs packages of the JVM
-    page = [
-        text for text in page if '"/data/shop"' not in text
-    ]  # tests/spark/test_views.py runs those of a mirror
+    # tests/spark/test_views.py and test_testing.py run these.
+    page = [text for text in page if '"/data/shop' not in text and "cdcd.spark.testing" not in text]
     here = {
         "/etc/cdcd/cdcd.yaml": secured.configure(),
         "/etc/cdcd/secrets/kafka-password": f"{tmp_path}/kafka",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "cdcd"
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
@@ -36,7 +38,7 @@ def defined(path: Path) -> set[str]:
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 found.add(prefix + node.target.id)
 
-    walk(ast.parse(text).body, "")
+    walk(syntax_tree(text).body, "")
     return found
 
 

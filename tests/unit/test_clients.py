@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 PACKAGE = Path(__file__).parents[2] / "cdcd"
 CLIENTS = {"AdminClient", "Consumer", "DeserializingConsumer", "Producer", "SerializingProducer"}
 
@@ -39,7 +41,7 @@ def test_every_client_of_the_product_is_quiet() -> None:
         (f"{path.relative_to(PACKAGE)}:{call.lineno}", is_quiet(call))
         for path, text in texts.items()
         if any(f"{name}(" in text for name in CLIENTS)
-        for call in made(ast.parse(text))
+        for call in made(syntax_tree(text))
     ]
     assert [where for where, quiet in found if not quiet] == []
     assert ("sink", True) in {(where.split("/")[0], quiet) for where, quiet in found}
@@ -55,5 +57,5 @@ def test_every_client_of_the_product_is_quiet() -> None:
     ],
 )
 def test_what_is_quiet(text: str, expected: bool) -> None:
-    (call,) = made(ast.parse(text))
+    (call,) = made(syntax_tree(text))
     assert is_quiet(call) is expected

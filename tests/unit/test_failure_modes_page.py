@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 CYTHON = (".pyx", ".pxd", ".pxi")
 PAGE = ROOT / "docs" / "failure-modes.md"
@@ -60,7 +62,7 @@ def quoted(entry: re.Match[str], part: str) -> list[str]:
 @cache
 def functions(path: Path) -> frozenset[str]:
     """Return the names of the functions that a file defines."""
-    return frozenset(one.name for one in definitions(ast.parse(path.read_text())))
+    return frozenset(one.name for one in definitions(syntax_tree(path.read_text())))
 
 
 def definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -70,7 +72,7 @@ def definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDe
 @cache
 def at_each_change(path: Path) -> frozenset[str]:
     """Return the functions of a file that are not marked as a whole to run only at night, or for many minutes."""
-    tree = ast.parse(path.read_text())
+    tree = syntax_tree(path.read_text())
     marks = [
         one.value for one in tree.body if isinstance(one, ast.Assign) and "pytestmark" in ast.unparse(one)
     ]
@@ -161,7 +163,7 @@ def strings(path: Path) -> Iterator[str]:
     """
     text = path.read_text()
     if path.suffix not in CYTHON:
-        yield from literals(ast.parse(text)) if NUMBER.search(text) else ()
+        yield from literals(syntax_tree(text)) if NUMBER.search(text) else ()
         return
     for line in text.splitlines():
         if '"""' not in line:
@@ -175,7 +177,7 @@ def test_no_string_has_a_number() -> None:
 
 def test_no_docstring_that_is_a_help_text_has_a_number() -> None:
     shown = (path.read_text() for path in sources("cdcd") if "__doc__" in path.read_text())
-    assert [text for text in shown if NUMBER.search(ast.get_docstring(ast.parse(text)) or "")] == []
+    assert [text for text in shown if NUMBER.search(ast.get_docstring(syntax_tree(text)) or "")] == []
 
 
 def pages() -> list[Path]:
@@ -202,6 +204,6 @@ def test_a_fault_has_a_plain_number() -> None:
 def test_the_test_of_a_fault_names_no_other_one(path: Path) -> None:
     number = int(str(FAULT_FILE.search(path.name)[1]))  # type: ignore[index]
     others = {
-        int(found) for found in FAULT_NUMBER.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+        int(found) for found in FAULT_NUMBER.findall(ast.get_docstring(syntax_tree(path.read_text())) or "")
     }
     assert others <= {number}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 DESTROYS = re.compile(
     r"pg_drop_replication_slot|pg_terminate_backend|\bdrop (?:it|the slot|an unused slot)\b|--delete\b"
@@ -33,7 +35,7 @@ OF_ITSELF = {"demo", "__pycache__"}
 
 def texts_of(path: Path) -> Iterator[str]:
     """Yield every string of a module except docstrings."""
-    tree = ast.parse(path.read_text())
+    tree = syntax_tree(path.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 PACKAGE = Path(__file__).parents[2] / "cdcd"
 
 # From the lowest tier up. A package imports packages of lower tiers only, never one of its own tier.
@@ -95,7 +97,7 @@ def imported_by_python(path: Path) -> Iterator[str]:
 
 def extensions(path: Path) -> Iterator[str]:
     """Yield the C extensions that a file loads."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(syntax_tree(path.read_text(), str(path))):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "extension":
             (name,) = node.args
             assert isinstance(name, ast.Constant), (
@@ -105,7 +107,7 @@ def extensions(path: Path) -> Iterator[str]:
 
 
 def statements(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(syntax_tree(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -163,7 +165,7 @@ CLOCK_CALLS = {"now", "today", "utcnow"}
 @pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
 def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> None:
     broken = []
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(syntax_tree(path.read_text(), str(path))):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
             broken.append(f"line {node.lineno}: a pure package has no async code")
         elif isinstance(node, ast.Call):

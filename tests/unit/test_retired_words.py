@@ -16,6 +16,7 @@ import pytest
 
 from cdcd import errors
 from cdcd.config.shape import options
+from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("cdcd", "tests")
@@ -281,7 +282,7 @@ def test_no_identifier_is_a_retired_word(path: Path) -> None:
     if not MAY_BE_RETIRED.search(text):
         return
     place = str(path.relative_to(ROOT))
-    names = named(ast.parse(text)) if path.suffix == ".py" else named_in_cython(text)
+    names = named(syntax_tree(text)) if path.suffix == ".py" else named_in_cython(text)
     assert [f"line {line}: {name}: {what}" for line, name in names for what in retired(name, place)] == []
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 FIND = SETUPTOOLS["packages"]["find"]
@@ -30,6 +32,7 @@ STARTED = {
     "cdcd.spark.__main__": "python -m cdcd.spark",
     "cdcd.spark.decoding": "readers import it",
     "cdcd.spark.mirror_start": "readers import it",
+    "cdcd.spark.testing": "the tests of readers import it",
     "pyspark_cdcd": "Spark imports it",
 }
 
@@ -37,7 +40,7 @@ STARTED = {
 def imports(path: Path) -> set[str]:
     """Return the modules of cdcd that a file imports, and their parent packages."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax_tree(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[3]
 MODULES = sorted([*(ROOT / "cdcd" / "spark").rglob("*.py"), *(ROOT / "deploy" / "spark").glob("*.py")])
 NOT_EVERYWHERE = {
@@ -41,7 +43,7 @@ def _is_wrong(imported: str) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_what_every_spark_has_is_used(path: Path) -> None:
-    assert list(wrong_names(ast.parse(path.read_text()))) == []
+    assert list(wrong_names(syntax_tree(path.read_text()))) == []
 
 
 @pytest.mark.parametrize(
@@ -60,9 +62,9 @@ def test_only_what_every_spark_has_is_used(path: Path) -> None:
     ],
 )
 def test_each_wrong_use_is_found(text: str, found: str) -> None:
-    assert list(wrong_names(ast.parse(text))) == [found]
+    assert list(wrong_names(syntax_tree(text))) == [found]
 
 
 def test_usual_code_is_not_found() -> None:
     text = "from pyspark.sql import DataFrame\nlogging.getLogger('py4j')\nself._own(spark.conf.get('a'))"
-    assert list(wrong_names(ast.parse(text))) == []
+    assert list(wrong_names(syntax_tree(text))) == []
