@@ -35,7 +35,7 @@ from cdcd.spark.mirror_retries import LOST_WORKER, OTHER, Retries, code_of, heal
 from cdcd.spark.mirror_session import MirrorSessions, MirrorSettings
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import TargetVersion
-from tests.spark.batches import BUCKETS, TOPIC, Batches, Record, _table
+from tests.spark.batches import BUCKETS, TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
@@ -81,7 +81,7 @@ class _Source:
 
     def records(self, _buckets: int) -> RecordsOnDriver:
         self._kafka.fail("records")
-        return RecordsOnDriver(_table(self._kafka.batches[self._next - 1]))
+        return RecordsOnDriver(records_table(self._kafka.batches[self._next - 1]))
 
     def backlog(self, *, is_applied: bool) -> Backlog:
         left = len(self._kafka.batches) - self._next + (not is_applied)
