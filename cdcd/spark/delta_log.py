@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import ConfigError, StorageConflict, StorageError
+from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage import Storage
 from cdcd.spark.versions import BucketFile
 
@@ -218,17 +218,29 @@ class DeltaLog:
 
         try:
             yield
-        except CommitFailedError:
-            raise StorageConflict(
-                _CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder
-            ) from None
+        except CommitFailedError as error:
+            raise self._conflict_or(error, action) from None
         except (DeltaError, OSError, ValueError) as error:
-            raise StorageError(
-                f"cannot {action} a Delta table of the target ({type(error).__name__})",
-                hint="check the storage of the target, and the folder _delta_log of the table",
-                target=self._target.uri,
-                table=self._folder,
-            ) from None
+            raise self._failure(error, action) from None
+
+    def _conflict_or(self, error: Exception, action: str) -> StorageError:
+        """Return the error of a commit that failed: another writer was first, or the storage does not answer."""
+        from deltalake.exceptions import DeltaError
+
+        with suppress(DeltaError, OSError, ValueError):
+            if self._opened().version() == self.version:
+                return self._failure(OSError(), action)
+            return StorageConflict(_CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder)
+        return self._failure(error, action)
+
+    def _failure(self, error: Exception, action: str) -> StorageError:
+        may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        return (StorageUnavailable if may_heal else StorageError)(
+            f"cannot {action} a Delta table of the target ({type(error).__name__})",
+            hint="check the storage of the target, and the folder _delta_log of the table",
+            target=self._target.uri,
+            table=self._folder,
+        )
 
 
 def _live(table: Any) -> set[str]:

@@ -57,7 +57,7 @@ class MirrorSettings:
     accept_cluster: bool
     on_error: OnError
     retain_s: float
-    table_format: TableFormat
+    table_format: TableFormat = "parquet"
     on_batch: Callable[[BatchReport], None] | None = None
 
 

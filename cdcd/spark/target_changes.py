@@ -128,6 +128,8 @@ def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[Buck
     if now is None or then is now:
         return []
     before = TableEntry(now.topic) if then is None else then
+    if now.delta_version is not None:  # the files that were replaced, and those that replace them, have all
+        return sorted({*before.files} ^ {*now.files}, key=lambda one: one.path)
     base = set(now.files) - set(before.files)
     is_merged = any(one.level for one in base)
     if any(not one.level for one in base) or (not is_merged and set(before.files) - set(now.files)):

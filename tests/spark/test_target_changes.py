@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import SparkReadError
 from cdcd.spark import changes
 from cdcd.spark.compaction import FAN
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
 
@@ -71,10 +72,11 @@ def _applied(rows: list[Row], found: DataFrame) -> Counter[tuple[Any, ...]]:
     [(True, False), (True, True), (False, True)],
     ids=["key", "truncate", "no key"],
 )
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
 def test_the_changes_lead_from_one_version_to_the_other(
-    spark: SparkSession, tmp_path: Path, has_key: bool, has_truncate: bool
+    spark: SparkSession, tmp_path: Path, has_key: bool, has_truncate: bool, table_format: TableFormat
 ) -> None:
-    items = Batches(tmp_path / "mirror", FIELDS, has_key=has_key)
+    items = Batches(tmp_path / "mirror", FIELDS, has_key=has_key, table_format=table_format)
     states = _history(items, 7, 2 * FAN + 2, has_truncate=has_truncate)
     last = len(states)
     for since, until in ((1, last), (last - 3, last), (last, last), (FAN - 1, FAN + 1)):
@@ -93,3 +95,18 @@ def test_a_row_that_is_as_it_was_is_no_change(spark: SparkSession, tmp_path: Pat
     assert changes(spark, str(items.target), "public.items", 20).collect()[0]["after"]["name"] == "a"
     with pytest.raises(SparkReadError, match="no such table"):
         changes(spark, str(items.target), "public.others", 10)
+
+
+def test_a_change_in_a_merged_file_of_a_delta_table_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A changed row replaces its file, which is of the same level then."""
+    items = Batches(tmp_path / "mirror", FIELDS, table_format="delta")
+    for number in range(FAN):
+        items.run(
+            [items.change("c", 10 + number, 1, after={"id": number, "name": "a"})],
+            loading=False,
+        )
+    with items.mirror() as mirror:
+        mirror.compact()
+    items.run([items.change("u", 50, 1, after={"id": 1, "name": "b"})], loading=False)
+    found = changes(spark, str(items.target), "public.items", 9 + FAN).collect()
+    assert [(one["op"], one["after"]["name"]) for one in found] == [("u", "b")]

@@ -345,6 +345,44 @@ def test_another_writer_is_refused_and_its_rows_are_taken_back(items: Batches) -
     assert delta_rows(items.target) == sorted(rows, key=repr_of)
 
 
+def test_a_mirror_that_another_has_taken_over_changes_no_delta_table(items: Batches) -> None:
+    with items.mirror() as first, items.mirror() as second:
+        assert apply(second, _more_rows(items)) == ""
+        rows = mirrored(items.target)
+        error = apply(first, [items.change("u", 30, 1, after=row(1, "late"))])
+        assert "CDCD-STORAGE-CONFLICT" in error
+    assert delta_rows(items.target) == mirrored(items.target) == rows
+
+
+def test_a_late_commit_of_a_mirror_that_another_has_taken_over_is_taken_back(items: Batches) -> None:
+    """It comes after the other one's start and before its first batch, which fails; its next start restores."""
+    with items.mirror() as first, items.mirror() as second:
+        rows = mirrored(items.target)
+        assert "CDCD-STORAGE-CONFLICT" in apply(first, [items.change("u", 30, 1, after=row(1, "late"))])
+        assert delta_rows(items.target) != rows
+        assert "CDCD-STORAGE-CONFLICT" in apply(second, _more_rows(items))
+    assert mirrored(items.target) == rows
+    with items.mirror() as third:
+        assert delta_rows(items.target) == rows
+        assert apply(third, _more_rows(items)) == ""
+        assert delta_rows(items.target) == mirrored(items.target) != rows
+
+
+def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) -> None:
+    """A folder that cannot be written heals; the next session has the same rows."""
+    log = items.target / "public.items" / "_delta_log"
+    rows = mirrored(items.target)
+    with items.mirror() as mirror:
+        away = log.rename(log.with_name("away"))
+        log.write_bytes(b"")
+        error = apply(mirror, _more_rows(items))
+        assert error.startswith("CDCD-STORAGE"), error
+        assert "CONFLICT" not in error
+        log.unlink()
+        away.rename(log)
+    assert delta_rows(items.target) == mirrored(items.target) == rows
+
+
 def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
     """As after a backup of another time was restored."""
     version = read_latest(items.target)
