@@ -30,6 +30,7 @@ class Options:
     keep: bool
     has_registry: bool
     is_chaos: bool
+    mirror_format: Literal["parquet", "delta"]
     stop: Path | None
 
 
@@ -64,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
         help="kill and stop (SIGSTOP) cdcd, end its walsender and kill the mirror repeatedly while rows change",
     )
     add(
+        "--format",
+        dest="mirror_format",
+        choices=("parquet", "delta"),
+        default="parquet",
+        help="format of the mirror's tables (parquet); delta needs cdcd[spark-delta]",
+    )
+    add(
         "--keep",
         action="store_true",
         help="leave all processes running at the end, and print their addresses",
@@ -94,6 +102,7 @@ def parse(words: Sequence[str]) -> Options:
         keep=given.keep,
         has_registry=given.has_registry,
         is_chaos=given.is_chaos,
+        mirror_format=given.mirror_format,
         stop=given.stop,
     )
 

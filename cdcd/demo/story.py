@@ -38,7 +38,7 @@ class Story:
 
     def __init__(self, options: Options, folder: Path, undo: ExitStack) -> None:
         self._options = options
-        self._world = World(folder, undo, stays_up=options.keep)
+        self._world = World(folder, undo, stays_up=options.keep, mirror_format=options.mirror_format)
         self._mirror = Mirror(self._world.mirror_folder, NAME)
         self._workload: Workload | None = None
         self._reading: gauges.Reading | None = None

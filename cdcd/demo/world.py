@@ -44,8 +44,11 @@ class DemoFailed(Exception):
 class World:
     """The servers and processes of one run. With `stays_up` they continue after the end of this process."""
 
-    def __init__(self, folder: Path, undo: ExitStack, *, stays_up: bool) -> None:
+    def __init__(
+        self, folder: Path, undo: ExitStack, *, stays_up: bool, mirror_format: str = "parquet"
+    ) -> None:
         self.folder, self._undo, self._stays_up = folder, undo, stays_up
+        self._mirror_format = mirror_format
         self.logs = folder / "logs"
         self.logs.mkdir(mode=0o755)
         self.mirror_folder = folder / "mirror"
@@ -149,7 +152,7 @@ class World:
             self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", self.kafka.bootstrap]
-        command += ["--prefix", NAME, "--target", str(self.mirror_folder)]
+        command += ["--prefix", NAME, "--target", str(self.mirror_folder), "--format", self._mirror_format]
         command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
         self.mirror = self._start("mirror", command, environment)
