@@ -76,9 +76,11 @@ def write(
     return found
 
 
-def read(topics: Topics, table: str) -> list[Row]:
+def read(topics: Topics, table: str, ops: str = "cr") -> list[Row]:
     found = []
     for change in topics.changes(table):
+        if change.envelope["op"] not in ops:
+            continue
         schema = topics.client.get_schema(change.schema_id)
         record = row_record(json.loads(schema.schema_str or ""))
         assert record is not None
@@ -105,7 +107,8 @@ def test_a_rows_schema_has_the_attnums_that_its_columns_had_or_none(
     for daemon in both:
         await_confirmed(postgres, daemon, 120)
         for table, rows in written.items():
-            found = read(topics_of(daemon), table)
+            # A table that was created again joins the publication, so its rows may be copied as well.
+            found = read(topics_of(daemon), table, "c")
             where = f"{table}, {daemon.name}"
             assert [relid for relid, _ in found] == [relid for relid, _ in rows], where
             assert found[-1] == rows[-1], where
