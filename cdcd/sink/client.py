@@ -10,6 +10,7 @@ Must not: know groups or progress records, choose the next step, log or raise an
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -293,7 +294,7 @@ class Client:
         """Call a method that runs callbacks; store a fatal error that it raises for `raise_pending`.
 
         The client raises such an error in the middle of its callbacks: as itself, or as a SystemError when Python
-        finds both a callback's result and an exception, or neither.
+        finds both a callback's result and an exception, or neither; or as a KafkaError.
         """
         try:
             return call(*arguments)
@@ -306,6 +307,11 @@ class Client:
                 found = translate(error_of(cause), "the producer")
             else:
                 found = self._state_after_crash()
+        except:  # noqa: E722 - the client also raises a KafkaError, which is no exception: no other clause catches it
+            raised: object = sys.exc_info()[1]
+            if not isinstance(raised, KafkaError):
+                raise
+            found = translate(raised, "the producer")
         self._fatal_error = self._fatal_error or found
         return None
 

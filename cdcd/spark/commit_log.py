@@ -14,10 +14,11 @@ Must not: know Spark or Kafka.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import uuid
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -46,6 +47,8 @@ DATA = "_data"
 """The folder of the tables' files. Spark, pyarrow and others ignore such a name in a folder that they read: some rows
 are replaced by later files, so a reader without the record must not find them."""
 MAX_BYTES = 256 << 20
+MOST_REPLACED = 100_000
+"""With more replaced files, the oldest are removed before `retain_s` is over: complete records have them all."""
 RECORDS_PER_BASE = 64
 """A reader reads so many records at most."""
 AHEAD = 8
@@ -94,8 +97,18 @@ def read_latest(target: Target) -> TargetVersion | None:
 
 
 def newer_versions(target: Target, version: TargetVersion) -> Iterator[TargetVersion]:
-    """Yield the versions after this one."""
-    return _versions_from(open_storage(target), version.number + 1, version)
+    """Yield the versions after this one. Raises SparkReadError if the records of some are removed already."""
+    storage, last = open_storage(target), version
+    for last in _versions_from(storage, version.number + 1, version):
+        yield last
+    stored = storage.read_versioned(LATEST, max_bytes=1024)
+    if stored is not None and _number_in(stored) > last.number:
+        raise SparkReadError(
+            "the versions after this one are not retained any more",
+            hint="open the mirror again",
+            target=storage.uri,
+            version=last.number,
+        )
 
 
 def read_version(target: Target, number: int) -> TargetVersion:
@@ -132,7 +145,7 @@ def _first_with(storage: Storage, latest: TargetVersion, lsn: int) -> TargetVers
         )
     low, high = _oldest(storage, latest), latest
     if _has(low, lsn):
-        if low.number > 1:
+        if low.number > 1 and max(low.end_lsn, low.commit_lsn) > lsn:
             raise _expired(storage, low)
         return low
     while high.number - low.number > 1:
@@ -148,13 +161,24 @@ def _has(version: TargetVersion, lsn: int) -> bool:
 def _last_until(storage: Storage, latest: TargetVersion, time_us: int) -> TargetVersion:
     low, high = _oldest(storage, latest), latest
     if latest.commit_us <= time_us:
-        return latest
+        return _with_time(storage, latest)
     if low.commit_us > time_us:
         raise _expired(storage, low)
     while high.number - low.number > 1:
         middle = _at(storage, latest, (low.number + high.number) // 2)
         low, high = (middle, high) if middle.commit_us <= time_us else (low, middle)
-    return low
+    return _with_time(storage, low)
+
+
+def _with_time(storage: Storage, version: TargetVersion) -> TargetVersion:
+    """Return the version if the time of its last commit is known: those of a first snapshot have none."""
+    if not version.commit_us:
+        raise SparkReadError(
+            "the mirror does not know what was committed at this time",
+            hint="choose a later time, or an LSN",
+            target=storage.uri,
+        )
+    return version
 
 
 def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:
@@ -168,8 +192,8 @@ def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:
 
 def _oldest(storage: Storage, latest: TargetVersion) -> TargetVersion:
     """Return the oldest version that can be read."""
-    until_s = time.time() - latest.retain_s
-    records = [*latest.complete, (latest.number + 1, time.time())]
+    until_s = latest.retained_from_s
+    records = [*latest.complete, (latest.number + 1, math.inf)]
     for (first, _), (_, ended_s) in pairwise(records):
         if ended_s < until_s:
             continue
@@ -304,11 +328,17 @@ class TargetWriter:
                 self._hint = self._storage.replace(LATEST, data, self._hint)
         except StorageError:
             found = self._storage.read_versioned(LATEST, max_bytes=1024)
-            if found is None:
-                raise
-            if found.data != data:
+            if found is not None and _number_in(found) > number:
                 raise self._conflict() from None
+            if found is None or found.data != data:
+                raise
             self._hint = found.version
+
+    def check_owner(self) -> None:
+        """Raise StorageConflict if another writer has published a version since the last one of this writer."""
+        newest = read_latest(self._storage)
+        if newest is None or self.version is None or newest.writer != self.version.writer:
+            raise self._conflict()
 
     def _checked_hint(self, number: int) -> Version | None:
         stored = self._storage.read_versioned(LATEST, max_bytes=1024)
@@ -344,18 +374,27 @@ def _successor(
 ) -> TargetVersion:
     """Return a version with the next number, and with what still exists of earlier ones."""
     number, until_s = 1 if before is None else before.number + 1, now_s - version.retain_s
-    complete = () if before is None else _retained_records(before.complete, until_s)
+    replaced: tuple[tuple[str, float], ...] = ()
+    complete: tuple[tuple[int, float], ...] = ()
+    if before is not None:
+        replaced, complete = before.replaced, before.complete
+        until_s = max(until_s, before.retained_from_s, _time_of_most(replaced))
+        replaced = (*without_expired(replaced, until_s), *((path, now_s) for path in _gone(before, version)))
     if is_complete:
-        complete = (*complete, (number, now_s))
-    gone = [] if before is None else _gone(before, version)
-    remaining = () if before is None else without_expired(before.replaced, until_s)
+        complete = (*_retained_records(complete, until_s), (number, now_s))
     return replace(
         version,
         number=number,
         published_s=now_s,
+        retained_from_s=until_s,
         complete=complete,
-        replaced=(*remaining, *((path, now_s) for path in gone)),
+        replaced=replaced,
     )
+
+
+def _time_of_most(replaced: Sequence[tuple[str, float]]) -> float:
+    """Return a time since when at most `MOST_REPLACED` files were replaced."""
+    return 0.0 if len(replaced) <= MOST_REPLACED else replaced[-MOST_REPLACED][1]
 
 
 def _retained_records(
@@ -393,9 +432,17 @@ def remove_files(target: Target, paths: Iterable[str]) -> None:
     open_storage(target).delete(paths)
 
 
-def sweep(target: Target) -> None:
-    """Remove files left by a crash: files of a mirror that no retained version names."""
+def sweep(target: Target, writer: TargetWriter | None = None) -> None:
+    """Remove files left by a crash: files of a mirror that no retained version names.
+
+    `writer`: only if it has published the newest version; raises StorageConflict otherwise. The files are listed
+    before that is known, so that none of a writer that takes over afterwards is among them (F80).
+    """
     storage = open_storage(target)
+    version = read_latest(storage)
+    listed = [path for folder in _folders_of(version) for path in storage.paths(folder)]
+    if writer is not None:
+        writer.check_owner()
     version = read_latest(storage)
     named = (version.files() | {path for path, _ in version.replaced}) if version else set()
     first = version.complete[0][0] if version else 0
@@ -403,13 +450,16 @@ def sweep(target: Target) -> None:
     delta_folders = _delta_folders(version)
     left = [
         path
-        for folder in (FOLDER, DATA, *delta_folders)
-        for path in storage.paths(folder)
+        for path in listed
         if path not in named
         and (is_of_a_mirror(path) or _is_part(path, delta_folders))
         and not _is_retained(path, first, last)
     ]
     remove_files(storage, left)
+
+
+def _folders_of(version: TargetVersion | None) -> list[str]:
+    return [FOLDER, DATA, *_delta_folders(version)]
 
 
 def _delta_folders(version: TargetVersion | None) -> set[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from cdcd.errors import CdcdError
 from cdcd.spark.commit_log import remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
@@ -39,6 +41,8 @@ SHARE = 2
 """The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
 LARGE_ROWS = 200_000
 """Deltas with this many rows are large, also if there are fewer than `FAN`."""
+PAUSE_S = 60.0
+"""The time after a failed merge until the next one begins."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -170,6 +174,9 @@ class Compactor:
         self._stopping = threading.Event()
         self._running: Future[MergeResult | None] | None = None
         self._changed: dict[str, None] = {}
+        self._topic = ""
+        """The table of the running merge."""
+        self._paused_until_s = 0.0
 
     @property
     def has_result(self) -> bool:
@@ -182,12 +189,15 @@ class Compactor:
 
     def start(self, tables: Mapping[str, TableEntry]) -> bool:
         """Begin the next merge, if none runs; return whether one runs."""
+        if time.monotonic() < self._paused_until_s:
+            return False
         while self._running is None and self._changed:
             topic = next(iter(self._changed))
             del self._changed[topic]
             entry = tables.get(topic)
             merge = None if entry is None else self._merges.next(topic, entry)
             if entry is not None and merge is not None:
+                self._topic = topic
                 self._running = self._pool.submit(self._merges.write, entry, merge, self._stopping)
         return self._running is not None
 
@@ -199,12 +209,18 @@ class Compactor:
     def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
 
-        Raises the error of the merge.
+        A merge that failed is logged, and begun again after `PAUSE_S`: the batches do not need it.
         """
         if self._running is None or not self._running.done():
             return {}
         running, self._running = self._running, None
-        result = running.result()
+        try:
+            result = running.result()
+        except (CdcdError, OSError, pa.ArrowException) as error:
+            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, error)  # noqa: TRY400
+            self._changed[self._topic] = None
+            self._paused_until_s = time.monotonic() + PAUSE_S
+            return {}
         if result is None:
             return {}
         topic = result.merge.topic

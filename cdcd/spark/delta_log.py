@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +84,16 @@ class DeltaLog:
         """The version that this writer knows."""
         return None if self._table is None else int(self._table.version())
 
-    def restore(self, version: int, files: Collection[BucketFile], label: CommitLabel) -> None:
+    def restore(
+        self,
+        version: int,
+        files: Collection[BucketFile],
+        label: CommitLabel,
+        check_owner: Callable[[], None] = lambda: None,
+    ) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
-        Raises StorageError if that version does not have these files.
+        Raises StorageError if that version does not have these files. `check_owner` is called before a commit.
         """
         with self._errors("restore"):
             table = self._opened()
@@ -101,6 +107,7 @@ class DeltaLog:
                     version=version,
                 )
             if _live(table) != _live(recorded) or table.schema() != recorded.schema():
+                check_owner()
                 table.restore(version, protocol_downgrade_allowed=True, **label.properties())
             table.update_incremental()
             self._table = table

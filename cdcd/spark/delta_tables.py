@@ -11,7 +11,7 @@ Must not: publish a version of the mirror, delete a file that one has named.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,9 +73,14 @@ class _Change:
 class DeltaTables:
     """The Delta tables of one target, and their merges in the background."""
 
-    def __init__(self, target: Storage, version: TargetVersion) -> None:
-        """Open the tables of a version, and restore those that have other rows. Raises StorageError."""
-        self._target, self._version = target, version
+    def __init__(
+        self, target: Storage, version: TargetVersion, check_owner: Callable[[], None] = lambda: None
+    ) -> None:
+        """Open the tables of a version, and restore those that have other rows. Raises StorageError.
+
+        `check_owner` raises StorageConflict if another mirror has taken over the target.
+        """
+        self._target, self._version, self._check_owner = target, version, check_owner
         self._tables: dict[str, _Table] = {}
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-delta") as pool:
             entries = [one for one in version.tables.values() if one.delta_version is not None]
@@ -86,7 +91,7 @@ class DeltaTables:
         assert entry.delta_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        table.log.restore(entry.delta_version, entry.files, label)
+        table.log.restore(entry.delta_version, entry.files, label, self._check_owner)
         return table
 
     def _table(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,8 +25,10 @@ from prometheus_client import (
 
 from cdcd.metrics.group import MetricGroup
 from cdcd.spark.cuts import Backlog
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.versions import TargetVersion
+
+if TYPE_CHECKING:  # the page of the metrics is made without Spark
+    from cdcd.spark.mirror_batches import BatchReport
+    from cdcd.spark.versions import TargetVersion
 
 __all__ = ["STATES", "MirrorMetrics"]
 

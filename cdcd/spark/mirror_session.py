@@ -112,7 +112,7 @@ class MirrorSessions:
         batches = MirrorBatches(
             storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self.metrics
         )
-        sweep(storage)  # after Delta tables are at the version's commits again
+        sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
         return Session(source, batches)
 

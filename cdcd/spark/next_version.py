@@ -64,7 +64,10 @@ def park(
     tables = dict(version.tables)
     for topic, (code, reason) in failures.items():
         entry = before.tables.get(topic, TableEntry(topic))
-        tables[topic] = replace(entry, parked=Parked(code, reason, before.end_lsn, now_s))
+        end_lsn = 0 if topic in before.loading else before.end_lsn
+        if entry.parked is not None:  # its rows are still those from before the first error
+            end_lsn = entry.parked.end_lsn
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s))
     return replace(version, tables=tables)
 
 

@@ -9,6 +9,7 @@ then the caller has to open the mirror again. A table in `loading` lacks rows th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
 from cdcd.lsn import format_lsn, parse_lsn
-from cdcd.spark.commit_log import find_version, newer_versions, read_latest
+from cdcd.spark.commit_log import find_version, newer_versions, read_latest, read_version
 from cdcd.spark.shape import KEY
 from cdcd.spark.storage import Storage, Target, open_storage
 from cdcd.spark.table_files import count_rows, read_table
@@ -29,7 +30,8 @@ from cdcd.spark.versions import Parked, TableEntry, TargetVersion
 __all__ = ["At", "Mirror", "read_mirror", "wait"]
 
 At = int | str | datetime
-"""A position in the source: an LSN as a number or as PostgreSQL prints it, or a time with its zone."""
+"""A position: an LSN as a number or as PostgreSQL prints it, a time with its zone, or `Mirror.at` of a version."""
+_NUMBER = re.compile(r"v(\d+)")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOOK_AGAIN_S = 0.05
 
@@ -55,6 +57,11 @@ class Mirror:
     def commit_time(self) -> datetime | None:
         """The time of the last commit that is in the mirror, None if it is not known."""
         return EPOCH + timedelta(microseconds=self.version.commit_us) if self.version.commit_us else None
+
+    @property
+    def at(self) -> str:
+        """The name of exactly this version, such as "v42": several versions may have one LSN."""
+        return f"v{self.version.number}"
 
     @property
     def loading(self) -> list[str]:
@@ -112,6 +119,8 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
         if version is None:
             raise SparkReadError("there is no mirror", target=storage.uri)
         return Mirror(storage, version)
+    if isinstance(at, str) and (found := _NUMBER.fullmatch(at)):
+        return Mirror(storage, read_version(storage, int(found[1])))
     return Mirror(storage, find_version(storage, **_sought(at)))
 
 
@@ -169,4 +178,7 @@ def wait(
 def _newer(storage: Storage, version: TargetVersion | None) -> TargetVersion | None:
     if version is None:
         return read_latest(storage)
-    return [version, *newer_versions(storage, version)][-1]
+    try:
+        return [version, *newer_versions(storage, version)][-1]
+    except SparkReadError:  # records are removed already
+        return read_latest(storage)

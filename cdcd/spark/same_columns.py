@@ -48,7 +48,9 @@ def of_newest_table(
     relids = {number: relid_of(schemas[number]) for number in order}
     known = [one for one in (entry.relid, *relids.values()) if one]
     if not known or known[-1] in (*entry.former, entry.relid):
-        return entry, list(order), ev.BEGINNING
+        others = [one for one in known if one not in (*entry.former, entry.relid)]
+        former = (*entry.former, *dict.fromkeys(others))  # so that they never empty the table
+        return replace(entry, former=former) if others else entry, list(order), ev.BEGINNING
     newest = known[-1]
     former = tuple(dict.fromkeys(one for one in known if one != newest))
     if not former:

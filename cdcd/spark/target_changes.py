@@ -28,6 +28,12 @@ from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 
 __all__ = ["changes"]
 
+_EXACT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""The default formats have milliseconds."""
 MOST_KEYS = 1_000_000
 """With more changed keys, both versions are compared by Spark's tasks."""
 
@@ -89,10 +95,18 @@ class _Both:
         return pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *found]))
 
     def _later(self) -> Iterable[TargetVersion]:
+        reached = self.first.version.number
         for version in newer_versions(self.first.target, self.first.version):
             if version.number > self.last.version.number:
-                return
+                break
+            reached = version.number
             yield version
+        if reached < self.last.version.number:
+            raise SparkReadError(
+                "the versions between the two positions are not retained any more",
+                hint="start at a later position; the option retain of the mirror keeps versions for longer",
+                target=self.first.target.uri,
+            )
 
     def of_keys(self, keys: pa.Array) -> DataFrame:
         """Return the differences of the rows with these keys."""
@@ -131,7 +145,10 @@ def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[Buck
     if now.delta_version is not None:  # the files that were replaced, and those that replace them, have all
         return sorted({*before.files} ^ {*now.files}, key=lambda one: one.path)
     base = set(now.files) - set(before.files)
-    is_merged = any(one.level for one in base)
+    added, gone = set(now.deltas) - set(before.deltas), set(before.deltas) - set(now.deltas)
+    is_merged = any(one.level for one in (*base, *added))
+    if gone and not is_merged:  # a TRUNCATE
+        return None
     if any(not one.level for one in base) or (not is_merged and set(before.files) - set(now.files)):
         return None
     return [one for one in now.deltas if not one.level and one not in before.deltas]
@@ -144,7 +161,7 @@ def _joined(before: DataFrame, after: DataFrame) -> DataFrame:
         for side, name in ((before, "before"), (after, "after"))
     ]
     joined = sides[0].join(sides[1], F.col("key_before") == F.col("key_after"), "full_outer")
-    is_same = F.to_json("before").eqNullSafe(F.to_json("after"))
+    is_same = F.to_json("before", _EXACT).eqNullSafe(F.to_json("after", _EXACT))
     op = F.when(F.col("before").isNull(), "c").when(F.col("after").isNull(), "d").otherwise("u")
     return joined.where(~is_same).select(op.alias("op"), "before", "after")
 

@@ -60,7 +60,8 @@ class BucketFile:
 class Parked:
     """Why a table is not updated any more: the error's code and text.
 
-    `end_lsn`: the table has the rows of this position in the source. `since_s`: the time (Unix epoch).
+    `end_lsn`: the table has the rows of this position in the source, 0: of no one position, because it was copied
+    at that time, or unknown. `since_s`: the time (Unix epoch).
     """
 
     code: str
@@ -139,6 +140,8 @@ class TargetVersion:
     """The time of its publication (Unix epoch), by the writer's clock."""
     retain_s: float = DEFAULT_RETAIN_S
     """For so long after its successor was published, the version can be read."""
+    retained_from_s: float = 0.0
+    """A version whose successor was published at this time (Unix epoch), or later, can be read."""
     replaced: tuple[tuple[str, float], ...] = ()
     """Files of earlier versions that this one no longer has and that still exist, with the time since when."""
     complete: tuple[tuple[int, float], ...] = ()
@@ -173,6 +176,7 @@ def record_of(version: TargetVersion, before: TargetVersion | None) -> bytes:
         return json.dumps({"format": FORMAT, "is_complete": True, **shown}).encode()
     known = set(before.replaced)
     shown |= {
+        "complete": None,  # as before
         "tables": _changed(version.tables, before.tables, asdict),
         "offsets": _changed(version.offsets, before.offsets, dict),
         "replaced": [one for one in version.replaced if one not in known],
@@ -226,7 +230,8 @@ def _version(before: TargetVersion | None, fields: dict[str, Any]) -> TargetVers
     fields["tables"] = _merged(known.tables, tables)
     fields["offsets"] = _merged(known.offsets, fields["offsets"])
     fields["loading"] = tuple(fields["loading"])
-    fields["complete"] = tuple((number, time_s) for number, time_s in fields["complete"])
+    complete = known.complete if fields["complete"] is None else fields["complete"]
+    fields["complete"] = tuple((number, time_s) for number, time_s in complete)
     fields["replaced"] = (*known.replaced, *((path, time_s) for path, time_s in fields["replaced"]))
     return TargetVersion(**fields)
 

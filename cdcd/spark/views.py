@@ -75,6 +75,13 @@ def consistent_view(
             tables=", ".join(stale),
             first_reason=opened.parked[stale[0]].reason,
         )
+    if partial := [topic for topic in stale if not opened.parked[topic].end_lsn and not loading]:
+        raise TablesParked(
+            "tables were parked while they were copied, so their rows are of no one commit",
+            hint="copy them again; or pass loading=True to read what there is",
+            target=opened.target.uri,
+            tables=", ".join(partial),
+        )
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     views = _view_names(named.values(), prefix)
     frames = {name: opened.frame(spark, topic) for topic, name in named.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import SparkReadError, StorageConflict
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark import commit_log
 from cdcd.spark.commit_log import (
     LATEST,
@@ -26,7 +26,7 @@ from cdcd.spark.commit_log import (
 )
 from cdcd.spark.events import Sequence
 from cdcd.spark.shape import Field
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 
 RETAIN_S = 100.0
@@ -141,8 +141,12 @@ def test_a_version_is_found_by_its_lsn_and_its_time(seed: int, tmp_path: Path, c
             one.number for one in log.versions if one.end_lsn >= lsn
         )
         time_us = log.random.randrange(log.versions[-1].commit_us + 1)
-        expected = [one.number for one in log.versions if one.commit_us <= time_us][-1]
-        assert find_version(tmp_path, time_us=time_us).number == expected
+        expected = [one for one in log.versions if one.commit_us <= time_us][-1]
+        if expected.commit_us:
+            assert find_version(tmp_path, time_us=time_us).number == expected.number
+            continue
+        with pytest.raises(SparkReadError, match="does not know what was committed"):
+            find_version(tmp_path, time_us=time_us)
     with pytest.raises(SparkReadError, match="not reached this LSN"):
         find_version(tmp_path, lsn=log.versions[-1].end_lsn + 1)
     clock.now_s += 10 * RETAIN_S
@@ -213,6 +217,95 @@ def test_a_writer_that_slept_while_another_took_over_publishes_and_removes_nothi
         slept.publish(slept.version)
     assert _bare(read_latest(tmp_path)) == _bare(last)
     assert all((tmp_path / path).exists() for path in last.files())
+
+
+def test_a_start_that_was_taken_over_removes_nothing_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F80: the other one takes over, and writes a file that no version names yet, at any moment of the sweep."""
+    log = _published(tmp_path, 5)
+    log.publish()
+    storage = open_storage(tmp_path)
+    path = f"_data/{TOPICS[0]}/delta-{'e' * 32}.parquet"
+    real = type(storage).paths
+
+    def paths(self: Storage, prefix: str = "") -> Iterator[str]:
+        yield from [*real(self, prefix)]
+        if log.writer is first:
+            log.writer = take_over(tmp_path, log.versions[-1])
+            storage.write(path, b"rows")
+
+    first = log.writer
+    with monkeypatch.context() as patched:
+        patched.setattr(type(storage), "paths", paths)
+        with pytest.raises(StorageConflict, match="another mirror has taken over"):
+            sweep(tmp_path, first)
+    assert storage.exists(path)
+    sweep(tmp_path, log.writer)
+    assert not storage.exists(path)
+
+
+def test_the_versions_after_one_that_is_not_retained_any_more_are_an_error(
+    tmp_path: Path, clock: Clock
+) -> None:
+    log = _published(tmp_path, 6)
+    for _ in range(3):
+        log.publish()
+    stale = log.versions[1]
+    for _ in range(200):
+        clock.now_s += RETAIN_S / 20
+        log.publish()
+    assert not (tmp_path / path_of(stale.number + 1)).exists()
+    with pytest.raises(SparkReadError, match="not retained"):
+        [*newer_versions(tmp_path, stale)]
+
+
+def test_a_pause_expires_nothing_and_a_longer_time_brings_nothing_back(tmp_path: Path, clock: Clock) -> None:
+    log = _published(tmp_path, 7)
+    for _ in range(3):
+        clock.now_s += 1
+        log.publish()
+    clock.now_s += 10 * RETAIN_S
+    assert read_version(tmp_path, 2) == log.versions[1]
+    assert find_version(tmp_path, lsn=log.versions[2].end_lsn).end_lsn == log.versions[2].end_lsn
+    clock.now_s += 1
+    log.publish()
+    assert log.writer.version is not None
+    longer = replace(log.writer.version, retain_s=1000 * RETAIN_S)
+    log.versions.append(log.writer.publish(longer))
+    with pytest.raises(SparkReadError, match="not retained"):
+        read_version(tmp_path, 2)
+
+
+def test_replaced_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """A complete record has them all."""
+    monkeypatch.setattr(commit_log, "MOST_REPLACED", 20)
+    log = _published(tmp_path, 8)
+    for _ in range(150):
+        clock.now_s += 0.1
+        last = log.publish()
+        assert len(last.replaced) < 50
+    found = read_latest(tmp_path)
+    assert found is not None
+    oldest = next(one for one in log.versions if one.published_s >= found.retained_from_s)
+    assert all((tmp_path / path).exists() for path in read_version(tmp_path, oldest.number).files())
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_failed_replacement_of_the_number_is_a_conflict_only_if_another_has_replaced_it(
+    is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _published(tmp_path, 9)
+
+    def fail(self: Storage, path: str, data: bytes, version: object) -> None:
+        if is_taken:
+            self.write(path, b'{"number": 99}')
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(type(open_storage(tmp_path)), "replace", fail)
+    with pytest.raises(StorageError) as raised:
+        take_over(tmp_path, log.versions[-1])
+    assert isinstance(raised.value, StorageConflict) is is_taken
 
 
 def test_a_missing_record_is_an_error(tmp_path: Path) -> None:
