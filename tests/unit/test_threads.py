@@ -11,6 +11,7 @@ import pytest
 
 from cdcd import threads
 from cdcd.threads import in_thread
+from tests.support.no_exception import raise_no_exception
 
 
 async def test_the_error_of_an_abandoned_call_is_not_shown() -> None:
@@ -57,3 +58,10 @@ async def test_a_thread_that_runs_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert not done
     may_end.set()
     assert await waiting
+
+
+async def test_an_object_that_is_no_exception_reaches_the_task() -> None:
+    """The task would wait for ever, and a fenced daemon would not end."""
+    with pytest.raises(SystemError, match="KafkaError was raised"):
+        async with asyncio.timeout(30):
+            await in_thread(raise_no_exception)

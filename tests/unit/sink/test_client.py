@@ -7,10 +7,11 @@ import threading
 import pytest
 from confluent_kafka import Message
 
-from cdcd.errors import SinkUnavailable
+from cdcd.errors import SinkFenced, SinkUnavailable
 from cdcd.sink.client import Client
 from cdcd.sink.limits import Limits
 from cdcd.sink.settings import RESENT_AFTER_S, producer_properties
+from tests.support.no_exception import raise_no_exception
 from tests.support.sinks import sink_settings
 
 
@@ -98,3 +99,12 @@ def test_the_time_of_a_resent_request_follows_from_the_clients_properties() -> N
     assert isinstance(backoff_ms, int)
     assert isinstance(most_ms, int)
     assert min(0.8 * backoff_ms, most_ms) >= 1000 * RESENT_AFTER_S
+
+
+def test_a_fatal_error_that_is_no_exception_is_reported() -> None:
+    """The client raises it in the middle of a flush, after another daemon has taken over."""
+    settings = sink_settings("127.0.0.1:1", properties={"log_level": "0"})
+    client = Client(settings, producer_properties(settings), Limits(), {settings.progress_topic})
+    assert client._serve(raise_no_exception) is None
+    with pytest.raises(SinkFenced):
+        client.raise_pending()
