@@ -320,7 +320,7 @@ class TargetWriter:
         """Replace the number that this writer knows: an earlier writer's replacement fails from then on."""
         data = json.dumps({"number": number}).encode()
         if self._hint is None:
-            self._hint = self._checked_hint(number)
+            self._hint = self._check_latest(number)
         try:
             if self._hint is None:
                 self._hint = self._storage.put_new(LATEST, data)
@@ -334,22 +334,19 @@ class TargetWriter:
                 raise
             self._hint = found.version
 
-    def check_owner(self) -> None:
-        """Raise StorageConflict if another writer has published a version since the last one of this writer."""
+    def own_latest(self) -> TargetVersion:
+        """Return the newest version. Raises StorageConflict if another writer has published it."""
         newest = read_latest(self._storage)
         if newest is None or self.version is None or newest.writer != self.version.writer:
             raise self._conflict()
+        return newest
 
-    def _checked_hint(self, number: int) -> Version | None:
+    def _check_latest(self, number: int) -> Version | None:
+        """Return the version of latest.json, None if there is none. Raises StorageConflict for a higher number."""
         stored = self._storage.read_versioned(LATEST, max_bytes=1024)
         if stored is not None and _number_in(stored) > number:
             raise self._conflict()
         return None if stored is None else stored.version
-
-    def _check_latest(self, number: int) -> None:
-        stored = self._storage.read_versioned(LATEST, max_bytes=1024)
-        if stored is not None and _number_in(stored) > number:
-            raise self._conflict()
 
     def _conflict(self) -> StorageConflict:
         return StorageConflict("another mirror has taken over the target", target=self._storage.uri)
@@ -441,9 +438,7 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     storage = open_storage(target)
     version = read_latest(storage)
     listed = [path for folder in _folders_of(version) for path in storage.paths(folder)]
-    if writer is not None:
-        writer.check_owner()
-    version = read_latest(storage)
+    version = read_latest(storage) if writer is None else writer.own_latest()
     named = (version.files() | {path for path, _ in version.replaced}) if version else set()
     first = version.complete[0][0] if version else 0
     last = version.number if version else 0

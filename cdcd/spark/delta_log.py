@@ -89,7 +89,7 @@ class DeltaLog:
         version: int,
         files: Collection[BucketFile],
         label: CommitLabel,
-        check_owner: Callable[[], None] = lambda: None,
+        check_owner: Callable[[], object] = lambda: None,
     ) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 

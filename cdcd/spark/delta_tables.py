@@ -74,7 +74,7 @@ class DeltaTables:
     """The Delta tables of one target, and their merges in the background."""
 
     def __init__(
-        self, target: Storage, version: TargetVersion, check_owner: Callable[[], None] = lambda: None
+        self, target: Storage, version: TargetVersion, check_owner: Callable[[], object] = lambda: None
     ) -> None:
         """Open the tables of a version, and restore those that have other rows. Raises StorageError.
 

@@ -103,7 +103,7 @@ class MirrorBatches:
         self.applied = 0
         self._merged = 0
         is_delta = self.version.table_format == "delta"
-        self._delta = DeltaTables(target, self.version, writer.check_owner) if is_delta else None
+        self._delta = DeltaTables(target, self.version, writer.own_latest) if is_delta else None
         self._compactor = Compactor(self._delta or FileMerges(target, self.buckets))
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():

@@ -32,8 +32,8 @@ class Field:
     """A column of the target. `number` identifies the column, so a dropped and re-added name has another number.
 
     `is_later`: rows existed before the column, and PostgreSQL does not send the default value that they got.
-    `attnum`: its number in PostgreSQL's table, 0 if no schema has told it. `is_carried`: the newest schema has not
-    told it, so it is the number of a column that had this name before.
+    `attnum`: its number in PostgreSQL's table, 0 if no schema has it. `is_carried`: the newest schema lacks it,
+    so it is the number of a column that had this name before.
     """
 
     number: int

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cdcd.errors import SparkReadError
 from cdcd.spark.commit_log import newer_versions
+from cdcd.spark.exact_json import EXACT_JSON
 from cdcd.spark.reading import At, Mirror, read_mirror
 from cdcd.spark.shape import KEY
 from cdcd.spark.storage import Target
@@ -28,12 +30,6 @@ from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 
 __all__ = ["changes"]
 
-_EXACT = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "ignoreNullFields": "false",
-}
-"""The default formats have milliseconds."""
 MOST_KEYS = 1_000_000
 """With more changed keys, both versions are compared by Spark's tasks."""
 
@@ -85,7 +81,7 @@ class _Both:
     def changed_keys(self) -> pa.Array | None:
         """Return the keys that batches have changed; None if they are too many, or not known."""
         found: list[pa.Array] = []
-        for now, then in _steps(self.first.version, self._later()):
+        for then, now in pairwise(chain([self.first.version], self._later())):
             files = _changed_files(then.tables.get(self.topic), now.tables.get(self.topic))
             if files is None:
                 return None
@@ -128,15 +124,6 @@ class _Both:
         return _joined(*sides) if self.after.keyed else _counted(*sides)
 
 
-def _steps(
-    first: TargetVersion, later: Iterable[TargetVersion]
-) -> Iterable[tuple[TargetVersion, TargetVersion]]:
-    then = first
-    for now in later:
-        yield now, then
-        then = now
-
-
 def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[BucketFile] | None:
     """Return the files of the rows that a version has changed; None if others may have changed as well."""
     if now is None or then is now:
@@ -154,23 +141,26 @@ def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[Buck
     return [one for one in now.deltas if not one.level and one not in before.deltas]
 
 
+def _row_of(frame: DataFrame) -> Column:
+    """Return the columns of a row as one, without its key."""
+    return F.struct(*(f"`{name.replace('`', '``')}`" for name in frame.columns if name != KEY))
+
+
 def _joined(before: DataFrame, after: DataFrame) -> DataFrame:
-    names = [f"`{name.replace('`', '``')}`" for name in before.columns if name != KEY]
     sides = [
-        side.select(F.col(KEY).alias(f"key_{name}"), F.struct(*names).alias(name))
+        side.select(F.col(KEY).alias(f"key_{name}"), _row_of(side).alias(name))
         for side, name in ((before, "before"), (after, "after"))
     ]
     joined = sides[0].join(sides[1], F.col("key_before") == F.col("key_after"), "full_outer")
-    is_same = F.to_json("before", _EXACT).eqNullSafe(F.to_json("after", _EXACT))
+    is_same = F.to_json("before", EXACT_JSON).eqNullSafe(F.to_json("after", EXACT_JSON))
     op = F.when(F.col("before").isNull(), "c").when(F.col("after").isNull(), "d").otherwise("u")
     return joined.where(~is_same).select(op.alias("op"), "before", "after")
 
 
 def _counted(before: DataFrame, after: DataFrame) -> DataFrame:
     """Return the differences of two multisets of rows; equal rows have equal keys."""
-    names = [f"`{name.replace('`', '``')}`" for name in before.columns if name != KEY]
     signed = [
-        side.select(KEY, F.struct(*names).alias("row"), F.lit(sign).alias("sign"))
+        side.select(KEY, _row_of(side).alias("row"), F.lit(sign).alias("sign"))
         for side, sign in ((before, -1), (after, 1))
     ]
     rows = (

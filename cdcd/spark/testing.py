@@ -16,6 +16,7 @@ Must not: be used to write to topics.
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import json
@@ -34,7 +35,7 @@ from cdcd.errors import ConfigError
 from cdcd.schema.described_columns import schemas_of_columns
 from cdcd.spark.commit_log import read_latest, take_over
 from cdcd.spark.connection import Connection, GivenAccess
-from cdcd.spark.cuts import SourcePosition
+from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS
@@ -223,10 +224,11 @@ class Database:
         start = read_latest(storage) or TargetVersion(self.prefix, DEFAULT_BUCKETS, cluster="testing")
         batches = MirrorBatches(storage, take_over(storage, start), self._schema, on_error="fail")
         try:
+            topics = frozenset(table.topic for table in loading)
             done = start.offsets.get(self.prefix, {}).get("0", 0)
             batches.apply(
                 RecordsOnDriver(self.records.slice(done)),
-                {self.prefix: {"0": len(self._records)}, **_loading(loading)},
+                with_loading({self.prefix: {"0": len(self._records)}}, topics),
                 SourcePosition(self.lsn + 1),
             )
         finally:
@@ -237,11 +239,12 @@ class Database:
         return json.loads(self._schemas.texts[number])
 
 
-def _loading(tables: Iterable[Table]) -> dict[str, dict[str, int]]:
-    return {f"loading/{table.topic}": {"0": 1} for table in tables}
+@functools.lru_cache(maxsize=1000)
+def _parsed(text: str) -> Any:
+    return fastavro.parse_schema(json.loads(text))
 
 
 def _framed(number: int, text: str, record: Mapping[str, Any]) -> bytes:
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(json.loads(text)), record)
+    fastavro.schemaless_writer(body, _parsed(text), record)
     return b"\x00" + struct.pack(">I", number) + body.getvalue()

@@ -90,7 +90,7 @@ class TableEntry:
     parked: Parked | None = None
     """Set while the table is not updated: its files are those of an earlier commit than the other tables'."""
     relid: int = 0
-    """The oid of the relation in PostgreSQL, 0 if no schema has told it."""
+    """The oid of the relation in PostgreSQL, 0 if no schema has it."""
     former: tuple[int, ...] = ()
     """The oids of the former tables of this name."""
     delta_version: int | None = None

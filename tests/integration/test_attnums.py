@@ -146,8 +146,6 @@ def test_the_attnums_of_a_column_list_and_of_a_partitioned_table(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:
     """Those of the published columns, and those of the root, whose partition has another order of columns."""
-    if postgres.major < 15:
-        pytest.skip("there are no column lists")
     run(
         postgres,
         database,

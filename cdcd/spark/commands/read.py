@@ -19,17 +19,12 @@ from pyspark.sql.streaming import StreamingQuery
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.spark.commands.arguments import DEFAULT_SHOWN, FORMATS, connection_options, trigger_of
 from cdcd.spark.commands.running import log, log_to, run_query
+from cdcd.spark.exact_json import EXACT_JSON
 from cdcd.spark.schemas import access_of
 from cdcd.spark.session import reason_of, submitted_or_local
 from cdcd.spark.source import register
 from cdcd.spark.source_options import parse_options
 
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""All columns, and microseconds, which Spark's JSON does not have otherwise."""
 _ORDER = ("timeline", "commit_lsn", "not snapshot", "tx_seq")
 _PLACE = ("topic", "partition", "offset")
 _NO_DELTA = (
@@ -76,7 +71,7 @@ def _show(options: argparse.Namespace) -> int:
 def _first(frame: DataFrame, rows: int) -> DataFrame:
     """Return the first changes, as JSON. Tombstones, which have no position, come after all changes."""
     order = [F.expr(one).asc_nulls_last() for one in _ORDER]
-    return frame.orderBy(*order, *_PLACE).limit(rows).select(F.to_json(F.struct("*"), _JSON))
+    return frame.orderBy(*order, *_PLACE).limit(rows).select(F.to_json(F.struct("*"), EXACT_JSON))
 
 
 def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], StreamingQuery]:
@@ -92,7 +87,7 @@ def _start(spark: SparkSession, chosen: dict[str, str], options: argparse.Namesp
         .options(**chosen)
         .load()
         .writeStream.format(written_as)
-        .options(**_JSON if written_as == "json" else {})
+        .options(**EXACT_JSON if written_as == "json" else {})
         .option("checkpointLocation", options.checkpoint)
         .option("path", options.output)
         .outputMode("append")

@@ -25,6 +25,8 @@ from cdcd.spark.connection_options import connection_from
 from cdcd.spark.schemas import access_of
 from cdcd.spark.session import Query, reason_of, run_to_end, submitted_or_local
 
+EXIT_UNKNOWN = 2
+"""The exit status of a command that could not find out what it was asked for."""
 log = logging.getLogger("cdcd.spark")
 
 

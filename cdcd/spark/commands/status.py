@@ -16,11 +16,9 @@ from typing import Any
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.lsn import format_lsn
-from cdcd.spark.commands.running import log, log_to
+from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.versions import TableEntry
-
-EXIT_UNKNOWN = 2
 
 
 def run(options: argparse.Namespace) -> int:

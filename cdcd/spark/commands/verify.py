@@ -16,11 +16,9 @@ from dataclasses import asdict
 from pyspark.errors import PySparkException
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
-from cdcd.spark.commands.running import connection_of, log, log_to
+from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.session import submitted_or_local
 from cdcd.spark.verify import KINDS, TableResult, verify, why
-
-EXIT_UNKNOWN = 2
 
 
 def run(options: argparse.Namespace) -> int:

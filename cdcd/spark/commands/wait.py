@@ -10,10 +10,8 @@ import sys
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, MirrorBehind
 from cdcd.lsn import format_lsn, parse_lsn
-from cdcd.spark.commands.running import log, log_to
+from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading import wait
-
-EXIT_UNKNOWN = 2
 
 
 def run(options: argparse.Namespace) -> int:
