@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tests.faults.assertions.compacted import Left, compact
+from tests.faults.assertions.durable import until
 from tests.faults.facts import Block, Event, Order, Place, Progress, Sample
 from tests.faults.lag_plants import LAG_PLANTS
 
@@ -288,12 +289,13 @@ FOUND_BY_COMPACTION = (key_in_other_bytes, tombstone_in_other_bytes)
 """Invisible to a reader that decodes the keys."""
 
 
-def killed_in_between(block: Block) -> Block:
-    """As at_least_once allows: a kill in the middle, then repetitions of the changes that no progress record covered.
+def killed_in_between(block: Block, durable: Progress | None = None) -> Block:
+    """As at_least_once allows: a kill, then repetitions of the changes that the last progress record did not cover.
 
-    Where possible, the kill is between a delete and its tombstone.
+    `durable`: that progress record; the middle one by default. Where possible, the kill is between a delete and its
+    tombstone.
     """
-    durable = block.progress[len(block.progress) // 2]
+    durable = durable or block.progress[len(block.progress) // 2]
     places: dict[Place, list[Event]] = defaultdict(list)
     for event in block.events:
         places[event.place].append(event)
@@ -314,7 +316,7 @@ def killed_in_between(block: Block) -> Block:
 
 
 def _is_behind(event: Event, record: Progress) -> bool:
-    return event.op != "x" and not event.is_snapshot and event.commit_lsn > record.commit_lsn
+    return event.op != "x" and not event.is_snapshot and event.position > until(record)
 
 
 def _with_offsets_behind(record: Progress, shifts: dict[Place, tuple[int, int]]) -> Progress:

@@ -125,6 +125,14 @@ def test_a_repetition_is_none_where_they_are_allowed(good_run: Block) -> None:
     assert [str(one) for one in Oracle(TABLES, "at_least_once").judge(killed)] == []
 
 
+def test_a_kill_after_any_progress_record_is_none(good_run: Block) -> None:
+    """Also after the first ones, which are before the position of the snapshot's rows."""
+    streaming = [one for one in good_run.progress if one.phase == "streaming"]
+    for durable in streaming[:: max(len(streaming) // 12, 1)]:
+        killed = killed_in_between(good_run, durable)
+        assert [str(one) for one in Oracle(TABLES, "at_least_once").judge(killed)] == [], durable
+
+
 @pytest.mark.parametrize("plant", [*HIDDEN_BY_REPETITIONS, *REPEATING], ids=lambda plant: plant.__name__)
 def test_a_bug_in_the_account_is_reported_in_addition_to_repetitions(
     plant: Callable[[Block], Block], good_run: Block

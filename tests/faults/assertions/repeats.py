@@ -78,9 +78,9 @@ def _replayed_in(
     place: Place, reported: Sequence[Event], records: Sequence[Progress], before: Progress | None
 ) -> Iterator[Finding]:
     order = sorted({event.position for event in reported})
+    streamed = sorted({event.position for event in reported if not event.is_snapshot})
     following = dict(pairwise(order))
-    behind = (bisect_right(order, until(record)) for record in records)
-    starts = {order[0], *(order[at] for at in behind if at < len(order))}
+    starts = {order[0], *_behind(records, order), *_behind(records, streamed)}
     cuts = deque((record.offsets[place], until(record)) for record in records if place in record.offsets)
     durable = (0, 0) if before is None else until(before)
     last: tuple[int, int] | None = None
@@ -94,6 +94,17 @@ def _replayed_in(
         elif last is not None and event.position > last and following[last] != event.position:
             yield Finding("c", f"{event}: follows {last}, but {following[last]} is skipped")
         last = event.position
+
+
+def _behind(records: Sequence[Progress], order: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the first position behind each record.
+
+    Both of all events and of the streamed ones: the rows of a complete snapshot are not repeated, and their position
+    (the end of the server's WAL when they were copied) may be behind the records of the stream.
+    """
+    for at in (bisect_right(order, until(record)) for record in records):
+        if at < len(order):
+            yield order[at]
 
 
 def covered(
