@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cdcd.spark.jvm import offsets, packages
     from cdcd.spark.mirror_start import mirror
     from cdcd.spark.reading import read_mirror, wait
+    from cdcd.spark.row_history import history
     from cdcd.spark.source import register
     from cdcd.spark.target_changes import changes
     from cdcd.spark.views import consistent_view
@@ -32,6 +33,7 @@ __all__ = [
     "changes",
     "consistent_view",
     "decode",
+    "history",
     "mirror",
     "offsets",
     "packages",
@@ -43,6 +45,7 @@ _MODULES = {
     "changes": "cdcd.spark.target_changes",
     "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
+    "history": "cdcd.spark.row_history",
     "mirror": "cdcd.spark.mirror_start",
     "offsets": "cdcd.spark.jvm",
     "packages": "cdcd.spark.jvm",

@@ -22,7 +22,7 @@ from cdcd.errors import SparkReadError
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.events import BEGINNING, SNAPSHOT, STREAM, Sequence
 from cdcd.spark.schemas import HEADER_BYTES, Schema, expand
-from cdcd.spark.shape import SPECIAL_TYPE, Field, TableShape, arrow_schema
+from cdcd.spark.shape import AT_TYPE, SPECIAL_TYPE, Field, TableShape, arrow_schema
 
 _SOURCE = pa.struct(
     [
@@ -34,6 +34,7 @@ _SOURCE = pa.struct(
         ("special", pa.map_(pa.string(), pa.string())),
     ]
 )
+_TIMES = [pa.field("ts_ms", pa.int64()), pa.field("ts_us", pa.int64())]
 _AT = ("timeline", "commit_lsn", "phase", "tx_seq")
 """The columns of a sequence, in the order in which they count."""
 _AFTER = "after."
@@ -43,6 +44,7 @@ _AFTER = "after."
 class Changes:
     """The decoded changes of rows, one line for each: `key`, `op`, `after`, `special`, `unchanged` and the sequence.
 
+    With times also `commit_us`, the time of the commit (Unix epoch), null if unknown.
     `others`: the numbers of all other records.
     """
 
@@ -72,13 +74,18 @@ class Latest:
 
 
 def changes_of(
-    keys: pa.Array, values: pa.Array, schemas: Mapping[int, Schema], fields: tuple[Field, ...]
+    keys: pa.Array,
+    values: pa.Array,
+    schemas: Mapping[int, Schema],
+    fields: tuple[Field, ...],
+    *,
+    with_times: bool = False,
 ) -> Changes | None:
     """Decode records. None if one of them cannot be decoded into these columns.
 
     A record without a value, a tombstone, is in neither part.
     """
-    decoder = _decoder(schemas, fields)
+    decoder = _decoder(schemas, fields, with_times=with_times)
     try:
         decoded = decoder.decode(values)
     except SparkReadError:
@@ -103,15 +110,24 @@ def changes_of(
             "tx_seq": source.field("tx_seq"),
         }
     )
+    if with_times:
+        rows = rows.append_column("commit_us", _commit_us(source))
     is_change = pc.and_(pc.is_valid(keys), _is_row_change(op, envelope.field("after")))
     others = pc.and_(envelope.is_valid(), pc.invert(is_change))
     in_order = _in_order(rows.filter(is_change))
     return Changes(in_order, rows["number"].filter(others).combine_chunks(), _last_of(in_order))
 
 
-def _decoder(schemas: Mapping[int, Schema], fields: tuple[Field, ...]) -> RecordDecoder:
+def _commit_us(source: pa.StructArray) -> pa.Array:
+    exact, rounded = source.field("ts_us"), source.field("ts_ms")
+    found = pc.coalesce(exact, pc.multiply(rounded, 1000))
+    return pc.if_else(pc.equal(found, 0), pa.scalar(None, pa.int64()), found)
+
+
+def _decoder(schemas: Mapping[int, Schema], fields: tuple[Field, ...], *, with_times: bool) -> RecordDecoder:
     row = pa.struct([(one.avro_name, arrow_type(one.avro)) for one in fields])
-    wanted = pa.schema([("op", pa.string()), ("after", row), ("source", _SOURCE)])
+    source = pa.struct([*_SOURCE, *_TIMES]) if with_times else _SOURCE
+    wanted = pa.schema([("op", pa.string()), ("after", row), ("source", source)])
 
     def schema_of(number: int) -> Any:
         if number not in schemas:
@@ -161,18 +177,35 @@ def latest(changes: Changes, shape: TableShape) -> Latest | None:
 
     None if PostgreSQL did not send a column of a row whose key changed: the value is in the row of the old key.
     """
-    rows = changes.rows.filter(is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
-    rest = pa.array([], pa.int64())
-    lacks = pc.fill_null(pc.greater(pc.list_value_length(rows["unchanged"]), 0), False)
-    if pc.any(lacks).as_py():
-        if pc.any(pc.equal(rows.filter(lacks)["op"], "c")).as_py():
-            return None
-        is_rest = pc.is_in(rows["key"], value_set=pc.unique(rows.filter(lacks)["key"]))
-        rest = rows.filter(is_rest)["number"].combine_chunks()
-        rows = rows.filter(pc.invert(is_rest))
+    found = new_rows(changes, shape)
+    if found is None:
+        return None
+    rows, rest = found
     rows = _last_of_each_key(rows)
     keys = rows["key"].combine_chunks()
-    return Latest(_shaped(rows.filter(pc.not_equal(rows["op"], "d")), shape), keys, rest)
+    return Latest(shaped(rows.filter(pc.not_equal(rows["op"], "d")), shape), keys, rest)
+
+
+def new_rows(changes: Changes, shape: TableShape) -> tuple[pa.Table, pa.Array] | None:
+    """Return the changes after the watermark and the last TRUNCATE, in order, that have all columns.
+
+    And the numbers of the records of keys that have a change without some. None: as `latest`.
+    """
+    rows = changes.rows.filter(is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
+    lacks = pc.fill_null(pc.greater(pc.list_value_length(rows["unchanged"]), 0), False)
+    if not pc.any(lacks).as_py():
+        return rows, pa.array([], pa.int64())
+    if pc.any(pc.equal(rows.filter(lacks)["op"], "c")).as_py():
+        return None
+    is_rest = pc.is_in(rows["key"], value_set=pc.unique(rows.filter(lacks)["key"]))
+    return rows.filter(pc.invert(is_rest)), rows.filter(is_rest)["number"].combine_chunks()
+
+
+def at_of(rows: pa.Table) -> pa.StructArray:
+    """Return the sequences of changes."""
+    return pa.StructArray.from_arrays(
+        [rows[name].combine_chunks().cast(pa.int64()) for name in _AT], fields=list(AT_TYPE)
+    )
 
 
 def _last_of_each_key(rows: pa.Table) -> pa.Table:
@@ -181,8 +214,8 @@ def _last_of_each_key(rows: pa.Table) -> pa.Table:
     return rows.take(places.group_by("key").aggregate([("place", "max")])["place_max"])
 
 
-def _shaped(rows: pa.Table, shape: TableShape) -> pa.Table:
-    """Return the rows with the columns of the target."""
+def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:
+    """Return changes that have a row as rows with the columns of the target."""
     after, numbers = rows["after"].combine_chunks(), _numbers(rows.num_rows)
     foreign = {
         name: pc.invert(is_after(rows, sequence)).combine_chunks()

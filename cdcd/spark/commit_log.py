@@ -54,7 +54,7 @@ RECORDS_PER_BASE = 64
 AHEAD = 8
 """The records that a reader of a bucket requests at the same time."""
 _RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
-_FILE = re.compile(r"(\d{4,}|delta)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
+_FILE = re.compile(r"(\d{4,}|delta|history)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _PART = re.compile(r"part-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
 """What a crash leaves in a local folder has 32 more digits."""

@@ -35,7 +35,6 @@ from cdcd.spark.cuts import (
     total,
 )
 from cdcd.spark.given_topics import check_names
-from cdcd.spark.history import check_history
 from cdcd.spark.kafka import Cluster, Range
 from cdcd.spark.positions import (
     EARLIEST,
@@ -48,6 +47,7 @@ from cdcd.spark.positions import (
 )
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_log import ProgressLog
+from cdcd.spark.retained_ranges import check_history
 from cdcd.spark.source_options import SourceOptions
 from cdcd.spark.topic_ids import TopicIds, created_again
 

@@ -54,6 +54,8 @@ class Merge:
     files: tuple[BucketFile, ...]
     deltas: tuple[BucketFile, ...]
     is_whole: bool
+    history: tuple[BucketFile, ...] = ()
+    """Adjacent files of the table's history; then it has no other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class MergeResult:
     merge: Merge
     files: tuple[BucketFile, ...]
     deltas: tuple[BucketFile, ...]
+    history: tuple[BucketFile, ...] = ()
     delta_version: int | None = None
     """The version of the table's Delta table that has these files."""
 
@@ -131,6 +134,8 @@ def _check(stopping: threading.Event) -> None:
 def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
     """Return the entry with the merged files, None if the entry no longer has the merged files."""
     merge, deltas = result.merge, entry.deltas
+    if merge.history:
+        return _with_merged_history(entry, result)
     if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
         return None
     first = 0 if merge.is_whole else deltas.index(merge.deltas[0])
@@ -144,6 +149,17 @@ def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
         deltas=(*deltas[:first], *result.deltas, *deltas[end:]),
         delta_version=result.delta_version,
     )
+
+
+def _with_merged_history(entry: TableEntry, result: MergeResult) -> TableEntry | None:
+    merged, history = result.merge.history, entry.history
+    if merged[0] not in history:
+        return None
+    first = history.index(merged[0])
+    end = first + len(merged)
+    if history[first:end] != merged:
+        return None
+    return replace(entry, history=(*history[:first], *result.history, *history[end:]))
 
 
 class FileMerges:
@@ -245,8 +261,8 @@ class Compactor:
 
 
 def _paths(result: MergeResult) -> list[str]:
-    return [one.path for one in (*result.files, *result.deltas)]
+    return [one.path for one in (*result.files, *result.deltas, *result.history)]
 
 
 def _replaced(result: MergeResult) -> list[BucketFile]:
-    return [*result.merge.files, *result.merge.deltas]
+    return [*result.merge.files, *result.merge.deltas, *result.merge.history]

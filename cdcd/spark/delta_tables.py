@@ -251,7 +251,7 @@ class DeltaTables:
                 *(one for one in table.files if one not in gone),
                 *(one.file for one in parts),
             )
-            return MergeResult(merge, table.files, (), table.log.version)
+            return MergeResult(merge, table.files, (), delta_version=table.log.version)
 
     def discard(self, result: MergeResult) -> None:
         """Leave the files of a merge that no version of the mirror names: the Delta table has them."""

@@ -56,6 +56,8 @@ class Event(NamedTuple):
     unchanged: tuple[str, ...]
     special: Mapping[str, str]
     schema_id: int
+    commit_us: int | None = None
+    """The time of the commit (Unix epoch, microseconds), None if unknown."""
 
 
 def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
@@ -63,6 +65,13 @@ def sequence_of(op: str, source: Mapping[str, Any]) -> Sequence:
     is_snapshot = op == "r" or source.get("snapshot") not in (None, "false")
     phase = SNAPSHOT if is_snapshot else STREAM
     return Sequence(source.get("timeline", 0), source["commit_lsn"], phase, source["tx_seq"])
+
+
+def commit_us_of(source: Mapping[str, Any]) -> int | None:
+    """Return the time of a change's commit from its envelope's `source`, None if it is not known."""
+    if source.get("ts_us"):
+        return int(source["ts_us"])
+    return source["ts_ms"] * 1000 if source.get("ts_ms") else None
 
 
 def check_gap(event: Event, topic: str, *, is_accepted: bool) -> None:
@@ -126,4 +135,5 @@ def read_events(
             tuple(source["unchanged"] or ()),
             source["special"] or {},
             number,
+            commit_us_of(source),
         )

@@ -16,7 +16,7 @@ one row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ class MovedRow(Exception):
     """A row needs values of a row of another key that is not in these events."""
 
 
-class _State(NamedTuple):
+class RowState(NamedTuple):
     """An unfinished row.
 
     `from_existing`: column -> place of the existing row that has the column's value.
@@ -71,16 +71,38 @@ def fold_keyed(
     its values.
     `whole`: the events are all events of the table; otherwise MovedRow is raised if another bucket is needed.
     """
-    state: dict[bytes, _State | None] = {}
+    state: dict[bytes, RowState | None] = {}
+    for event, row in row_states(events, shape, existing, whole=whole):
+        assert event.key is not None
+        state[event.key] = row
+    held = {key: row for key, row in state.items() if row is not None}
+    new = rows_of(list(held), list(held.values()), shape, existing)
+    return new.append_column(MISSING, missing_of(held.values(), shape)), pa.array(list(state), pa.binary())
+
+
+def row_states(
+    events: Iterable[Event], shape: TableShape, existing: pa.Table, *, whole: bool
+) -> Iterator[tuple[Event, RowState | None]]:
+    """Yield each event with the row of its key after it, None for a deleted row, and for a TRUNCATE.
+
+    `existing`, `whole`: as in `fold_keyed`. Raises MovedRow, MirrorInconsistent.
+    """
+    events = list(events)
+    state: dict[bytes, RowState | None] = {}
     before = _Before(events, shape, existing)
-    removed: tuple[Sequence, bytes, _State | None] | None = None
+    removed: tuple[Sequence, bytes, RowState | None] | None = None
     for event in events:
         key = event.key
+        if event.op == "t":
+            state, before, removed = {}, _Before([], shape, existing), None
+            yield event, None
+            continue
         if key is None:
             raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
         if event.op == "d":
             removed = (event.sequence, key, state[key] if key in state else before.row(key))
             state[key] = None
+            yield event, None
             continue
         if event.op not in ("c", "u", "r") or event.after is None:
             raise MirrorInconsistent(
@@ -95,9 +117,7 @@ def fold_keyed(
             if event.op == "r":
                 row = row._replace(missing={})
         state[key] = row
-    rows = {key: row for key, row in state.items() if row is not None}
-    new = _rows(rows, shape, existing)
-    return new.append_column(MISSING, _missing(rows.values(), shape)), pa.array(list(state), pa.binary())
+        yield event, row
 
 
 class _Before:
@@ -116,7 +136,7 @@ class _Before:
             missing = existing.column(MISSING).take(pa.array(places, pa.int64())).to_pylist()
             self._missing = {place: dict(one) for place, one in zip(places, missing, strict=True) if one}
 
-    def row(self, key: bytes) -> _State | None:
+    def row(self, key: bytes) -> RowState | None:
         """Return the row of a key, None if there is none."""
         place = self._places.get(key)
         if place is None:
@@ -124,15 +144,16 @@ class _Before:
         numbers = self._missing.get(place, {})
         missing = {one.avro_name: numbers[one.number] for one in self._shape.fields if one.number in numbers}
         held = {one.avro_name: place for one in self._shape.fields}  # `missing` comes before
-        return _State({}, {}, held, missing)
+        return RowState({}, {}, held, missing)
 
 
-def _unknown(event: Event, shape: TableShape) -> _State:
+def _unknown(event: Event, shape: TableShape) -> RowState:
     """Return a row of which nothing is known before this event."""
-    return _State({}, {}, {}, {one.avro_name: event.sequence.commit_lsn for one in shape.fields})
+    return RowState({}, {}, {}, {one.avro_name: event.sequence.commit_lsn for one in shape.fields})
 
 
-def _missing(rows: Iterable[_State], shape: TableShape) -> pa.Array:
+def missing_of(rows: Iterable[RowState], shape: TableShape) -> pa.Array:
+    """Return the column `__missing` of rows."""
     numbers = {one.avro_name: one.number for one in shape.fields}
     return pa.array(
         [[(numbers[name], lsn) for name, lsn in row.missing.items()] or None for row in rows], MISSING_TYPE
@@ -149,11 +170,11 @@ def _where(shape: TableShape, event: Event) -> dict[str, Any]:
     }
 
 
-def _state_of(event: Event, shape: TableShape) -> _State:
+def _state_of(event: Event, shape: TableShape) -> RowState:
     return _row_state(event, shape, "after", event.after or {})
 
 
-def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> _State:
+def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> RowState:
     special = (
         {
             _named(shape, event, name.removeprefix(image + ".")): text
@@ -167,7 +188,7 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
     if others:
         values = {name: value for name, value in values.items() if name not in others}
         special = {name: text for name, text in special.items() if name not in others}
-    return _State(values, special, {}, {})
+    return RowState(values, special, {}, {})
 
 
 def _named(shape: TableShape, event: Event, name: str) -> str:
@@ -182,8 +203,8 @@ def _named(shape: TableShape, event: Event, name: str) -> str:
 
 
 def _moved_from(
-    event: Event, removed: tuple[Sequence, bytes, _State | None] | None, *, whole: bool
-) -> _State | None:
+    event: Event, removed: tuple[Sequence, bytes, RowState | None] | None, *, whole: bool
+) -> RowState | None:
     """Return the row that a change of the key removed one step earlier, None if there was none."""
     step_before = event.sequence._replace(tx_seq=event.sequence.tx_seq - 1)
     if removed is not None and removed[0] == step_before:
@@ -193,7 +214,7 @@ def _moved_from(
     return None
 
 
-def _with_unchanged(row: _State, event: Event, previous: _State, shape: TableShape) -> _State:
+def _with_unchanged(row: RowState, event: Event, previous: RowState, shape: TableShape) -> RowState:
     values, special = dict(row.values), dict(row.special)
     from_existing, missing = dict(row.from_existing), dict(row.missing)
     for given in event.unchanged:
@@ -210,11 +231,11 @@ def _with_unchanged(row: _State, event: Event, previous: _State, shape: TableSha
             values[name] = previous.values.get(name)
             if name in previous.special:
                 special[name] = previous.special[name]
-    return _State(values, special, from_existing, missing)
+    return RowState(values, special, from_existing, missing)
 
 
-def _rows(state: Mapping[bytes, _State], shape: TableShape, existing: pa.Table) -> pa.Table:
-    rows = list(state.values())
+def rows_of(keys: list[bytes], rows: list[RowState], shape: TableShape, existing: pa.Table) -> pa.Table:
+    """Return rows with the columns of the target, `__special`, and their keys."""
     columns = []
     for one in shape.fields:
         column = arrow_array([row.values.get(one.avro_name) for row in rows], one.avro)
@@ -225,7 +246,7 @@ def _rows(state: Mapping[bytes, _State], shape: TableShape, existing: pa.Table) 
         }
         columns.append(_patched(column, existing.column(one.name), holders) if holders else column)
     return pa.Table.from_arrays(
-        [*columns, _specials(rows, shape, existing), pa.array(list(state), pa.binary())],
+        [*columns, _specials(rows, shape, existing), pa.array(keys, pa.binary())],
         schema=arrow_schema(shape.fields),
     )
 
@@ -240,7 +261,7 @@ def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int])
     return both.take(pa.array(indices, pa.int64()))
 
 
-def _specials(rows: Iterable[_State], shape: TableShape, existing: pa.Table) -> pa.Array:
+def _specials(rows: Iterable[RowState], shape: TableShape, existing: pa.Table) -> pa.Array:
     needed = sorted({place for row in rows for place in row.from_existing.values()})
     maps = existing.column(SPECIAL).take(pa.array(needed, pa.int64())).to_pylist()
     old = {place: dict(entries or ()) for place, entries in zip(needed, maps, strict=True)}
@@ -262,7 +283,7 @@ def without_keys(existing: pa.Table, keys: pa.Array) -> pa.Table:
 
 def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.Table:
     """Return the rows of a table without a key: changes add and remove one occurrence of a whole row."""
-    states: list[_State] = []
+    states: list[RowState] = []
     signs: list[int] = []
     for event in events:
         if event.key is not None:
@@ -281,7 +302,7 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
             raise MirrorInconsistent(
                 "the change has an operation that produces no row", **_where(shape, event)
             )
-    changed = _rows_of(states, shape, existing)
+    changed = _rows_of_bag(states, shape, existing)
     return _bag_sum(changed, signs, existing, shape)
 
 
@@ -299,9 +320,9 @@ _IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
 }
 
 
-def _rows_of(states: list[_State], shape: TableShape, existing: pa.Table) -> pa.Table:
-    numbered = {number.to_bytes(8, "big"): state for number, state in enumerate(states)}
-    return with_digests(_rows(numbered, shape, existing), shape)
+def _rows_of_bag(states: list[RowState], shape: TableShape, existing: pa.Table) -> pa.Table:
+    numbers = [number.to_bytes(8, "big") for number in range(len(states))]
+    return with_digests(rows_of(numbers, states, shape, existing), shape)
 
 
 def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:

@@ -19,9 +19,10 @@ from typing import Literal, Protocol
 from cdcd.errors import CdcdError, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import TargetWriter, remove_files
-from cdcd.spark.compaction import Compactor, FileMerges
+from cdcd.spark.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
 from cdcd.spark.delta_tables import DeltaTables, refuse_columns
+from cdcd.spark.history_merges import HistoryMerges
 from cdcd.spark.mirror_records import Records, looks_of
 from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed
@@ -104,10 +105,14 @@ class MirrorBatches:
         self._merged = 0
         is_delta = self.version.table_format == "delta"
         self._delta = DeltaTables(target, self.version, writer.own_latest) if is_delta else None
-        self._compactor = Compactor(self._delta or FileMerges(target, self.buckets))
+        self._compactor = Compactor(self._merges())
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
+
+    def _merges(self) -> Merges:
+        rows = self._delta or FileMerges(self._target, self.buckets)
+        return HistoryMerges(self._target, rows) if self.version.scd_type == 2 else rows
 
     def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
@@ -127,7 +132,8 @@ class MirrorBatches:
             version = self._delta.store(version, now, sound, folded)
         version = self._publish(version)
         if self._delta is not None:  # Spark's tasks have written the rows that the Delta tables have now
-            self._remove([replace(one, incomplete_path=None) for one in folded if one.topic not in failures])
+            stored = [one for one in folded if one.topic not in failures]
+            self._remove([replace(one, incomplete_path=None, history_path=None) for one in stored])
         self._compactor.note(entries)
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
@@ -193,7 +199,9 @@ class MirrorBatches:
         failures: Failures = {}
         for look in looks:
             entry: TableEntry | None = version.tables.get(look.topic, TableEntry(look.topic))
+            lost_after = None
             if entry is not None and entry.parked:
+                lost_after = entry.applied if entry.history else None
                 entry = resumed(look, entry, self._schema_of)
             if entry is None or not look.last_values:
                 continue
@@ -205,7 +213,13 @@ class MirrorBatches:
             except TABLE_ERRORS as error:
                 failures[look.topic] = self._failure(error)
             else:
-                plans[look.topic] = replace(plan, parks=self._parks, is_delta=self._delta is not None)
+                plans[look.topic] = replace(
+                    plan,
+                    parks=self._parks,
+                    is_delta=self._delta is not None,
+                    has_history=self.version.scd_type == 2,
+                    lost_after=lost_after,
+                )
         return plans, entries, failures
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
@@ -230,7 +244,9 @@ class MirrorBatches:
 
     def _remove(self, folded: Iterable[FoldResult]) -> None:
         """Remove the files of folds that are not used: Spark's tasks of other buckets have written them."""
-        written = [path for one in folded for path in (one.path, one.incomplete_path) if path]
+        written = [
+            path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
+        ]
         if written:
             remove_files(self._target, written)
 

@@ -31,7 +31,7 @@ from cdcd.spark.mirror_source import MirrorSource
 from cdcd.spark.schemas import access_of, schema_by_id
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import starting_version
-from cdcd.spark.versions import TableFormat, TargetVersion
+from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 
 __all__ = ["MirrorSessions", "MirrorSettings", "Session"]
 
@@ -58,6 +58,7 @@ class MirrorSettings:
     on_error: OnError
     retain_s: float
     table_format: TableFormat = "parquet"
+    scd_type: ScdType = 1
     on_batch: Callable[[BatchReport], None] | None = None
 
 
@@ -100,6 +101,7 @@ class MirrorSessions:
             *(storage, connection.prefix, asked.buckets, cluster.id()),
             accept_cluster=asked.accept_cluster,
             table_format=asked.table_format,
+            scd_type=asked.scd_type,
         )
         writer = self._taken(storage, replace(start, retain_s=asked.retain_s))
         assert writer.version is not None

@@ -44,7 +44,7 @@ from cdcd.spark.session import is_remote
 from cdcd.spark.source import register
 from cdcd.spark.storage import FORMS, open_storage
 from cdcd.spark.target import refuse_anothers, take
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 
 AVAILABLE_NOW = "available_now"
 _NOT_REMOTE_HINT = (
@@ -61,6 +61,7 @@ def mirror(
     config: str | None = None,
     target_options: Mapping[str, str] | None = None,
     format: TableFormat = "parquet",
+    stored_as_scd_type: ScdType = 1,
     trigger: str | None = AVAILABLE_NOW,
     buckets: int = DEFAULT_BUCKETS,
     max_rows: int = DEFAULT_MAX_ROWS,
@@ -80,6 +81,7 @@ def mirror(
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
     `format`: how a new target has its tables: in Parquet files that need the commit log, or as Delta tables.
+    `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
@@ -101,6 +103,8 @@ def mirror(
         raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
     if format == "delta":
         require_delta()
+    if stored_as_scd_type not in SCD_TYPES:
+        raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
     settings = MirrorSettings(
         connection,
         target,
@@ -114,6 +118,7 @@ def mirror(
         on_error,
         retain_s,
         format,
+        stored_as_scd_type,
         on_batch,
     )
     sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))

@@ -19,7 +19,7 @@ from cdcd.spark.shape import MISSING, TableShape
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import read_incomplete
 from cdcd.spark.tasks import FoldResult
-from cdcd.spark.versions import BucketFile, Parked, TableEntry, TargetVersion
+from cdcd.spark.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
 
 
 def next_version(
@@ -105,7 +105,16 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
         files=tuple(files[bucket] for bucket in sorted(files)),
         deltas=tuple(deltas),
         incomplete=tuple(incomplete[bucket] for bucket in sorted(incomplete)),
+        history=(*entry.history, *_history_of(folded, numbers)),
     )
+
+
+def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[BucketFile]:
+    return [
+        BucketFile(ALL_BUCKETS, one.history_path, one.history_rows, numbers)
+        for one in folded
+        if one.history_path is not None
+    ]
 
 
 _LACKS = (

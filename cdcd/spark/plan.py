@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import AvroType, arrow_type, continues
-from cdcd.spark.events import BEGINNING, Sequence, check_gap, read_envelope, read_events, sequence_of
+from cdcd.spark.events import BEGINNING, Event, Sequence, check_gap, read_envelope, read_events, sequence_of
 from cdcd.spark.frame import column_name
 from cdcd.spark.same_columns import Continued, as_current, continued_columns, fields_of, of_newest_table
 from cdcd.spark.schemas import Schema, expand, parsed_physical, schema_id, value_record
@@ -51,6 +53,17 @@ class TablePlan:
     """Whether an error of the table's records is a result, with which the table is parked."""
     is_delta: bool = False
     """Whether the complete rows go to a Delta table, to which the driver commits them."""
+    has_history: bool = False
+    """Whether each change of the table becomes a line of its history."""
+    former_until: Sequence = BEGINNING
+    """Changes up to this position are of a former table of the same name."""
+    lost_after: Sequence | None = None
+    """The last applied change of a table that was parked until this batch."""
+
+    def events_in(self, records: pa.Table) -> list[Event]:
+        """Return the events of records with key and value."""
+        pairs = zip(records["key"].to_pylist(), records["value"].to_pylist(), strict=True)
+        return list(read_events(pairs, self.schemas))
 
 
 def plan_table(
@@ -73,9 +86,8 @@ def plan_table(
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
     incomplete = {one.bucket: one for one in entry.incomplete}
-    return TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas), replace(
-        entry, keyed=entry.keyed if not look.keyed_rows else True
-    )
+    plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
+    return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
 
 
 def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableEntry | None:
@@ -94,6 +106,7 @@ def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableE
         applied=entry.applied,
         relid=entry.relid,
         former=entry.former,
+        history=entry.history,
     )
 
 

@@ -24,11 +24,11 @@ from cdcd.spark.cuts import (
     without_offsets,
 )
 from cdcd.spark.entry import Entry
-from cdcd.spark.history import DeletedTopics
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.positions import LATEST
 from cdcd.spark.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.progress_reader import ProgressReader
+from cdcd.spark.retained_ranges import DeletedTopics
 from cdcd.spark.slots import Slots, complete_commits, pairs_of
 from cdcd.spark.source_options import SourceOptions
 from cdcd.spark.topic_ids import TopicIds

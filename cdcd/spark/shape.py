@@ -27,6 +27,12 @@ MISSING_TYPE = pa.map_(pa.int32(), pa.int64())
 not send the value. Null for a complete row."""
 
 
+OP, AT, COMMIT_US = "__op", "__at", "__commit_us"
+AT_TYPE = pa.struct([(name, pa.int64()) for name in Sequence._fields])
+"""The last columns of a file of the history, before `__missing`: the change's operation, its position, and the time
+of its commit (Unix epoch, microseconds; null if unknown)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column of the target. `number` identifies the column, so a dropped and re-added name has another number.
@@ -64,6 +70,12 @@ def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
     """Return the columns of the target's files."""
     columns = [pa.field(one.name, arrow_type(one.avro)) for one in fields]
     return pa.schema([*columns, pa.field(SPECIAL, SPECIAL_TYPE), pa.field(KEY, pa.binary())])
+
+
+def history_schema(fields: Iterable[Field]) -> pa.Schema:
+    """Return the columns of a file of the history: those of the target's files, and those of the change."""
+    change = [pa.field(OP, pa.string()), pa.field(AT, AT_TYPE), pa.field(COMMIT_US, pa.int64())]
+    return pa.schema([*arrow_schema(fields), *change, pa.field(MISSING, MISSING_TYPE)])
 
 
 def as_complete(rows: pa.Table) -> pa.Table:

@@ -20,11 +20,25 @@ import pyarrow.parquet as pq
 from cdcd.spark.columns import without_time
 from cdcd.spark.commit_log import DATA
 from cdcd.spark.fold import without_keys
-from cdcd.spark.shape import KEY, MISSING, MISSING_TYPE, Field, TableShape, align, arrow_schema, as_complete
+from cdcd.spark.shape import (
+    KEY,
+    MISSING,
+    MISSING_TYPE,
+    OP,
+    Field,
+    TableShape,
+    align,
+    arrow_schema,
+    as_complete,
+    history_schema,
+)
 from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 DELETED = "__deleted"
+ENDS = ["t", "x"]
+"""The operations in the history that end all rows: a TRUNCATE, and changes that the mirror did not apply, because the
+table was parked."""
 GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 
@@ -76,6 +90,14 @@ def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
     data = memoryview(written.getvalue())
     open_storage(target).write(path, data)
     return data.nbytes
+
+
+def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: int = 0) -> BucketFile:
+    """Write changes of a table, ordered by their keys, into a new file of its history, and make it durable."""
+    in_order = rows.take(pc.sort_indices(rows[KEY]))
+    path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
+    _write(target, path, in_order, use_dictionary=True, write_statistics=[OP])
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, tuple(one.number for one in shape.fields), level)
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
@@ -130,6 +152,25 @@ def read_deltas(target: Target, shape: TableShape, deltas: Iterable[BucketFile])
         return added_rows(arrow_schema(shape.fields).empty_table())
     rows = pa.concat_tables(parts)
     return rows if len(parts) == 1 or not shape.keyed else _newest(rows)
+
+
+def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history, with the columns of `history_schema`."""
+    rows = _opened(target, file).read()
+    count = len(file.columns) + 2
+    current = _current(rows.select(list(range(count))), file, shape)
+    columns = [*current.columns, *rows.columns[count:]]
+    return pa.Table.from_arrays(columns, names=history_schema(shape.fields).names).cast(
+        history_schema(shape.fields)
+    )
+
+
+def read_ends(target: Target, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history that end all rows: operation, position and time."""
+    opened = _opened(target, file)
+    count = len(file.columns) + 2
+    rows = opened.read(columns=opened.schema_arrow.names[count : count + 3])
+    return rows.filter(pc.is_in(rows[OP], pa.array(ENDS)))
 
 
 def _newest(rows: pa.Table) -> pa.Table:

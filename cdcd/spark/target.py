@@ -24,7 +24,7 @@ from typing import Protocol
 from cdcd.errors import SparkReadError
 from cdcd.spark.commit_log import has_version, is_of_a_mirror, read_latest
 from cdcd.spark.storage import Target, open_storage
-from cdcd.spark.versions import TableFormat, TargetVersion
+from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 
 LOCK = "_lock"
 CHECKPOINT = "_checkpoint"
@@ -124,16 +124,17 @@ def starting_version(
     *,
     accept_cluster: bool = False,
     table_format: TableFormat = "parquet",
+    scd_type: ScdType = 1,
 ) -> TargetVersion:
     """Return the version to start from.
 
-    Raises SparkReadError if the target mirrors another prefix or cluster, or has another format.
+    Raises SparkReadError if the target mirrors another prefix or cluster, or has another format or SCD type.
     `accept_cluster`: the topics were moved to this cluster with their offsets.
     """
     target = open_storage(target)
     version = read_latest(target)
     if version is None:
-        return TargetVersion(prefix, buckets, cluster=cluster, table_format=table_format)
+        return TargetVersion(prefix, buckets, cluster=cluster, table_format=table_format, scd_type=scd_type)
     if version.prefix != prefix:
         raise SparkReadError(
             "the target mirrors another prefix",
@@ -148,6 +149,15 @@ def starting_version(
             target=target.uri,
             has=version.table_format,
             asked=table_format,
+        )
+    if version.scd_type != scd_type:
+        raise SparkReadError(
+            "the target was made with another SCD type, and a history has to be complete",
+            hint=f"choose another target, or start with stored_as_scd_type={version.scd_type} "
+            f"(--scd {version.scd_type})",
+            target=target.uri,
+            has=version.scd_type,
+            asked=scd_type,
         )
     if version.cluster != cluster and not accept_cluster:
         raise SparkReadError(

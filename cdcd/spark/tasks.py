@@ -21,20 +21,21 @@ from pyspark.sql import DataFrame
 
 from cdcd.errors import CdcdError, GapInTopic, MirrorInconsistent
 from cdcd.spark import events as ev
-from cdcd.spark.arrow_fold import Latest, changes_of, latest
+from cdcd.spark.arrow_fold import Changes, Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
+from cdcd.spark.history_rows import Decoded, history_rows
+from cdcd.spark.known_rows import complete_rows, incomplete_rows
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.storage import Target
 from cdcd.spark.table_files import (
     added_rows,
     changed_rows,
-    look_up,
     read_bucket,
-    read_incomplete,
     read_rows,
     write_bucket,
     write_delta,
+    write_history,
 )
 from cdcd.spark.versions import ALL_BUCKETS, BucketFile
 
@@ -48,7 +49,8 @@ MOST_COLUMN_BYTES = 1 << 30
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
     "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
-    "incomplete_path string, incomplete_rows long, failure_code string, failure string"
+    "incomplete_path string, incomplete_rows long, history_path string, history_rows long, "
+    "failure_code string, failure string"
 )
 
 
@@ -58,6 +60,7 @@ class FoldResult:
 
     `path` None: no file of complete rows. `is_delta`: its rows replace others; else they are all of the bucket.
     `replaces_deltas`: it also has the rows of the table's deltas. `incomplete_path` None: no such rows.
+    `history_path`: the file of all changes, None without a history.
     `failure`: why the table cannot be folded, with the error's code; "" if it can.
     """
 
@@ -72,6 +75,8 @@ class FoldResult:
     moved: bool
     incomplete_path: str | None = None
     incomplete_rows: int = 0
+    history_path: str | None = None
+    history_rows: int = 0
     failure_code: str = ""
     failure: str = ""
     complete: pa.Table | None = field(default=None, compare=False, repr=False)
@@ -166,6 +171,8 @@ _RESULT_ARROW = pa.schema(
         ("moved", pa.bool_()),
         ("incomplete_path", pa.string()),
         ("incomplete_rows", pa.int64()),
+        ("history_path", pa.string()),
+        ("history_rows", pa.int64()),
         ("failure_code", pa.string()),
         ("failure", pa.string()),
     ]
@@ -177,6 +184,7 @@ class Fold:
     """The rows of one bucket after its records, not written yet.
 
     `rows`: complete ones, None if nothing has changed; those of a delta have `__deleted`. `incomplete` None: none.
+    `history`: all changes, None without a history.
     """
 
     shape: TableShape
@@ -186,6 +194,7 @@ class Fold:
     is_delta: bool = False
     replaces_deltas: bool = False
     incomplete: pa.Table | None = None
+    history: pa.Table | None = None
     moved: bool = False
     failure: CdcdError | None = None
 
@@ -201,7 +210,7 @@ def unite_deltas(folds: list[Fold]) -> list[Fold]:
     ]
     return [
         *rest,
-        replace(folds[0], bucket=ALL_BUCKETS, rows=pa.concat_tables(deltas), is_delta=True, incomplete=None),
+        Fold(folds[0].shape, ALL_BUCKETS, folds[0].applied, pa.concat_tables(deltas), is_delta=True),
     ]
 
 
@@ -225,7 +234,16 @@ def write_folds(folds: list[Fold], target: Target, *, in_memory: bool = False) -
         if in_memory and one.rows is not None:
             described = replace(described, complete=one.rows, rows=one.rows.num_rows)
         found.append(described)
-    return found
+    return _with_history(folds, found, target)
+
+
+def _with_history(folds: list[Fold], found: list[FoldResult], target: Target) -> list[FoldResult]:
+    """Write the changes of all folds, which are of one table, into one file."""
+    changes = [one.history for one in folds if one.history is not None and one.history.num_rows]
+    if not changes:
+        return found
+    file = write_history(target, folds[0].shape, pa.concat_tables(changes))
+    return [replace(found[0], history_path=file.path, history_rows=file.rows), *found[1:]]
 
 
 def _written(one: Fold, target: Target) -> BucketFile | None:
@@ -264,6 +282,10 @@ class _Batch(NamedTuple):
     latest: Latest | None
     shape: TableShape
     applied: ev.Sequence
+    changes: Changes | None = None
+    """The decoded changes of which `latest` has the last ones."""
+    others: tuple[ev.Event, ...] = ()
+    """The events that are no change of a row, without `changes` all events."""
 
     @property
     def has_changes(self) -> bool:
@@ -289,19 +311,24 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
     batch = _batch_in_columns(group, plan, bucket) or _batch_by_row(group, plan)
     emptied_now = batch.shape.emptied_at > batch.shape.watermark
     nothing = Fold(batch.shape, bucket, batch.applied)
-    if not batch.has_changes and not (emptied_now and not batch.shape.keyed):
-        return [nothing]
     try:
+        if plan.has_history and batch.shape.keyed:
+            decoded = Decoded(group, batch.changes, batch.others, batch.shape)
+            nothing = replace(nothing, history=history_rows(decoded, plan, bucket, target))
+        if not batch.has_changes and not (emptied_now and not batch.shape.keyed):
+            return [nothing]
         fold = _fold_keyed if batch.shape.keyed else _fold_bag
-        return fold(batch, plan, bucket, emptied_now, target, buckets)
+        folds = fold(batch, plan, bucket, emptied_now, target, buckets)
+        return [replace(folds[0], history=nothing.history), *folds[1:]]
     except MovedRow:
         return [replace(nothing, moved=True)]
 
 
 def _batch_by_row(group: pa.Table, plan: TablePlan) -> _Batch:
-    found = _events_of(group, plan)
+    found = plan.events_in(group)
     shape = _checked(found, plan)
-    return _Batch(order_events(found, shape), None, shape, max(event.sequence for event in found))
+    last = max(event.sequence for event in found)
+    return _Batch(order_events(found, shape), None, shape, last, others=tuple(found))
 
 
 def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch | None:
@@ -309,21 +336,17 @@ def _batch_in_columns(group: pa.Table, plan: TablePlan, bucket: int) -> _Batch |
     if not plan.shape.keyed or bucket == ALL_BUCKETS or group.nbytes > MOST_COLUMN_BYTES:
         return None
     keys, values = group["key"].combine_chunks(), group["value"].combine_chunks()
-    changes = changes_of(keys, values, plan.schemas, plan.shape.fields)
+    changes = changes_of(keys, values, plan.schemas, plan.shape.fields, with_times=plan.has_history)
     if changes is None or (plan.shape.renames and changes.name_columns):
         return None
-    others = _events_of(group.take(changes.others), plan)
+    others = plan.events_in(group.take(changes.others))
     shape = _checked(others, plan)
     found = latest(changes, shape)
     if found is None:
         return None
-    events = order_events([*others, *_events_of(group.take(found.rest), plan)], shape)
-    return _Batch(events, found, shape, max([changes.last, *(event.sequence for event in others)]))
-
-
-def _events_of(group: pa.Table, plan: TablePlan) -> list[ev.Event]:
-    records = zip(group["key"].to_pylist(), group["value"].to_pylist(), strict=True)
-    return list(ev.read_events(records, plan.schemas))
+    events = order_events([*others, *plan.events_in(group.take(found.rest))], shape)
+    last = max([changes.last, *(event.sequence for event in others)])
+    return _Batch(events, found, shape, last, changes, tuple(others))
 
 
 def _checked(found: list[ev.Event], plan: TablePlan) -> TableShape:
@@ -354,13 +377,12 @@ def _fold_keyed(
 ) -> list[Fold]:
     """Fold a table with a key: the changed rows are a delta, of a table without rows the base files."""
     shape, is_new = batch.shape, emptied_now or not (plan.files or plan.deltas)
-    incomplete = _incomplete(plan, shape, bucket, emptied_now, target)
-    existing = read_bucket(target, shape, None)
-    if not is_new and any(event.unchanged for event in batch.events):
-        wanted = pa.array({event.key for event in batch.events}, pa.binary())
-        files = [one for one in plan.files if ALL_BUCKETS in (bucket, one.bucket) or one.bucket == bucket]
-        existing = look_up(target, shape, files, plan.deltas, wanted)
-    known = pa.concat_tables([as_complete(existing), incomplete])
+    existing = incomplete = as_complete(read_bucket(target, shape, None))
+    if not emptied_now:
+        incomplete = incomplete_rows(plan, shape, bucket, target)
+    if not is_new:
+        existing = complete_rows(batch.events, plan, shape, bucket, target)
+    known = pa.concat_tables([existing, incomplete])
     rows, keys = fold_keyed(batch.events, shape, known, whole=bucket == ALL_BUCKETS)
     if batch.latest is not None:
         rows = pa.concat_tables([rows, as_complete(batch.latest.rows)])
@@ -376,15 +398,6 @@ def _fold_keyed(
         replace(whole, bucket=number, rows=rows, incomplete=rows_lacking)
         for number, (rows, rows_lacking) in enumerate(parts)
     ]
-
-
-def _incomplete(
-    plan: TablePlan, shape: TableShape, bucket: int, emptied_now: bool, target: Target
-) -> pa.Table:
-    files: list[BucketFile | None] = [None]
-    if not emptied_now:
-        files += [one for one in plan.incomplete.values() if bucket in (ALL_BUCKETS, one.bucket)]
-    return pa.concat_tables([read_incomplete(target, shape, file) for file in files])
 
 
 def by_bucket(rows: pa.Table, buckets: int) -> list[pa.Table]:

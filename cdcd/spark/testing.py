@@ -42,7 +42,7 @@ from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.schemas import key_subject, value_subject
 from cdcd.spark.storage import Target, open_storage
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.versions import ScdType, TargetVersion
 
 __all__ = ["Change", "Database", "Table"]
 
@@ -215,13 +215,18 @@ class Database:
         rows = [tuple(one.get(name) for name in RAW_SCHEMA.names) for one in self._records]
         return spark.createDataFrame(rows, RAW_DDL)
 
-    def mirror(self, target: Target, *, loading: Iterable[Table] = ()) -> Mirror:
+    def mirror(
+        self, target: Target, *, loading: Iterable[Table] = (), stored_as_scd_type: ScdType = 1
+    ) -> Mirror:
         """Apply the records that the mirror of the target does not have yet, in one batch, and open it.
 
-        `loading`: tables that are still copied. Raises what ends a mirror.
+        `loading`: tables that are still copied. `stored_as_scd_type`: of a new target; 2 is read by `history`, too.
+        Raises what ends a mirror.
         """
         storage = open_storage(target)
-        start = read_latest(storage) or TargetVersion(self.prefix, DEFAULT_BUCKETS, cluster="testing")
+        start = read_latest(storage) or TargetVersion(
+            self.prefix, DEFAULT_BUCKETS, cluster="testing", scd_type=stored_as_scd_type
+        )
         batches = MirrorBatches(storage, take_over(storage, start), self._schema, on_error="fail")
         try:
             topics = frozenset(table.topic for table in loading)

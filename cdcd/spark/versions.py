@@ -22,9 +22,11 @@ from cdcd.spark.shape import Field, TableShape
 
 __all__ = [
     "ALL_BUCKETS",
+    "SCD_TYPES",
     "TABLE_FORMATS",
     "BucketFile",
     "Parked",
+    "ScdType",
     "TableEntry",
     "TableFormat",
     "TargetVersion",
@@ -34,6 +36,8 @@ __all__ = [
 
 TableFormat = Literal["parquet", "delta"]
 TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
+ScdType = Literal[1, 2]
+SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
 FORMAT = 6
 """The format of the records; the formats 1 to 5 were a file manifest.json."""
@@ -87,6 +91,8 @@ class TableEntry:
     only. In a table without a key they have further rows."""
     incomplete: tuple[BucketFile, ...] = ()
     """Files of rows of a loading table that have columns without a value; no reader of the mirror sees these rows."""
+    history: tuple[BucketFile, ...] = ()
+    """Files of all changes, one line for each (`history_schema`), if the target has the history of its tables."""
     parked: Parked | None = None
     """Set while the table is not updated: its files are those of an earlier commit than the other tables'."""
     relid: int = 0
@@ -104,7 +110,7 @@ class TableEntry:
     @property
     def paths(self) -> list[str]:
         """The paths of all files, below the target."""
-        return [one.path for one in (*self.files, *self.deltas, *self.incomplete)]
+        return [one.path for one in (*self.files, *self.deltas, *self.incomplete, *self.history)]
 
     def shape(self) -> TableShape:
         """Return the table's shape for reading and folding."""
@@ -134,6 +140,8 @@ class TargetVersion:
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     table_format: TableFormat = "parquet"
     """How the complete rows of all tables are stored, since the target was made."""
+    scd_type: ScdType = 1
+    """1: the tables have their current rows; 2: also their history, since the target was made."""
     writer: str = ""
     """The random id of the query that has published the version."""
     published_s: float = 0.0
@@ -243,8 +251,10 @@ def _merged(before: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, 
 def _table(entry: dict[str, Any]) -> TableEntry:
     entry["fields"] = tuple(Field(**one) for one in entry["fields"])
     entry["applied"] = Sequence(*entry["applied"])
-    for name in ("files", "deltas", "incomplete"):
-        entry[name] = tuple(BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry[name])
+    for name in ("files", "deltas", "incomplete", "history"):
+        entry[name] = tuple(
+            BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry.get(name, ())
+        )
     entry["former"] = tuple(entry.get("former", ()))
     parked = entry["parked"]
     entry["parked"] = None if parked is None else Parked(**parked)

@@ -179,7 +179,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     monkeypatch.setattr("cdcd.spark.commits.Cluster", lambda *_: kafka)
     monkeypatch.setattr("cdcd.spark.progress_reader.Tail", lambda *_: PlannedTail(kafka))
     monkeypatch.setattr("cdcd.spark.record_sizes._sample", lambda *_: {})
-    for name in ("cdcd.spark.history.SETTLES_WITHIN_S", "cdcd.spark.history.LOOK_AGAIN_S"):
+    for name in ("cdcd.spark.retained_ranges.SETTLES_WITHIN_S", "cdcd.spark.retained_ranges.LOOK_AGAIN_S"):
         monkeypatch.setattr(name, 0.0)
     return kafka
 

@@ -141,6 +141,14 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "for every reader of Delta (default: %(default)s)",
     )
     command.add_argument(
+        "--scd",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="the SCD type of a new target: 1 has the current rows of its tables, 2 also their history (default: "
+        "%(default)s)",
+    )
+    command.add_argument(
         "--buckets", type=_number, default=DEFAULT_BUCKETS, metavar="N", help="hash buckets of a new target"
     )
     command.add_argument(

@@ -31,6 +31,7 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         options.target,
         target_options=dict(options.target_option),
         format=options.format,
+        stored_as_scd_type=options.scd,
         trigger=trigger_of(options),
         buckets=options.buckets,
         max_rows=options.max_rows,

@@ -141,7 +141,7 @@ class Mirrored:
         """Apply a batch; return the rows, or the error."""
         with monkeypatch.context() as patched:
             if self._by_row:
-                patched.setattr(tasks, "changes_of", lambda *_: None)
+                patched.setattr(tasks, "changes_of", lambda *_, **__: None)
             try:
                 return self._apply(records)
             except CdcdError as error:

@@ -185,7 +185,7 @@ def test_a_broker_that_lists_the_new_topic_later_drops_no_rows(
         }
 
     monkeypatch.setattr(kafka, "partitions", late)
-    monkeypatch.setattr("cdcd.spark.history.SETTLES_WITHIN_S", 5.0)
+    monkeypatch.setattr("cdcd.spark.retained_ranges.SETTLES_WITHIN_S", 5.0)
     assert query.batch() == {T: (0, 5), U: (1, 2)}
 
 
