@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
-from cdcd.errors import CdcdError, TablesParked
+from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import TargetWriter, remove_files
 from cdcd.spark.compaction import Compactor, FileMerges, Merges
@@ -25,7 +26,7 @@ from cdcd.spark.delta_tables import DeltaTables, refuse_columns
 from cdcd.spark.history_merges import HistoryMerges
 from cdcd.spark.mirror_records import Records, looks_of
 from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
-from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed
+from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
 from cdcd.spark.storage import Storage
 from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.versions import TableEntry, TargetVersion
@@ -198,15 +199,12 @@ class MirrorBatches:
         entries: dict[str, TableEntry] = {}
         failures: Failures = {}
         for look in looks:
-            entry: TableEntry | None = version.tables.get(look.topic, TableEntry(look.topic))
-            lost_after = None
-            if entry is not None and entry.parked:
-                lost_after = entry.applied if entry.history else None
-                entry = resumed(look, entry, self._schema_of)
+            before = version.tables.get(look.topic, TableEntry(look.topic))
+            entry = resumed(look, before, self._schema_of) if before.parked else before
             if entry is None or not look.last_values:
                 continue
             try:
-                plan, planned = plan_table(look, entry, self._schema_of, accepts_gaps=self._accept_gaps)
+                plan, planned = self._plan_of(look, entry, before)
                 if self._delta is not None:
                     refuse_columns(look.topic, planned.fields)
                 entries[look.topic] = planned
@@ -218,9 +216,18 @@ class MirrorBatches:
                     parks=self._parks,
                     is_delta=self._delta is not None,
                     has_history=self.version.scd_type == 2,
-                    lost_after=lost_after,
                 )
         return plans, entries, failures
+
+    def _plan_of(self, look: Look, entry: TableEntry, before: TableEntry) -> tuple[TablePlan, TableEntry]:
+        """Return the plan of a table; one that was parked continues its history if its columns continue."""
+        plan = partial(plan_table, look, schema_by_id=self._schema_of, accepts_gaps=self._accept_gaps)
+        if before.parked and before.history:
+            with suppress(MirrorInconsistent):
+                planned, entry_then = plan(with_history_of(entry, before))
+                return replace(planned, lost_after=before.applied), entry_then
+            log.warning("%s: its columns have changed, so it begins a new history", look.topic)
+        return plan(entry)
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
         """Return code and text of an error that parks a table; raise it if it has to end the mirror."""

@@ -106,7 +106,17 @@ def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableE
         applied=entry.applied,
         relid=entry.relid,
         former=entry.former,
-        history=entry.history,
+    )
+
+
+def with_history_of(entry: TableEntry, parked: TableEntry) -> TableEntry:
+    """Return the new entry of a table that was parked, with its history and the columns that the history has."""
+    return replace(
+        entry,
+        schema_id=parked.schema_id,
+        value_schema=parked.value_schema,
+        fields=parked.fields,
+        history=parked.history,
     )
 
 

@@ -22,7 +22,7 @@ from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TableFormat, TargetVersion
+from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"
@@ -44,6 +44,7 @@ class Batches:
         self.target, self.table_format = target, table_format
         self.retain_s = DEFAULT_RETAIN_S
         self.on_error: OnError = "fail"
+        self.scd_type: ScdType = 1
         target.mkdir()
         self._schemas: dict[int, Any] = {}
         names = (fields[0]["name"],) if has_key else ()
@@ -81,7 +82,9 @@ class Batches:
     def mirror(self, *, accept_gaps: bool = False) -> Iterator[MirrorBatches]:
         """Start a mirror; end it with the merge that it has begun."""
         target = open_storage(str(self.target))
-        start = read_latest(target) or TargetVersion("shop", BUCKETS, table_format=self.table_format)
+        start = read_latest(target) or TargetVersion(
+            "shop", BUCKETS, table_format=self.table_format, scd_type=self.scd_type
+        )
         writer = take_over(target, replace(start, retain_s=self.retain_s))
         batches = MirrorBatches(
             target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import HistoryMissing, PositionUnavailable, SinkAuthorization
 from cdcd.lsn import format_lsn
-from cdcd.spark import history, offsets, progress_log
+from cdcd.spark import offsets, progress_log, retained_ranges
 from cdcd.spark.cuts import Offsets, total
 from cdcd.spark.kafka import Cluster, check_error
 from cdcd.spark.progress_reader import ProgressReader
@@ -68,7 +68,7 @@ def delete(topics: TopicsWriter, topic: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "SETTLES_WITHIN_S", 0.5)
+    monkeypatch.setattr(retained_ranges, "SETTLES_WITHIN_S", 0.5)
 
 
 @pytest.mark.parametrize("more", [nightly(3), 70], ids=["fewer rows than before", "more rows than before"])

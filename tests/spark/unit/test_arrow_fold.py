@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import pytest
 from cdcd.errors import CdcdError
 from cdcd.spark import compaction, table_files, tasks
 from cdcd.spark.arrow_fold import changes_of, latest
-from cdcd.spark.compaction import Merge, next_merge, with_merged, write_merge
+from cdcd.spark.compaction import FileMerges, Merge, next_merge, with_merged, write_merge
 from cdcd.spark.events import Sequence
+from cdcd.spark.history_merges import HistoryMerges, next_history_merge
 from cdcd.spark.next_version import entry_after
 from cdcd.spark.plan import Look, TablePlan, plan_table
 from cdcd.spark.shape import Field, TableShape
 from cdcd.spark.storage import open_storage
-from cdcd.spark.table_files import count_rows, read_incomplete, read_table
+from cdcd.spark.table_files import count_rows, read_history, read_incomplete, read_table
 from cdcd.spark.versions import ALL_BUCKETS, TableEntry
 from tests.spark.events import column, envelope_schema, frame, key_schema
 
@@ -48,6 +49,8 @@ VALUES: dict[str, Any] = {
 SCHEMAS = {number: envelope_schema(TOPIC, fields) for number, fields in VERSIONS.items()}
 KEY = key_schema(TOPIC, [ID])
 KEYS = 24
+OF_CHANGE = ("__op", "__at", "__co")
+"""How the columns of a change begin in a history."""
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -132,8 +135,9 @@ class History:
 class Mirrored:
     """The table that the batches become: folded in columns with deltas, or row by row into base files only."""
 
-    def __init__(self, target: Path, *, by_row: bool) -> None:
+    def __init__(self, target: Path, *, by_row: bool, has_history: bool) -> None:
         target.mkdir()
+        self._has_history = has_history
         self._target, self._by_row = open_storage(str(target)), by_row
         self._entry = TableEntry(TOPIC, keyed=True)
 
@@ -152,6 +156,7 @@ class Mirrored:
         keyless = tuple(value for key, value in records if key is None and value is not None)
         look = Look(TOPIC, len(records), len(records) - len(keyless), tuple(last.values()), keyless)
         plan, entry = plan_table(look, self._entry, lambda number: SCHEMAS[number])
+        plan = replace(plan, has_history=self._has_history)
         changes = [(key, value) for key, value in records if value is not None]
         group = pa.table(
             {
@@ -168,7 +173,7 @@ class Mirrored:
             found = self._folded(group, plan)
         self._entry = entry_after(entry, plan.shape, found)
         self._merge()
-        return self._entry.applied, is_moved, self._rows()
+        return self._entry.applied, is_moved, self._rows(), self._lines()
 
     def _folded(self, group: pa.Table, plan: TablePlan) -> list[tasks.FoldResult]:
         return tasks.write_folds(tasks.fold_group(group, {TOPIC: plan}, self._target, 1), self._target)
@@ -176,6 +181,14 @@ class Mirrored:
     def _merge(self) -> None:
         """Make base files of all files, or merge what is due."""
         merge = next_merge(TOPIC, self._entry)
+        if merge is None and (merge := next_history_merge(TOPIC, self._entry)) is not None:
+            files = FileMerges(self._target, 1)
+            lines = HistoryMerges(self._target, files).write(self._entry, merge, threading.Event())
+            assert lines is not None
+            merged = with_merged(self._entry, lines)
+            assert merged is not None
+            assert len(merged.history) < len(self._entry.history)
+            self._entry, merge = merged, None
         if self._by_row:
             merge = Merge(TOPIC, self._entry.files, self._entry.deltas, is_whole=True)
         if merge is not None:
@@ -195,16 +208,42 @@ class Mirrored:
             for each in (complete, incomplete)
         ]
 
+    def _lines(self) -> list[dict[str, Any]]:
+        """Return the history in order; its last line of each key is the row, complete or not."""
+        shape = self._entry.shape()
+        found = [
+            line for one in self._entry.history for line in read_history(self._target, shape, one).to_pylist()
+        ]
+        lines = sorted(found, key=lambda line: tuple(line["__at"].values()))
+        assert len({tuple(line["__at"].values()) for line in lines}) == len(lines)
+        last: dict[bytes, dict[str, Any]] = {}
+        for line in lines:
+            if line["__op"] == "t":
+                last.clear()
+            elif line["__op"] == "d":
+                last.pop(line["__key"], None)
+            else:
+                last[line["__key"]] = {name: line[name] for name in line if name[:4] not in OF_CHANGE}
+        complete, incomplete = self._rows()
+        if self._has_history:
+            rows = [{**row, "__missing": None} for row in complete] + incomplete
+            assert sorted(last.values(), key=lambda row: row["__key"]) == sorted(
+                rows, key=lambda row: row["__key"]
+            )
+        return lines
+
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_folds_give_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with deltas of several levels, and row groups of few rows."""
+    """Also with deltas of several levels, row groups of few rows, and with the history of the rows."""
     random.seed(seed)
     monkeypatch.setattr(compaction, "FAN", random.choice([2, 3]))
     monkeypatch.setattr(compaction, "SHARE", random.choice([0, 2]))
     monkeypatch.setattr(table_files, "GROUP_ROWS", 3)
     history = History(with_unchanged=seed % 2 == 0, ddl=random.choice([0, 0.1, 0.3]))
-    columns, rows = Mirrored(tmp_path / "columns", by_row=False), Mirrored(tmp_path / "rows", by_row=True)
+    has_history = seed % 4 < 2
+    columns = Mirrored(tmp_path / "columns", by_row=False, has_history=has_history)
+    rows = Mirrored(tmp_path / "rows", by_row=True, has_history=has_history)
     for _ in range(10):
         records = history.batch(random.choice([1, 5, 60]))
         found = columns.apply(records, monkeypatch)

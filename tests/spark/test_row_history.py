@@ -1,0 +1,358 @@
+"""The history of a mirror's tables (SCD type 2): every version of each row.
+
+The judges: a model that replays the changes one by one; and PostgreSQL, whose triggers write each version down.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import ConfigError, SparkReadError
+from cdcd.spark import compaction, history, read_mirror
+from cdcd.spark.commit_log import read_latest
+from cdcd.spark.connection import Connection, RegistryAccess
+from cdcd.spark.mirror_start import mirror
+from cdcd.spark.target import starting_version
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.events import column
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly
+
+TABLE = TOPIC.partition(".")[2]
+FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
+Row = dict[str, Any]
+Version = tuple[int, str | None, str | None, tuple[int, int], tuple[int, int] | None]
+"""Columns, and the LSN and the number in the transaction of the start and of the end."""
+
+
+def _versions(spark: SparkSession, target: Path, **options: Any) -> list[Version]:
+    found = history(spark, str(target), TABLE, **options).collect()
+    return sorted(
+        (
+            (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
+            for one in found
+        ),
+        key=lambda one: (one[0], one[3]),
+    )
+
+
+def _place(at: Any) -> Any:
+    return None if at is None else (at["commit_lsn"], at["tx_seq"])
+
+
+class Model:
+    """The versions by a replay of the changes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self._began: dict[int, tuple[int, int]] = {}
+        self.ended: list[Version] = []
+
+    def put(self, row: Row, at: tuple[int, int]) -> None:
+        if self.rows.get(row["id"]) == row:
+            return
+        self.end(row["id"], at)
+        self.rows[row["id"]], self._began[row["id"]] = row, at
+
+    def end(self, number: int, at: tuple[int, int]) -> None:
+        row = self.rows.pop(number, None)
+        if row is not None:
+            self.ended.append((number, row["name"], row["note"], self._began[number], at))
+
+    @property
+    def versions(self) -> list[Version]:
+        valid: list[Version] = [
+            (number, row["name"], row["note"], self._began[number], None) for number, row in self.rows.items()
+        ]
+        return sorted([*self.ended, *valid], key=lambda one: (one[0], one[3]))
+
+
+def _batch(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Return random changes of all kinds, with the values that PostgreSQL would send."""
+    records = []
+    for number in range(1, 12):
+        one, at, kind = chosen.randrange(12), (lsn, number), chosen.random()
+        row = {"id": one, "name": chosen.choice(["a", "b", None]), "note": chosen.choice(["n", "m"])}
+        old = model.rows.get(one)
+        if kind < 0.03:
+            for held in list(model.rows):
+                model.end(held, at)
+            records.append(items.change("t", *at))
+        elif old is None:
+            model.put(row, at)
+            records.append(items.change("c", *at, after=row))
+        elif kind < 0.2:
+            model.end(one, at)
+            records.append(items.change("d", *at, before=old))
+        elif kind < 0.4:  # the note is TOASTed, and was not changed
+            model.put({**row, "note": old["note"]}, at)
+            sent = {**row, "note": None}
+            records.append(items.change("u", *at, after=sent, unchanged=["note"]))
+        else:
+            model.put(row, at)
+            records.append(items.change("u", *at, after=row))
+    return records
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("seed", [1, nightly(2), nightly(3)])
+def test_the_versions_are_those_of_a_replay(
+    spark: SparkSession, tmp_path: Path, seed: int, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after merges of the history's files, and for an earlier version of the target."""
+    monkeypatch.setattr(compaction, "FAN", 3)
+    items, model, chosen = (
+        Batches(tmp_path / "mirror", FIELDS, table_format=table_format),
+        Model(),
+        random.Random(seed),
+    )
+    items.scd_type = 2
+    earlier: list[Version] = []
+    for batch in range(1, 15):
+        with items.mirror() as batches:
+            batches.compact()
+        items.run(_batch(items, model, 100 * batch, chosen), loading=False)
+        if batch == 8:
+            earlier, at = model.versions, read_mirror(items.target).at
+    assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
+    assert _versions(spark, items.target) == model.versions
+    assert _versions(spark, items.target, at=at) == earlier
+    latest = read_latest(items.target)
+    assert latest is not None
+    assert len(latest.tables[TOPIC].history) < 8, "the files of 14 batches are merged"
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Batches:
+    """Return a table whose mirror has its history."""
+    made = Batches(tmp_path / "mirror", FIELDS)
+    made.scd_type = 2
+    return made
+
+
+def _row(number: int, name: str | None, note: str | None = "n") -> Row:
+    return {"id": number, "name": name, "note": note}
+
+
+def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches) -> None:
+    items.run([items.change("c", 10, 1, after=_row(1, "a", "first"))], loading=False)
+    items.run([items.change("u", 20, 1, after=_row(1, "a", "second"))], loading=False)
+    items.run([items.change("u", 30, 1, after=_row(1, "b", "second"))], loading=False)
+    expected = [(1, "a", "second", (10, 1), (30, 1)), (1, "b", "second", (30, 1), None)]
+    assert _versions(spark, items.target, track_history_column_list=["name"]) == expected
+    assert _versions(spark, items.target, track_history_except_column_list=["note"]) == expected
+    assert len(_versions(spark, items.target)) == 3
+    with pytest.raises(ConfigError, match="no such column"):
+        _versions(spark, items.target, track_history_column_list=["nmae"])
+    with pytest.raises(ConfigError, match="not both"):
+        _versions(
+            spark, items.target, track_history_column_list=[], track_history_except_column_list=["note"]
+        )
+
+
+def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSession, items: Batches) -> None:
+    """The TRUNCATE of a copy removes the rows that were not copied; one of the source ends all rows."""
+    items.run([items.change("c", 10, number, after=_row(number, "a")) for number in (1, 2, 3)], loading=False)
+    again = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=_row(1, "a"))]
+    items.run([*again, items.change("r", 20, 3, after=_row(2, "b"))], loading=False)
+    assert _versions(spark, items.target) == [
+        (1, "a", "n", (10, 1), None),
+        (2, "a", "n", (10, 2), (20, 1)),
+        (2, "b", "n", (20, 3), None),
+        (3, "a", "n", (10, 3), (20, 1)),
+    ]
+    items.run([items.change("t", 30, 1), items.change("c", 30, 2, after=_row(1, "a"))], loading=False)
+    assert [one for one in _versions(spark, items.target) if one[0] == 1] == [
+        (1, "a", "n", (10, 1), (30, 1)),
+        (1, "a", "n", (30, 2), None),
+    ]
+
+
+def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(
+    spark: SparkSession, items: Batches
+) -> None:
+    """In another bucket, so that the table is folded as a whole."""
+    items.run([items.change("c", 10, 1, after=_row(1, "a", "long"))], loading=False)
+    for number in range(2, 8):
+        moved = [
+            items.change("d", 10 * number, 1, before=_row(number - 1, None)),
+            items.change("c", 10 * number, 2, after=_row(number, "a", None), unchanged=["note"]),
+        ]
+        items.run(moved, loading=False)
+    assert _versions(spark, items.target) == [
+        *(
+            (number, "a", "long", (10 * number, 1 + (number > 1)), (10 * number + 10, 1))
+            for number in range(1, 7)
+        ),
+        (7, "a", "long", (70, 2), None),
+    ]
+
+
+def test_values_that_are_not_known_are_in_no_version(spark: SparkSession, items: Batches) -> None:
+    """An update during the copy of the table, of a row that is not copied yet."""
+    items.run(
+        [items.change("u", 10, 1, after=_row(1, "a", None), unchanged=["note"])],
+        loading=True,
+    )
+    items.run([items.change("r", 20, 1, after=_row(1, "a", "copied"))], loading=False)
+    assert _versions(spark, items.target) == [(1, "a", "copied", (20, 1), None)]
+
+
+def test_a_parked_table_has_no_version_of_the_time_that_is_missing(
+    spark: SparkSession, items: Batches
+) -> None:
+    items.on_error = "park"
+    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    items.run([items.change("u", 20, 1, after=_row(9, "z", None), unchanged=["note"])], loading=False)
+    assert read_mirror(items.target).parked
+    items.run([items.change("u", 30, 1, after=_row(1, "b"))], loading=False)
+    again = [items.change("t", 40, 1, snapshot=True), items.change("r", 40, 2, after=_row(1, "a"))]
+    items.run(again, loading=False)
+    assert _versions(spark, items.target) == [(1, "a", "n", (10, 1), (10, 2)), (1, "a", "n", (40, 2), None)]
+
+
+def test_columns_follow_the_table(spark: SparkSession, items: Batches) -> None:
+    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    items.alter([*FIELDS, column("more", "int")])
+    items.run([items.change("u", 20, 1, after={**_row(1, "a"), "more": 7})], loading=False)
+    found = history(spark, str(items.target), TABLE).orderBy("__start_at").collect()
+    assert [(one["name"], one["more"]) for one in found] == [("a", None), ("a", 7)]
+
+
+def test_a_table_that_was_created_again_begins_a_new_history(spark: SparkSession, items: Batches) -> None:
+    items.alter(FIELDS, 100)
+    items.run([items.change("c", 10, 1, after=_row(1, "former"))], loading=False)
+    items.alter(FIELDS, 200)
+    items.run([items.change("c", 20, 1, after=_row(1, "new"))], loading=False)
+    assert _versions(spark, items.target) == [(1, "new", "n", (20, 1), None)]
+
+
+def test_a_table_without_a_key_has_no_history(spark: SparkSession, tmp_path: Path) -> None:
+    log = Batches(tmp_path / "mirror", FIELDS, has_key=False)
+    log.scd_type = 2
+    log.run([log.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    with pytest.raises(SparkReadError, match="without a key has no history"):
+        history(spark, str(log.target), TABLE)
+
+
+def test_a_history_is_complete_or_absent(spark: SparkSession, tmp_path: Path) -> None:
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    with pytest.raises(SparkReadError, match="the mirror has no history"):
+        history(spark, str(items.target), TABLE)
+    with pytest.raises(SparkReadError, match="another SCD type"):
+        starting_version(str(items.target), "shop", 4, "", scd_type=2)
+    assert starting_version(str(items.target), "shop", 4, "").scd_type == 1
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------------------
+
+AUDIT = """
+CREATE TABLE goods (id int PRIMARY KEY, name text, price numeric(10,2), doc text);
+ALTER TABLE goods ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE written_down (number bigserial, op text, id int, goods text, made_at timestamptz);
+CREATE FUNCTION write_down() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP IN ('UPDATE', 'DELETE') AND (TG_OP = 'DELETE' OR NEW.id <> OLD.id) THEN
+        INSERT INTO written_down (op, id, made_at) VALUES ('ended', OLD.id, now());
+    END IF;
+    IF TG_OP IN ('INSERT', 'UPDATE') THEN
+        INSERT INTO written_down (op, id, goods, made_at) VALUES ('row', NEW.id, NEW::text, now());
+    ELSIF TG_OP = 'TRUNCATE' THEN
+        INSERT INTO written_down (op, made_at) VALUES ('all ended', now());
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER each_row AFTER INSERT OR UPDATE OR DELETE ON goods FOR EACH ROW EXECUTE FUNCTION write_down();
+CREATE TRIGGER all_rows AFTER TRUNCATE ON goods FOR EACH STATEMENT EXECUTE FUNCTION write_down();
+CREATE PUBLICATION cdcd_{name} FOR TABLE goods;
+"""
+STATEMENTS = (
+    "INSERT INTO goods VALUES ({one}, 'n{two}', {two}.5, repeat('d{two}', 3000)) ON CONFLICT DO NOTHING",
+    "UPDATE goods SET price = price + 1 WHERE id = {one}",
+    "UPDATE goods SET name = 'u{two}', doc = repeat('e{two}', 3000) WHERE id = {one}",
+    "UPDATE goods SET id = {two} + 1000 WHERE id = {one} AND NOT EXISTS (SELECT FROM goods WHERE id = {two} + 1000)",
+    "DELETE FROM goods WHERE id = {one}",
+)
+
+
+def _write(server: PostgresServer, database: str, chosen: random.Random, transactions: int) -> None:
+    for _ in range(transactions):
+        statements = [
+            chosen.choice(STATEMENTS).format(one=chosen.randrange(8), two=chosen.randrange(100))
+            for _ in range(chosen.randrange(1, 5))
+        ]
+        server.execute("; ".join(statements), dbname=database)
+
+
+def _written_down(server: PostgresServer, database: str) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
+    """Yield each key with its versions as PostgreSQL's text, and whether each one has ended."""
+    held: dict[int, list[tuple[str, bool]]] = defaultdict(list)
+    query = "SELECT op, id, goods FROM written_down ORDER BY number"
+    for op, number, text in server.execute(query, dbname=database):
+        ended = list(held) if op == "all ended" else [number]
+        for one in ended:
+            if held[one] and not held[one][-1][1]:
+                if op == "row" and held[one][-1][0] == text:
+                    break
+                held[one][-1] = (held[one][-1][0], True)
+        else:
+            if op == "row":
+                held[number].append((text, False))
+    yield from held.items()
+
+
+def test_the_versions_are_those_that_postgresql_wrote_down(
+    spark: SparkSession,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path: Path,
+) -> None:
+    """With TOASTed values, changes of the key, a TRUNCATE; in several batches, the daemon killed in between."""
+    name, chosen, target = f"past{os.getpid()}", random.Random(5), str(tmp_path / "mirror")
+    postgres.execute(AUDIT.format(name=name), dbname=database)
+    began = datetime.now(UTC)
+    connection = Connection(kafka.bootstrap, name, registry=RegistryAccess(registry.url))
+    daemon = Daemon(
+        tmp_path / "cdcd",
+        name,
+        dsn=postgres.dsn(database),
+        bootstrap=kafka.bootstrap,
+        registry_url=registry.url,
+    )
+    with daemon:
+        daemon.start().wait_state("streaming")
+        for part in range(4):
+            _write(postgres, database, chosen, 40)
+            if part == 1:
+                postgres.execute("TRUNCATE goods", dbname=database)
+                daemon.kill()
+                daemon.start()
+            await_confirmed(postgres, daemon)
+            mirror(spark, connection, target, stored_as_scd_type=2).awaitTermination()
+    found = history(spark, target, "public.goods").orderBy("id", "__start_at").collect()
+    by_key: dict[int, list[tuple[str, bool]]] = defaultdict(list)
+    for one in found:
+        text = f"({one['id']},{one['name']},{one['price']},{one['doc']})"
+        by_key[one["id"]].append((text, one["__end_at"] is not None))
+    assert by_key == dict(_written_down(postgres, database))
+    assert len(found) > 60
+    margin = timedelta(minutes=5)
+    times = [one["__start_time"].astimezone(UTC) for one in found]
+    assert began - margin < min(times) <= max(times) < datetime.now(UTC) + margin
+    assert all(one["__end_time"] >= one["__start_time"] for one in found if one["__end_at"] is not None)
