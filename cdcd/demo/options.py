@@ -31,6 +31,7 @@ class Options:
     has_registry: bool
     is_chaos: bool
     mirror_format: Literal["parquet", "delta"]
+    scd_type: Literal[1, 2]
     stop: Path | None
 
 
@@ -72,6 +73,14 @@ def parser() -> argparse.ArgumentParser:
         help="format of the mirror's tables (parquet); delta needs cdcd[spark-delta]",
     )
     add(
+        "--scd",
+        dest="scd_type",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: the mirror has the history of its tables, too, whose valid rows are compared as well (1)",
+    )
+    add(
         "--keep",
         action="store_true",
         help="leave all processes running at the end, and print their addresses",
@@ -103,6 +112,7 @@ def parse(words: Sequence[str]) -> Options:
         has_registry=given.has_registry,
         is_chaos=given.is_chaos,
         mirror_format=given.mirror_format,
+        scd_type=given.scd_type,
         stop=given.stop,
     )
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from confluent_kafka.admin import AdminClient
@@ -20,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from cdcd.demo import gauges, load, rows
 from cdcd.demo.chaos import Chaos
 from cdcd.demo.compare import TableOutcome, compare_table, report
+from cdcd.demo.histories import Histories
 from cdcd.demo.mirrored import Mirror
 from cdcd.demo.options import KILL_AT_BULK, Options
 from cdcd.demo.screen import Picture, Screen
@@ -38,11 +41,17 @@ class Story:
 
     def __init__(self, options: Options, folder: Path, undo: ExitStack) -> None:
         self._options = options
-        self._world = World(folder, undo, stays_up=options.keep, mirror_format=options.mirror_format)
+        self._world = World(
+            folder,
+            undo,
+            stays_up=options.keep,
+            mirror_format=options.mirror_format,
+            scd_type=options.scd_type,
+        )
         self._mirror = Mirror(self._world.mirror_folder, NAME)
         self._workload: Workload | None = None
         self._reading: gauges.Reading | None = None
-        self.verdict = ""
+        self.verdict = self._history_verdict = ""
 
     def tell(self) -> int:
         """Run all steps; return the exit status. `verdict` is then the last line, or empty."""
@@ -155,10 +164,30 @@ class Story:
     def _compare(self) -> list[TableOutcome]:
         self._screen.say("comparing every mirror with its table, by the values that PostgreSQL returns")
         with closing(psycopg2.connect(self._world.dsn)) as connection:
-            return [
+            outcomes = [
                 compare_table(connection, SCHEMA, table, self._mirror.read(SCHEMA, table))
                 for table in rows.TABLES
             ]
+            if self._options.scd_type == 2:
+                self._compare_histories(connection, outcomes)
+        return outcomes
+
+    def _compare_histories(self, connection: Any, outcomes: list[TableOutcome]) -> None:
+        """Compare the valid rows of each history with the table, too; a difference is added to the outcome."""
+        self._screen.say("comparing the valid rows of every history with its table")
+        versions = 0
+        with Histories(self._world.mirror_folder, NAME) as histories:
+            for number, table in enumerate(rows.TABLES):
+                found = histories.read(SCHEMA, table)
+                if found is None:
+                    continue  # a table without a key has no history
+                versions += found.versions
+                outcome = compare_table(connection, SCHEMA, table, found.valid)
+                differences = (f"history: {one}" for one in outcome.differences)
+                outcomes[number] = replace(
+                    outcomes[number], differences=(*outcomes[number].differences, *differences)
+                )
+        self._history_verdict = f", {versions} versions of rows"
 
     def _judge(self, outcomes: list[TableOutcome]) -> int:
         difference = report(outcomes)
@@ -166,7 +195,7 @@ class Story:
             print("mirror != source:", *difference, sep="\n", flush=True)
         else:
             total = sum(outcome.source_rows for outcome in outcomes)
-            self.verdict = f"mirror == source: {len(outcomes)} tables, {total} rows"
+            self.verdict = f"mirror == source: {len(outcomes)} tables, {total} rows{self._history_verdict}"
         if self._options.keep:
             self._world.write_down()
             print("\n".join(self._what_to_open()), flush=True)

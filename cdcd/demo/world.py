@@ -45,10 +45,16 @@ class World:
     """The servers and processes of one run. With `stays_up` they continue after the end of this process."""
 
     def __init__(
-        self, folder: Path, undo: ExitStack, *, stays_up: bool, mirror_format: str = "parquet"
+        self,
+        folder: Path,
+        undo: ExitStack,
+        *,
+        stays_up: bool,
+        mirror_format: str = "parquet",
+        scd_type: int = 1,
     ) -> None:
         self.folder, self._undo, self._stays_up = folder, undo, stays_up
-        self._mirror_format = mirror_format
+        self._mirror_format, self._scd_type = mirror_format, scd_type
         self.logs = folder / "logs"
         self.logs.mkdir(mode=0o755)
         self.mirror_folder = folder / "mirror"
@@ -153,6 +159,7 @@ class World:
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", self.kafka.bootstrap]
         command += ["--prefix", NAME, "--target", str(self.mirror_folder), "--format", self._mirror_format]
+        command += ["--scd", str(self._scd_type)]
         command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
         self.mirror = self._start("mirror", command, environment)

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.target import starting_version
+from cdcd.spark.testing import Database, Table
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
+from tests.support.pages import ROOT, blocks
 
 TABLE = TOPIC.partition(".")[2]
 FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
@@ -256,6 +259,22 @@ def test_a_history_is_complete_or_absent(spark: SparkSession, tmp_path: Path) ->
     with pytest.raises(SparkReadError, match="another SCD type"):
         starting_version(str(items.target), "shop", 4, "", scd_type=2)
     assert starting_version(str(items.target), "shop", 4, "").scd_type == 1
+
+
+def test_the_block_of_the_page_runs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"order_id": "bigint", "total": "numeric(10,2)", "updated_at": "timestamptz"}
+    orders = Table("public.orders", columns, key=["order_id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(order_id=7, total=Decimal("1.50")))
+    shop.commit(orders.update(order_id=7, total=Decimal("1.50"), updated_at=datetime.now(UTC)))
+    shop.mirror(str(tmp_path / "past"), stored_as_scd_type=2)
+    texts = [block.text for block in blocks(ROOT / "docs" / "spark.md") if '"/data/past"' in block.text]
+    assert len(texts) == 1
+    exec(texts[0].replace("/data/past", str(tmp_path / "past")), {"spark": spark})
+    shown = capsys.readouterr().out
+    assert shown.count("|       7|") == 1, "updated_at makes no version"
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------------------
