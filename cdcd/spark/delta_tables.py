@@ -126,6 +126,16 @@ class DeltaTables:
             stored = pool.map(run, mine.items())
             return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
 
+    def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+        """Make the Delta tables of tables without rows; return the entries with their versions."""
+        created = {}
+        for topic, entry in entries.items():
+            refuse_columns(topic, entry.fields)
+            self._tables.setdefault(topic, self._table(topic))
+            bare = replace(version, number=version.number, tables={topic: entry})
+            created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
+        return created
+
     def _stored(
         self,
         version: TargetVersion,

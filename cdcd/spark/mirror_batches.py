@@ -23,6 +23,7 @@ from cdcd.spark.commit_log import TargetWriter, remove_files
 from cdcd.spark.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
 from cdcd.spark.delta_tables import DeltaTables, refuse_columns
+from cdcd.spark.events import BEGINNING
 from cdcd.spark.history_merges import HistoryMerges
 from cdcd.spark.mirror_records import Records, looks_of
 from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
@@ -145,6 +146,17 @@ class MirrorBatches:
         if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
             self._publish(with_position(self.version, position))
 
+    def add_empty(self, entries: Iterable[TableEntry]) -> None:
+        """Publish tables that have no row yet; those that the mirror has remain. Raises StorageError."""
+        version = self.version
+        added = {one.topic: one for one in entries if one.topic not in version.tables}
+        if not added:
+            return
+        if self._delta is not None:
+            added = self._delta.create(version, added)
+        self._publish(replace(version, tables={**version.tables, **added}))
+        log.info("tables without a row: %s", ", ".join(sorted(added)))
+
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""
         if not self._compactor.has_result:
@@ -200,6 +212,8 @@ class MirrorBatches:
         failures: Failures = {}
         for look in looks:
             before = version.tables.get(look.topic, TableEntry(look.topic))
+            if before.applied == BEGINNING and before.parked is None:  # the records say what its columns are
+                before = TableEntry(look.topic, delta_version=before.delta_version)
             entry = resumed(look, before, self._schema_of) if before.parked else before
             if entry is None or not look.last_values:
                 continue

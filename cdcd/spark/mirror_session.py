@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.connection import Connection
+from cdcd.spark.empty_tables import EmptyTables
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror_batches import BatchReport, MirrorBatches, OnError
 from cdcd.spark.mirror_metrics import MirrorMetrics
@@ -37,6 +38,8 @@ __all__ = ["MirrorSessions", "MirrorSettings", "Session"]
 
 LOOK_AGAIN_S = 0.1
 """The pause of a mirror that has read all records."""
+LOOK_FOR_EMPTY_S = 10.0
+"""The shortest time between two looks for tables without rows."""
 LOG_EVERY_S = 10.0
 """The shortest time between two log lines of the backlog."""
 log = logging.getLogger("cdcd.spark.mirror")
@@ -68,6 +71,16 @@ class Session:
 
     source: MirrorSource
     batches: MirrorBatches
+    empty: EmptyTables
+    looked_for_empty_s: float = 0.0
+
+    def add_empty_tables(self) -> None:
+        """Add the tables of which no row is in the topics; while tables are copied, it is not known which."""
+        version = self.batches.version
+        self.looked_for_empty_s = time.monotonic()
+        found = self.empty.look(version.tables)
+        if version.end_lsn and not version.loading:
+            self.batches.add_empty(found)
 
     def close(self) -> None:
         """Close the connections, and end a merge; what cannot be removed now is removed by the next session."""
@@ -116,7 +129,11 @@ class MirrorSessions:
         )
         sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
-        return Session(source, batches)
+        only = asked.source_options.get("topics", "").split(",")
+        empty = EmptyTables(connection, frozenset(filter(None, only)))
+        session = Session(source, batches, empty)
+        session.add_empty_tables()
+        return session
 
     def _taken(self, storage: Storage, start: TargetVersion) -> TargetWriter:
         if self._ids and not start.number:
@@ -190,11 +207,14 @@ class MirrorSessions:
                 stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
                 continue
             if interval_s is None:
+                session.add_empty_tables()
                 batches.compact()
                 batches.refuse_parked()
                 return
             batches.publish_merged()
             batches.note_position(source.position)
+            if time.monotonic() > session.looked_for_empty_s + LOOK_FOR_EMPTY_S:
+                session.add_empty_tables()
             self._advanced()
             stopping.wait(LOOK_AGAIN_S)
 

@@ -153,6 +153,8 @@ class _Table:
             raise _Unknown(
                 "cdcd still copied the table at the mirror's commit; verify again when it is complete"
             )
+        if not self._ends and self._entry.is_empty:
+            return TableResult(self._topic, "equal")  # no record of the topic is before the mirror's commit
         if self._entry.keyed is False and self._entry.fields:
             raise _Unknown(_NO_KEY)
         changes = order_changes(self._changes()).persist()

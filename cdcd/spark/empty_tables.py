@@ -1,0 +1,64 @@
+"""Tables of which no row was ever in the topics: their columns, by the newest schemas of their topics.
+
+In: a connection; the topics that a mirror has already.  Out: entries without rows.
+Invariant: a topic that has, or had, a record is no empty table: its columns come with its records. A topic counts
+only once two looks found it empty, because cdcd makes it shortly before it begins to copy a table, and says so.
+Must not: read records, change a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from cdcd.spark.connection import Connection
+from cdcd.spark.kafka import Cluster
+from cdcd.spark.plan import with_fields
+from cdcd.spark.prefix_topics import topics_of
+from cdcd.spark.same_columns import continued_columns, relid_of
+from cdcd.spark.schemas import access_of, schema_by_id, topic_versions
+from cdcd.spark.versions import TableEntry
+
+__all__ = ["EmptyTables", "described"]
+
+
+@dataclass
+class EmptyTables:
+    """Looks for empty tables among the topics of a connection. `only`: these topics; empty: all of the prefix."""
+
+    connection: Connection
+    only: frozenset[str] = frozenset()
+    _seen: set[str] = field(default_factory=set)
+    """The topics that the last look found empty."""
+
+    def look(self, known: Collection[str]) -> list[TableEntry]:
+        """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
+        prefix = self.connection.prefix
+        cluster = Cluster(self.connection.brokers, self.connection.read_properties())
+        found = {
+            topic: partitions
+            for topic, partitions in topics_of(cluster, prefix).items()
+            if topic not in known
+            and topic not in (f"{prefix}.message", f"{prefix}.transaction")
+            and (not self.only or topic in self.only)
+        }
+        if not found:
+            self._seen = set()
+            return []
+        places = [(topic, number) for topic, numbers in found.items() for number in numbers]
+        begun = {topic for (topic, _), end in cluster.high_watermarks(places).items() if end > 0}
+        before, self._seen = self._seen, set(found) - begun
+        entries = (described(self.connection, topic) for topic in sorted(self._seen & before))
+        return [entry for entry in entries if entry is not None]
+
+
+def described(connection: Connection, topic: str) -> TableEntry | None:
+    """Return the entry of a table without rows; None if its topic has no schemas under the daemon's default names."""
+    access = access_of(connection)
+    versions = topic_versions(access, topic)
+    if not versions.values:
+        return None
+    number = versions.values[-1].schema_id
+    schemas = {number: schema_by_id(access, number)}
+    entry = TableEntry(topic, keyed=True if versions.keys else None, relid=relid_of(schemas[number]))
+    return with_fields(entry, [number], schemas, continued_columns(entry, [number], schemas))

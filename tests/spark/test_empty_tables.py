@@ -1,0 +1,79 @@
+"""Tables without a row are in a mirror, with their columns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.spark import consistent_view, read_mirror
+from cdcd.spark.connection import Connection, RegistryAccess
+from cdcd.spark.mirror_start import mirror
+from cdcd.spark.verify import verify
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from tests.support.daemon import Daemon, await_confirmed
+
+TABLES = """
+CREATE TABLE full_one (id int PRIMARY KEY);
+INSERT INTO full_one VALUES (1);
+CREATE TABLE nothing (id int PRIMARY KEY, "A name" text, price numeric(10,2), at timestamptz);
+CREATE TABLE keyless (note text);
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+CREATE PUBLICATION cdcd_{name} FOR TABLE full_one, nothing, keyless;
+"""
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+def test_a_table_without_a_row_is_there_with_its_columns(
+    table_format: TableFormat,
+    spark: SparkSession,
+    postgres: PostgresServer,
+    database: str,
+    kafka: KafkaBroker,
+    registry: SchemaRegistry,
+    tmp_path: Path,
+) -> None:
+    """And has its rows when they come, also under columns that it got meanwhile."""
+    name, target = f"bare{os.getpid()}{table_format}", str(tmp_path / "mirror")
+    postgres.execute(TABLES.format(name=name), dbname=database)
+    connection = Connection(kafka.bootstrap, name, registry=RegistryAccess(registry.url))
+    daemon = Daemon(
+        tmp_path / "cdcd",
+        name,
+        dsn=postgres.dsn(database),
+        bootstrap=kafka.bootstrap,
+        registry_url=registry.url,
+    )
+
+    def run() -> None:
+        await_confirmed(postgres, daemon)
+        mirror(spark, connection, target, format=table_format).awaitTermination()
+
+    with daemon:
+        daemon.start().wait_state("streaming")
+        run()
+        view = consistent_view(spark, target)
+        assert view.views.keys() == {"public.full_one", "public.nothing", "public.keyless"}
+        found = spark.table("public_nothing")
+        assert found.count() == 0
+        shown = [(one.name, one.dataType.simpleString()) for one in found.schema][:4]
+        assert shown == [("id", "int"), ("A name", "string"), ("price", "decimal(10,2)"), ("at", "timestamp")]
+
+        results = {one.topic.rpartition(".")[2]: one.status for one in verify(spark, connection, target)}
+        assert results == {"full_one": "equal", "nothing": "equal", "keyless": "equal"}
+
+        postgres.execute(
+            "ALTER TABLE nothing ADD more int; INSERT INTO nothing VALUES (7, 'x', 1, now(), 3);"
+            "INSERT INTO keyless VALUES ('k'), ('k')",
+            dbname=database,
+        )
+        run()
+    opened = read_mirror(target)
+    rows = opened.table(f"{name}.public.nothing").to_pylist()
+    assert [(one["id"], one["A name"], one["more"]) for one in rows] == [(7, "x", 3)]
+    assert opened.table(f"{name}.public.keyless").num_rows == 2
