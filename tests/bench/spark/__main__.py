@@ -9,6 +9,7 @@ With --kafka: from a broker of its own to columns in a noop sink, by cdcd's data
 With --cluster: a backlog on one and on two workers of a Spark cluster, and a worker that is killed (`cluster`).
 With --memory: the peak memory of Spark's Python workers (`memory`).
 With --mirror: the cost of the mirror's batches (`mirror`).
+With --merge: the mirror beside a hand-written pipeline with Delta's MERGE (`merges`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
 from tests.bench.spark.memory import by_memory
+from tests.bench.spark.merges import by_merges
 from tests.bench.spark.mirror import by_mirrors
 from tests.bench.spark.wanted import said
 from tests.support.spark_versions import python_with_spark
@@ -72,7 +74,13 @@ def main() -> int:
     parser.add_argument(
         "--mirror", action="store_true", help="the cost of the mirror's batches; nothing else"
     )
+    parser.add_argument(
+        "--merge", action="store_true", help="the mirror beside a pipeline with MERGE; nothing else"
+    )
     options = parser.parse_args()
+    if options.merge:
+        by_merges(options.rows, options.rounds)
+        return 0
     if options.mirror:
         by_mirrors(options.rows)
         return 0

@@ -84,7 +84,11 @@ class Writer:
         return Backlog(self._bootstrap, self._registry_url, self._rows, self._commits)
 
     def update(self, rows: int, step: int) -> int:
-        """Change every `step`-th row, so many, in one commit; return its LSN."""
+        """Change every `step`-th row, so many, in one commit; return its LSN.
+
+        The step is made smaller so far that each row's changes are in its own table and partition.
+        """
+        step -= (step - 1) % (PARTITIONS * len(TABLES))
         first = self._rows
         commit_lsn = self._commit_lsn
         changed = range(0, rows * step, step)

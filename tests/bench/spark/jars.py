@@ -11,6 +11,7 @@ from cdcd.errors import StackError
 
 AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
 """A Spark for which there are both."""
+DELTA_VERSION = "4.4.0"
 
 
 def avro_jar() -> Path:
@@ -28,16 +29,23 @@ def kafka_jars() -> list[Path]:
     return _jars("spark-sql-kafka-0-10_2.13", "default")
 
 
-def _jars(module: str, configuration: str) -> list[Path]:
-    place = f'org="org.apache.spark" name="{module}" rev="{AVRO_VERSION}"'
+def delta_jars() -> list[Path]:
+    """Return the jars of Delta for this Spark."""
+    return _jars("delta-spark_4.2_2.13", "default", "io.delta", DELTA_VERSION)
+
+
+def _jars(
+    module: str, configuration: str, organisation: str = "org.apache.spark", version: str = AVRO_VERSION
+) -> list[Path]:
+    place = f'org="{organisation}" name="{module}" rev="{version}"'
     dependency = f'<dependency {place} conf="default->{configuration}"/>'
 
     def fill(folder: Path) -> None:
         ivy_retrieve(dependency, folder, types=("jar", "bundle"))
 
     def probe(folder: Path) -> None:
-        if not (folder / f"{module}-{AVRO_VERSION}.jar").exists():
+        if not (folder / f"{module}-{version}.jar").exists():
             raise StackError("Ivy did not fetch the jars", module=module)
 
-    folder = Cache().get(Artefact(f"{module}-{AVRO_VERSION}-jars", fill, probe))
+    folder = Cache().get(Artefact(f"{module}-{version}-jars", fill, probe))
     return sorted(folder.glob("*.jar"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.bench.usage import children_of, cpu_of, descendants_of
 
 
-def peer_session(cores: int, jars: Sequence[str]) -> SparkSession:
-    """Return a session with the JVM's own flags: a benchmark needs its fast compiler."""
+def peer_session(cores: int, jars: Sequence[str], more: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session with the JVM's own flags: a benchmark needs its fast compiler. `more`: further settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (
+    made = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.jars", ",".join(jars))
         .config("spark.ui.enabled", "false")
@@ -26,8 +26,10 @@ def peer_session(cores: int, jars: Sequence[str]) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.log.level", "ERROR")
-        .getOrCreate()
     )
+    for name, value in (more or {}).items():
+        made = made.config(name, value)
+    return made.getOrCreate()
 
 
 @dataclass(frozen=True, slots=True)
