@@ -2,7 +2,8 @@
 
 In: the entry of a table as a version has it.  Out: the entry's history in fewer files, with the same lines.
 Invariant: as in `compaction`; a line is written again a number of times that grows with the logarithm of the history,
-and files with `FULL_ROWS` lines are not read again, so a merge needs little memory however long the history is.
+and files with `FULL_ROWS` lines are not read again, so a merge has less than `FAN` times as many in memory however
+long the history is.
 Must not: read or write the commit log; change the other files of a table.
 """
 
@@ -20,7 +21,7 @@ from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import read_history, write_history
 from cdcd.spark.versions import BucketFile, TableEntry
 
-FULL_ROWS = 500_000
+FULL_ROWS = 125_000
 """A file with so many lines is not merged any more."""
 
 

@@ -342,7 +342,9 @@ def test_the_versions_are_those_that_postgresql_wrote_down(
     registry: SchemaRegistry,
     tmp_path: Path,
 ) -> None:
-    """With TOASTed values, changes of the key, a TRUNCATE; in several batches, the daemon killed in between."""
+    """With TOASTed values, changes of the key, a TRUNCATE; in several batches, one of them folded by Spark's tasks,
+    the daemon killed in between.
+    """
     name, chosen, target = f"past{os.getpid()}", random.Random(5), str(tmp_path / "mirror")
     postgres.execute(AUDIT.format(name=name), dbname=database)
     began = datetime.now(UTC)
@@ -363,7 +365,8 @@ def test_the_versions_are_those_that_postgresql_wrote_down(
                 daemon.kill()
                 daemon.start()
             await_confirmed(postgres, daemon)
-            mirror(spark, connection, target, stored_as_scd_type=2).awaitTermination()
+            in_tasks = {"driver_bytes": 1} if part == 2 else {}
+            mirror(spark, connection, target, stored_as_scd_type=2, **in_tasks).awaitTermination()
     found = history(spark, target, "public.goods").orderBy("id", "__start_at").collect()
     by_key: dict[int, list[tuple[str, bool]]] = defaultdict(list)
     for one in found:
