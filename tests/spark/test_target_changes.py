@@ -110,3 +110,46 @@ def test_a_change_in_a_merged_file_of_a_delta_table_is_found(spark: SparkSession
     items.run([items.change("u", 50, 1, after={"id": 1, "name": "b"})], loading=False)
     found = changes(spark, str(items.target), "public.items", 9 + FAN).collect()
     assert [(one["op"], one["after"]["name"]) for one in found] == [("u", "b")]
+
+
+@pytest.mark.parametrize("logical", ["timestamp-micros", "local-timestamp-micros"])
+@pytest.mark.parametrize("has_key", [True, False], ids=["key", "no key"])
+def test_a_timestamp_that_changes_by_a_microsecond_is_a_change(
+    spark: SparkSession, tmp_path: Path, has_key: bool, logical: str
+) -> None:
+    """Spark's JSON of a row, by which rows are compared, has milliseconds by default."""
+    at = column("at", {"type": "long", "logicalType": logical})
+    items = Batches(tmp_path / "mirror", [FIELDS[0], at], has_key=has_key)
+    rows = [{"id": one, "at": 1_700_000_000_123_456 + one} for one in (1, 2)]
+    items.run([items.change("c", 10, one["id"], after=one) for one in rows], loading=False)
+    moved = rows[0] | {"at": rows[0]["at"] + 1}
+    items.run([items.change("u", 20, 1, before=rows[0], after=moved)], loading=False)
+    found = changes(spark, str(items.target), "public.items", 10)
+    shown = found.selectExpr(
+        "op", "unix_micros(cast(before.at AS timestamp))", "unix_micros(cast(after.at AS timestamp))"
+    )
+    expected = {("u", rows[0]["at"], moved["at"])}
+    if not has_key:
+        expected = {("d", rows[0]["at"], None), ("c", None, moved["at"])}
+    assert {tuple(one) for one in shown.collect()} == expected
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("since", [10, 20], ids=["base files", "a delta"])
+def test_a_truncate_between_two_versions_removes_each_row(
+    spark: SparkSession, tmp_path: Path, since: int, table_format: TableFormat
+) -> None:
+    """Also the rows of base files and of deltas that are gone, and that no later file names."""
+    items = Batches(tmp_path / "mirror", FIELDS, table_format=table_format)
+    copied = [items.change("r", 10, one, after={"id": one, "name": "a"}) for one in range(1, 6)]
+    items.run(copied, loading=False)
+    changed = items.change("u", 20, 1, after={"id": 1, "name": "b"})
+    items.run([changed, items.change("c", 20, 2, after={"id": 6, "name": "c"})], loading=False)
+    items.run([items.change("t", 30, 1), items.change("c", 30, 2, after={"id": 2, "name": "d"})], loading=False)
+    items.run([items.change("c", 40, 1, after={"id": 9, "name": "e"})], loading=False)
+    found = {
+        (one["before"] or one["after"])["id"]: one["op"]
+        for one in changes(spark, str(items.target), "public.items", since).collect()
+    }
+    gone = {1, 3, 4, 5} | ({6} if since == 20 else set())
+    assert found == dict.fromkeys(gone, "d") | {2: "u", 9: "c"}
