@@ -1,6 +1,6 @@
 """SQL views of a mirror's tables, for engines that read its files without cdcd: DuckDB, Spark.
 
-In: a mirror as of one version, a dialect of SQL.  Out: a statement for each table, and what a reader has to know of it.
+In: a mirror as of one version, a dialect of SQL.  Out: for each table a statement, and notes for a reader.
 Invariant: a view has the rows that `Mirror.table` returns: of each key the newest one, no deleted row, no incomplete
 row. It names the files of one version, so it can be read while that version is retained.
 Must not: execute a statement; read rows: of the files it reads the columns' names and types.
@@ -8,7 +8,7 @@ Must not: execute a statement; read rows: of the files it reads the columns' nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +23,7 @@ from cdcd.lsn import format_lsn
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.commit_log import newer_versions
 from cdcd.spark.reading import EPOCH, Mirror
-from cdcd.spark.shape import KEY, SPECIAL, SPECIAL_TYPE, Field
+from cdcd.spark.shape import SPECIAL, SPECIAL_TYPE, Field
 from cdcd.spark.sql_dialects import DIALECTS, Dialect, NoSuchView
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import delta_schema
@@ -81,7 +81,9 @@ def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Itera
     `now_s`: a time (Unix epoch) before the mirror was opened. Raises SparkReadError if it is not retained any more.
     """
     version = opened.version
-    position = f"all commits below the LSN {format_lsn(version.end_lsn)}" if version.end_lsn else "unknown position"
+    position = (
+        f"all commits below the LSN {format_lsn(version.end_lsn)}" if version.end_lsn else "unknown position"
+    )
     at = opened.commit_time
     last = "" if at is None else f", the last one at {at.isoformat()}"
     until = EPOCH + timedelta(seconds=int(_readable_until_s(opened, now_s)))
@@ -170,7 +172,8 @@ class _Query:
         folder = self._opened.version.folder_of(self._entry.topic)
         names = [*(one.name for one in self._fields), SPECIAL]
         shown = ", ".join(map(self._dialect.identifier, names))
-        return f"SELECT {shown} FROM {self._dialect.delta_table(_path(self._opened.target, folder), version)}"
+        relation = self._dialect.delta_table(_path(self._opened.target, folder), version)
+        return f"SELECT {shown} FROM {relation}"
 
     def _null(self, name: str, type_: str) -> str:
         return f"CAST(NULL AS {type_}) AS {self._dialect.identifier(name)}"
@@ -206,7 +209,9 @@ class _Query:
         if not self._entry.keyed:  # no row of a file replaces another
             parts = [base, f"  SELECT {self._inner} FROM changed WHERE NOT d"]
         else:
-            replaced = " WHERE NOT EXISTS (SELECT 1 FROM changed WHERE changed.k = base.k)" if has_changes else ""
+            replaced = (
+                " WHERE NOT EXISTS (SELECT 1 FROM changed WHERE changed.k = base.k)" if has_changes else ""
+            )
             parts = [base + replaced, f"  SELECT {self._inner} FROM newest WHERE place = 1 AND NOT d"]
         return "\n  UNION ALL\n".join(
             part for part, is_there in zip(parts, (has_base, has_changes), strict=True) if is_there
@@ -220,7 +225,9 @@ class _Query:
         columns = [self._column(field, held.get(field.number)) for field in self._fields]
         shown = {field.number: field.name for field in self._fields}
         former = {held[number].name: shown.get(number) for number in numbers}
-        special = "s" if all(old == new for old, new in former.items()) else dialect.renamed("s", former) + " AS s"
+        special = (
+            "s" if all(old == new for old, new in former.items()) else dialect.renamed("s", former) + " AS s"
+        )
         return f"  SELECT {', '.join([*columns, special, more])}\n  FROM {relation} AS t({', '.join(names)})"
 
     def _column(self, field: Field, held: pa.Field | None) -> str:

@@ -8,8 +8,8 @@ Must not: do I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ class Dialect(Protocol):
 
 
 class _Dialect:
-    _TYPES: Mapping[pa.DataType, str]
+    _TYPES: ClassVar[Mapping[pa.DataType, str]]
 
     def type(self, arrow: pa.DataType) -> str:
         if pa.types.is_decimal(arrow):
@@ -77,7 +77,7 @@ class _Dialect:
         raise NotImplementedError
 
 
-def _cases(names: Mapping[str, str | None], key: str, text: _Text) -> tuple[str, str]:
+def _cases(names: Mapping[str, str | None], key: str, text: Callable[[str], str]) -> tuple[str, str]:
     """Return the condition under which an entry remains, and its new key."""
     new = {old: name for old, name in names.items() if name is not None}
     if not new:
@@ -86,19 +86,16 @@ def _cases(names: Mapping[str, str | None], key: str, text: _Text) -> tuple[str,
     return f"{key} IN ({', '.join(map(text, new))})", f"CASE {key} {cases} END"
 
 
-class _Text(Protocol):
-    def __call__(self, text: str) -> str: ...
-
-
 class DuckDB(_Dialect):
     """DuckDB; a bucket needs its extension httpfs or azure, a Delta table its extension delta."""
 
     create = "CREATE OR REPLACE VIEW"
     reads_delta = True
-    _TYPES = {
+    _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
         pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
-        pa.time64("us"): "TIME", pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE", pa.timestamp("us"): "TIMESTAMP",
+        pa.time64("us"): "TIME", pa.timestamp("us"): "TIMESTAMP",
+        pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
     }  # fmt: skip
 
     def identifier(self, name: str) -> str:
@@ -134,7 +131,7 @@ class SparkSQL(_Dialect):
 
     create = "CREATE OR REPLACE TEMPORARY VIEW"
     reads_delta = False
-    _TYPES = {
+    _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
         pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",
         pa.timestamp("us", "UTC"): "TIMESTAMP", pa.timestamp("us"): "TIMESTAMP_NTZ",
@@ -152,12 +149,13 @@ class SparkSQL(_Dialect):
     def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
         """Spark converts the fields of a composite by their places."""
         if _field_names(held) != _field_names(wanted):
-            raise NoSuchView("the fields of a composite column have changed, which Spark's CAST cannot follow")
+            raise NoSuchView(
+                "the fields of a composite column have changed, which Spark's CAST cannot follow"
+            )
         return f"CAST({expression} AS {self.type(wanted)})"
 
     def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
-        remains, _ = _cases(names, "k", _spark_text)
-        _, key = _cases(names, "k", _spark_text)
+        remains, key = _cases(names, "k", _spark_text)
         filtered = f"map_filter({expression}, (k, v) -> {remains})"
         return f"CASE WHEN size({filtered}) > 0 THEN transform_keys({filtered}, (k, v) -> {key}) END"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.spark import changes
+from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.compaction import FAN
+from cdcd.spark.table_files import changed_rows, read_keys, read_table, write_delta
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
-from tests.spark.batches import Batches
+from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 
 FIELDS = [column("id", "int", required=True), column("name", "string")]
@@ -145,7 +148,9 @@ def test_a_truncate_between_two_versions_removes_each_row(
     items.run(copied, loading=False)
     changed = items.change("u", 20, 1, after={"id": 1, "name": "b"})
     items.run([changed, items.change("c", 20, 2, after={"id": 6, "name": "c"})], loading=False)
-    items.run([items.change("t", 30, 1), items.change("c", 30, 2, after={"id": 2, "name": "d"})], loading=False)
+    items.run(
+        [items.change("t", 30, 1), items.change("c", 30, 2, after={"id": 2, "name": "d"})], loading=False
+    )
     items.run([items.change("c", 40, 1, after={"id": 9, "name": "e"})], loading=False)
     found = {
         (one["before"] or one["after"])["id"]: one["op"]
@@ -153,3 +158,31 @@ def test_a_truncate_between_two_versions_removes_each_row(
     }
     gone = {1, 3, 4, 5} | ({6} if since == 20 else set())
     assert found == dict.fromkeys(gone, "d") | {2: "u", 9: "c"}
+
+
+def _without_base_files(items: Batches) -> None:
+    """Publish a version in which a delta has all rows of the table."""
+    version = read_latest(items.target)
+    assert version is not None
+    entry = version.tables[TOPIC]
+    rows = read_table(items.target, entry)
+    delta = write_delta(items.target, entry.shape(), changed_rows(rows, rows["__key"].combine_chunks()))
+    assert len(read_keys(items.target, delta)) == rows.num_rows
+    moved = replace(entry, files=(), deltas=(delta,))
+    TargetWriter(items.target, version).publish(replace(version, tables={TOPIC: moved}))
+
+
+def test_a_truncate_of_a_table_without_base_files_removes_each_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its deltas are gone, without a merge: no file that is left names a key of them."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.run(
+        [items.change("r", 10, one, after={"id": one, "name": "a"}) for one in (1, 2, 3)], loading=False
+    )
+    _without_base_files(items)
+    assert len(items.rows()) == 3
+    assert changes(spark, str(items.target), "public.items", 10).count() == 0
+    items.run([items.change("t", 20, 1)], loading=False)
+    found = changes(spark, str(items.target), "public.items", 10).collect()
+    assert sorted((one["op"], one["before"]["id"]) for one in found) == [("d", 1), ("d", 2), ("d", 3)]

@@ -232,8 +232,8 @@ def _add_views(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "views",
         help="print SQL views of a mirror's tables",
-        description="Print statements that make a view of each table of a mirror, all as of one commit, for DuckDB or "
-        "Spark without cdcd. The views name the files of one version, and can be read while it is retained.",
+        description="Print statements that make a view of each table of a mirror, all as of one commit, for DuckDB "
+        "or Spark without cdcd. The views name the files of one version, and can be read while it is retained.",
         epilog="Exit status: 0, or 2 if there is no such mirror or version.",
     )
     _add_target(command)

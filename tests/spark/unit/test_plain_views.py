@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
 from tests.spark.unit.test_delta_mirror import bag_change, few_rows_in_a_file, normalised
+from tests.support.nightly import nightly_except
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
 Row = dict[str, Any]
@@ -59,8 +61,10 @@ def assert_equal(opened: Mirror) -> None:
     assert normalised(found) == normalised(rows)
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "table_format"),
+    nightly_except(product(range(6), TABLE_FORMATS), (0, "parquet"), (1, "parquet"), (0, "delta")),
+)
 def test_a_view_has_the_rows_of_the_mirror(
     seed: int, table_format: TableFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +88,9 @@ def test_a_view_has_the_rows_of_the_mirror(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_view_of_a_table_without_a_key_has_each_row_as_often_as_the_table(seed: int, tmp_path: Path) -> None:
+def test_a_view_of_a_table_without_a_key_has_each_row_as_often_as_the_table(
+    seed: int, tmp_path: Path
+) -> None:
     random.seed(seed)
     items = Batches(tmp_path / "mirror", [ID, BODY], has_key=False)
     held: list[Row] = []
@@ -101,7 +107,18 @@ def test_a_view_of_a_table_without_a_key_has_each_row_as_often_as_the_table(seed
 
 
 def test_names_and_paths_have_any_characters(tmp_path: Path) -> None:
-    names = ['quote"', "apostrophe'", "back`tick", "semicolon;--", "line\nend", "Größe", "SELECT", "a.b", "{0}", "c1"]
+    names = [
+        'quote"',
+        "apostrophe'",
+        "back`tick",
+        "semicolon;--",
+        "line\nend",
+        "Größe",
+        "SELECT",
+        "a.b",
+        "{0}",
+        "c1",
+    ]
     fields = [ID, *(column(f"n{place}", "string", **{"pg.name": name}) for place, name in enumerate(names))]
     folder = tmp_path / "it's [a] *\"?{b}'%20\\n"
     folder.mkdir()
@@ -111,7 +128,11 @@ def test_names_and_paths_have_any_characters(tmp_path: Path) -> None:
     items.run([items.change("u", 20, 1, after={"id": 1, **values, "n0": "changed"})], loading=False)
     assert_equal(read_mirror(items.target))
     (row,) = shown(read_mirror(items.target))
-    assert row == {"id": 1, **{name: f"value {place}" for place, name in enumerate(names)}, 'quote"': "changed"}
+    assert row == {
+        "id": 1,
+        **{name: f"value {place}" for place, name in enumerate(names)},
+        'quote"': "changed",
+    }
 
 
 def test_names_that_differ_in_case_only_are_said(tmp_path: Path) -> None:
@@ -129,17 +150,30 @@ def numbered(name: str, attnum: int, avro: Any = "string") -> dict[str, Any]:
 
 def test_a_view_follows_a_column_through_its_names(tmp_path: Path) -> None:
     """Two columns swap their names, one is dropped, one is widened; the files have the former names and types."""
-    first = [numbered("id", 1, "int"), numbered("a", 2), numbered("b", 3), numbered("n", 4, "int"), numbered("w", 5, "int")]
+    first = [
+        numbered("id", 1, "int"),
+        numbered("a", 2),
+        numbered("b", 3),
+        numbered("n", 4, "int"),
+        numbered("w", 5, "int"),
+    ]
     items = Batches(tmp_path / "mirror", first)
     empty = {"a": None, "b": None, "n": None, "w": None}
     special = {"after.a": "infinity", "after.b": "-infinity", "after.n": "NaN"}
-    items.run([items.change("r", 10, 1, after={"id": 1, "a": "second", "b": "third", "n": 7, "w": 8})], loading=False)
+    items.run(
+        [items.change("r", 10, 1, after={"id": 1, "a": "second", "b": "third", "n": 7, "w": 8})],
+        loading=False,
+    )
     items.run([items.change("c", 20, 1, after={"id": 2, **empty}, special=special)], loading=False)
     items.run([items.change("c", 25, 1, after={"id": 3, **empty}, special={"after.n": "NaN"})], loading=False)
     items.alter([numbered("id", 1, "int"), numbered("b", 2), numbered("a", 3), numbered("w", 5, "long")])
-    items.run([items.change("c", 30, 1, after={"id": 4, "b": "second", "a": "third", "w": 2**40})], loading=False)
+    items.run(
+        [items.change("c", 30, 1, after={"id": 4, "b": "second", "a": "third", "w": 2**40})], loading=False
+    )
     items.alter([*items._table.fields, numbered("n", 6, "double")])
-    items.run([items.change("c", 40, 1, after={"id": 5, "b": "x", "a": "y", "w": None, "n": 0.5})], loading=False)
+    items.run(
+        [items.change("c", 40, 1, after={"id": 5, "b": "x", "a": "y", "w": None, "n": 0.5})], loading=False
+    )
     opened = read_mirror(items.target)
     assert_equal(opened)
     assert arrow(opened).schema.field("w").type == pa.int64()
@@ -165,7 +199,10 @@ EVERY_TYPE: dict[str, tuple[Any, Any]] = {
     "clock": ({"type": "long", "logicalType": "time-micros"}, 3_600_000_001),
     "moment": ({"type": "long", "logicalType": "timestamp-micros"}, 1_700_000_000_123_457),
     "naive": ({"type": "long", "logicalType": "local-timestamp-micros"}, 1_700_000_000_123_457),
-    "price": ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}, (2**90).to_bytes(16, "big")),
+    "price": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
+        (2**90).to_bytes(16, "big"),
+    ),
     "words": ({"type": "array", "items": ["null", "string"]}, ["a", None]),
     "clocks": ({"type": "array", "items": {"type": "long", "logicalType": "time-micros"}}, [1]),
     "tags": ({"type": "map", "values": ["null", "string"]}, {"k": "v"}),
@@ -190,7 +227,9 @@ def test_a_view_has_values_of_every_type_and_null_where_a_file_lacks_the_column(
         of_clocks = rows["clocks"].cast(pa.list_(pa.int64()))
         rows = rows.set_column(rows.column_names.index("clocks"), "clocks", of_clocks)
     assert normalised(found) == normalised(rows)
-    assert [str(one.type).replace("Etc/", "") for one in found.schema if one.name in ("moment", "price", "large")] == [
+    assert [
+        str(one.type).replace("Etc/", "") for one in found.schema if one.name in ("moment", "price", "large")
+    ] == [
         "int64",
         "timestamp[us, tz=UTC]",
         "decimal128(38, 10)",
@@ -200,7 +239,9 @@ def test_a_view_has_values_of_every_type_and_null_where_a_file_lacks_the_column(
 def test_the_fields_of_a_composite_are_followed_by_their_names(tmp_path: Path) -> None:
     """Spark's CAST goes by their places, so there is no view in its dialect."""
     items = Batches(tmp_path / "mirror", [ID, column("place", place("street", "town"))])
-    items.run([items.change("r", 10, 1, after={"id": 1, "place": {"street": "s", "town": "t"}})], loading=False)
+    items.run(
+        [items.change("r", 10, 1, after={"id": 1, "place": {"street": "s", "town": "t"}})], loading=False
+    )
     items.alter([ID, column("place", place("town", "zip"))])
     items.run([items.change("c", 20, 1, after={"id": 2, "place": {"town": "u", "zip": "z"}})], loading=False)
     assert shown(read_mirror(items.target)) == [
@@ -232,7 +273,10 @@ def parked(items: Batches, parked: Parked) -> Mirror:
     """Publish a version in which the table is parked, and one without any column; return it."""
     version = read_latest(items.target)
     assert version is not None
-    tables = {TOPIC: replace(version.tables[TOPIC], parked=parked), "shop.public.other": TableEntry("shop.public.other")}
+    tables = {
+        TOPIC: replace(version.tables[TOPIC], parked=parked),
+        "shop.public.other": TableEntry("shop.public.other"),
+    }
     TargetWriter(items.target, version).publish(replace(version, tables=tables))
     return read_mirror(items.target)
 
@@ -244,7 +288,9 @@ def test_a_parked_table_has_a_view_of_its_rows_whose_comment_has_the_reason(tmp_
     opened = parked(items, Parked("CDCD-GAP", 'a gap\nDROP VIEW "public_items";', 100, 0.0))
     assert shown(opened) == [{"id": 1, "body": "a"}]
     of_items, of_other = plain_views(opened)
-    assert of_items.notes[0].startswith("PARKED: the table is as of the LSN 0/64, and not updated any more: a gap")
+    assert of_items.notes[0].startswith(
+        "PARKED: the table is as of the LSN 0/64, and not updated any more: a gap"
+    )
     assert of_other.statement is None
     text = "\n".join(script_of(opened, [of_items, of_other], 0.0))
     assert all(line.startswith("--") for line in text.splitlines() if "DROP" in line or "other" in line)
@@ -268,9 +314,12 @@ def test_the_script_says_until_when_it_can_be_read(tmp_path: Path) -> None:
     opened = read_mirror(items.target)
     assert "until 2033-05-18T04:33:20+00:00" in "\n".join(script_of(opened, [], 2_000_000_000.0))
     items.run([items.change("c", 20, 1, after={"id": 2, "body": "b"})], loading=False)
-    after = [*map(lambda number: read_mirror(items.target, at=f"v{number}"), range(opened.version.number, 5))][1]
+    after = read_mirror(items.target, at=f"v{opened.version.number + 1}")
     text = "\n".join(script_of(opened, [], 2_000_000_000.0))
-    assert time.strftime("until %Y-%m-%dT%H:%M:%S+00:00", time.gmtime(int(after.version.published_s + 3600))) in text
+    assert (
+        time.strftime("until %Y-%m-%dT%H:%M:%S+00:00", time.gmtime(int(after.version.published_s + 3600)))
+        in text
+    )
 
 
 def test_the_view_of_an_earlier_version_is_read_until_its_files_are_removed(tmp_path: Path) -> None:
@@ -279,7 +328,9 @@ def test_the_view_of_an_earlier_version_is_read_until_its_files_are_removed(tmp_
     before = read_mirror(items.target)
     with duck() as connection:
         connection.execute("\n".join(script_of(before, plain_views(before), time.time())))
-        items.run([items.change("t", 20, 1), items.change("c", 20, 2, after={"id": 2, "body": "b"})], loading=False)
+        items.run(
+            [items.change("t", 20, 1), items.change("c", 20, 2, after={"id": 2, "body": "b"})], loading=False
+        )
         assert connection.execute("SELECT id FROM public_items").fetchall() == [(1,)]
         items.retain_s = -1.0
         items.run([items.change("c", 30, 1, after={"id": 3, "body": "c"})], loading=False)
