@@ -65,8 +65,8 @@ HISTORY = (
     ),
     (
         "ALTER TABLE items DROP price, DROP at",
-        "ALTER TABLE items ADD price text",
-        "UPDATE items SET price = 'p' WHERE id < 100",
+        "ALTER TABLE items ADD price numeric(12, 3)",
+        "UPDATE items SET price = 1.125 WHERE id < 100",
         "DELETE FROM items WHERE id > 290",
         "INSERT INTO bag VALUES ('d', 4)",
     ),
