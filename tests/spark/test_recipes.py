@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -122,19 +123,23 @@ def test_the_blocks_of_the_page_run(
         assert any(old in block.text for block in page), f"no block has {old}"
     register(spark)
     runner = Page(spark, command, capsys, here)
-    shown = {block.line: runner.run(block) for block in page}
-    texts = "\n".join(shown.values())
-    assert "| Ada|20.00|\n|Grace|20.00|" in texts.replace(
-        " ", ""
-    ) or "|Ada|20.00|\n|Grace|20.00|" in texts.replace(" ", "")
+    shown = [(block.text, runner.run(block)) for block in page]
+
+    def printed(part: str) -> str:
+        (found,) = (output for text, output in shown if part in text)
+        return found
+
+    assert "|Ada|20.00|\n|Grace|20.00|" in printed("print(view.end_lsn").replace(" ", "")
+    assert "1    20.00\n2    20.00" in printed("to_pandas")
     assert spark.read.parquet(str(tmp_path / "totals")).count() == 5
     assert len(spark.read.parquet(str(tmp_path / "report")).collect()) == 2
     assert {row.op for row in runner._names["again"].select("op").collect()} == {"d", "c"}
-    assert '"commit_lsn": 30' in texts
+    changes = [json.loads(line) for line in printed("cdcd.spark read").splitlines()]
+    assert [(one["commit_lsn"], one["op"]) for one in changes if one["op"]] == [(30, "d"), (LAST_LSN, "c")]
+    assert "3 rows in the topic, 3 in the mirror" in printed("cdcd.spark verify")
     with duckdb.connect(str(tmp_path / "shop.duckdb")) as database:
         found = database.execute("SELECT id, total FROM public_orders ORDER BY id").fetchall()
         assert [(number, float(total)) for number, total in found] == [(1, 15.0), (2, 20.0), (4, 5.0)]
     moved = read_mirror(tmp_path / "moved")
     assert moved.topics == [f"{topics.prefix}.public.{name}" for name in ("customers", "orders")]
     assert read_mirror(tmp_path / "orders-only").topics == [f"{topics.prefix}.public.orders"]
-    assert "public.orders: equal, 3 rows in the topic, 3 in the mirror" in texts
