@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -20,16 +21,19 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror
-from cdcd.spark.plain_views import plain_views
+from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
 from cdcd.spark.shape import SPECIAL
+from cdcd.spark.storage import open_storage
+from cdcd.spark.testing import Database, Table
 from cdcd.spark.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
 from tests.spark.unit.test_delta_mirror import normalised
-from tests.spark.unit.test_plain_views import EVERY_TYPE, ID, arrow, mirrored, numbered
+from tests.spark.unit.test_plain_views import EVERY_TYPE, ID, arrow, duck, mirrored, numbered
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.s3 import PASSWORD, USER, S3Server
 from tests.support.stack import run
 from tests.support.waiting import eventually
 
@@ -200,3 +204,25 @@ def test_sparks_dialect_follows_a_column_through_its_names(spark: SparkSession, 
     items.run([items.change("t", 30, 1)], loading=False)
     (found,) = of_spark(spark, read_mirror(items.target)).values()
     assert (found.column_names, found.num_rows) == (["id", "b", SPECIAL], 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
+def test_duckdb_reads_the_views_of_a_bucket(s3: S3Server, bucket: str) -> None:
+    items = Table("public.items", {"id": "bigint", "body": "text"}, key=["id"])
+    shop = Database(items)
+    lake = open_storage(f"{bucket}/it's a lake", s3.options())
+    shop.commit(*(items.insert(id=number, body="first") for number in range(50)))
+    shop.mirror(lake)
+    shop.commit(items.update(id=1, body="changed"), items.delete(id=2))
+    opened = shop.mirror(lake)
+    with duck("httpfs") as connection:
+        endpoint = s3.url.removeprefix("http://")
+        connection.execute(
+            f"CREATE SECRET (TYPE s3, KEY_ID '{USER}', SECRET '{PASSWORD}', ENDPOINT '{endpoint}', USE_SSL false, "
+            "URL_STYLE 'path', REGION 'us-east-1')"
+        )
+        connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
+        found = connection.execute("SELECT * FROM public_items").to_arrow_table()
+    assert normalised(found) == normalised(opened.table(items.topic))
+    assert found.num_rows == 49

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from duckdb_extension_delta import __path__ as DELTA_EXTENSION  # noqa: N812 - a folder
 
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
@@ -20,6 +20,7 @@ from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.shape import SPECIAL
+from cdcd.spark.sql_dialects import DIALECTS
 from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -31,11 +32,12 @@ ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), c
 Row = dict[str, Any]
 
 
-def duck(table_format: TableFormat = "parquet") -> duckdb.DuckDBPyConnection:
-    """Return a new DuckDB, for Delta tables with its extension."""
+def duck(*extensions: str) -> duckdb.DuckDBPyConnection:
+    """Return a new DuckDB with extensions, which are installed as packages."""
     connection = duckdb.connect(config={"threads": 1})
-    if table_format == "delta":
-        (extension,) = Path(DELTA_EXTENSION[0]).rglob("*.duckdb_extension")
+    for name in extensions:
+        (folder,) = import_module(f"duckdb_extension_{name}").__path__
+        (extension,) = Path(folder).rglob("*.duckdb_extension")
         connection.load_extension(str(extension))
     return connection
 
@@ -46,7 +48,7 @@ def shown(opened: Mirror, view: str = '"public_items"') -> list[Row]:
 
 
 def arrow(opened: Mirror, view: str = '"public_items"') -> pa.Table:
-    with duck(opened.version.table_format) as connection:
+    with duck(*(["delta"] if opened.version.table_format == "delta" else [])) as connection:
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
         return connection.execute(f"SELECT * FROM {view}").to_arrow_table()
 
@@ -371,6 +373,24 @@ def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path
     with pytest.raises(SparkReadError, match="same view"):
         plain_views(read_mirror(items.target))
     assert len(plain_views(read_mirror(items.target), tables=["public.ITEMS"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "expected"),
+    [
+        (
+            "duckdb",
+            "abfss://box@account.dfs.core.windows.net/a/b",
+            "abfss://account.dfs.core.windows.net/box/a/b",
+        ),
+        ("duckdb", "s3://bucket/a", "s3://bucket/a"),
+        ("spark", "s3://bucket/a", "s3a://bucket/a"),
+        ("spark", "abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+    ],
+)
+def test_a_bucket_has_the_name_that_the_engine_knows(dialect: str, path: str, expected: str) -> None:
+    (relation,) = DIALECTS[dialect].files([path])
+    assert expected in relation
 
 
 def test_spark_has_no_statements_for_delta_tables(tmp_path: Path) -> None:
