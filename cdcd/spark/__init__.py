@@ -10,8 +10,8 @@ How to connect: `connection`, `connection_options`, `secret_reference`, `client_
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
 `jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`; `metrics_server` serves the mirror's metrics. `reading` and
-`views` open a mirror, `verify` compares it with the topics by `sql_fold`, `session` is a local Spark, `jvm` serves
-Spark's own Kafka source, `commands` is the command line.
+`views` open a mirror, `plain_views` writes SQL views of it in `sql_dialects`, `verify` compares it with the topics by
+`sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ COMMANDS = {
     "mirror": "cdcd.spark.commands.mirror",
     "status": "cdcd.spark.commands.status",
     "verify": "cdcd.spark.commands.verify",
+    "views": "cdcd.spark.commands.views",
     "wait": "cdcd.spark.commands.wait",
 }
 

@@ -108,9 +108,9 @@ class DeltaLog:
                 )
             if _live(table) != _live(recorded) or table.schema() != recorded.schema():
                 check_owner()
+                # As the successor of the version that was opened before: a commit since then is a conflict.
                 table.restore(version, protocol_downgrade_allowed=True, **label.properties())
-            table.update_incremental()
-            self._table = table
+            self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
     def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:

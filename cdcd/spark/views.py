@@ -20,7 +20,7 @@ from cdcd.spark.reading import At, Mirror, read_mirror
 from cdcd.spark.storage import Target
 from cdcd.spark.table_options import topics_of
 
-__all__ = ["ConsistentView", "consistent_view"]
+__all__ = ["ConsistentView", "consistent_view", "view_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def consistent_view(
             tables=", ".join(partial),
         )
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
-    views = _view_names(named.values(), prefix)
+    views = view_names(named.values(), prefix)
     frames = {name: opened.frame(spark, topic) for topic, name in named.items()}
     for name, frame in frames.items():
         frame.createOrReplaceTempView(_quoted(views[name]))
@@ -106,7 +106,7 @@ def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str
     return [topic for topic in chosen if topic not in copied]
 
 
-def _view_names(names: Iterable[str], prefix: str) -> dict[str, str]:
+def view_names(names: Iterable[str], prefix: str) -> dict[str, str]:
     """Return the name of each table's view. Raises SparkReadError if two tables have one name."""
     found: dict[str, str] = {}
     owners: dict[str, str] = {}

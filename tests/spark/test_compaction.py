@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -16,11 +17,14 @@ from pyspark.sql import SparkSession
 from cdcd.errors import StorageError
 from cdcd.spark import compaction
 from cdcd.spark.commit_log import TargetWriter, read_latest
-from cdcd.spark.compaction import FAN, Compactor, FileMerges, Merge, with_merged, write_merge
+from cdcd.spark.compaction import FAN, PAUSE_S, Compactor, FileMerges, Merge, with_merged, write_merge
+from cdcd.spark.cuts import with_loading
+from cdcd.spark.mirror_batches import MirrorBatches
+from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import TableEntry
-from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 
 FIELDS = [column("id", "int", required=True), column("body", "string")]
@@ -162,3 +166,44 @@ def test_a_plain_reader_finds_no_rows(items: Batches, spark: SparkSession) -> No
             spark.read.parquet(str(folder)).count()
     found = ds.dataset(items.target, format="parquet", exclude_invalid_files=True)
     assert found.files == []
+
+
+def _apply(mirror: MirrorBatches, records: list[Record]) -> None:
+    mirror.apply(RecordsOnDriver(records_table(records)), with_loading({}, frozenset()))
+
+
+def test_a_merge_that_fails_is_begun_again_after_a_pause_and_the_batches_go_on(
+    items: Batches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A delta cannot be read for a time. No batch needs it: each row is sent whole."""
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(compaction, "time", SimpleNamespace(monotonic=lambda: now.s))
+    expected = dict.fromkeys(range(100), "first")
+
+    def batch(number: int) -> list[Record]:
+        expected[number % 50] = f"batch {number}"
+        return [items.change("u", 20 + number, 1, after=_row(number % 50, f"batch {number}"))]
+
+    with items.mirror() as mirror:
+        for number in range(FAN - 1):
+            _apply(mirror, batch(number))
+        (path, *_) = (items.target / one.path for one in _entry(items).deltas)
+        away = path.rename(path.with_name("away"))
+        _apply(mirror, batch(FAN))
+        mirror._compactor.wait()
+        for number in range(FAN + 1, FAN + 4):
+            _apply(mirror, batch(number))
+            mirror._compactor.wait()
+        assert caplog.text.count("could not be merged") == 1, "no merge is begun during the pause"
+        assert len(_entry(items).deltas) == FAN + 3
+
+        now.s += PAUSE_S + 1
+        _apply(mirror, batch(FAN + 4))  # tried again, while the file is still away
+        mirror._compactor.wait()
+        mirror.publish_merged()  # no batch follows that would name the table
+        assert caplog.text.count("could not be merged") == 2
+        away.rename(path)
+        now.s += PAUSE_S + 1
+        mirror.compact()
+        assert len(_entry(items).deltas) < FAN
+    assert items.rows() == [_row(number, body) for number, body in sorted(expected.items())]

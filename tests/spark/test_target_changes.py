@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.spark import changes
+from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.compaction import FAN
+from cdcd.spark.table_files import changed_rows, read_keys, read_table, write_delta
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
-from tests.spark.batches import Batches
+from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 
 FIELDS = [column("id", "int", required=True), column("name", "string")]
@@ -110,3 +113,76 @@ def test_a_change_in_a_merged_file_of_a_delta_table_is_found(spark: SparkSession
     items.run([items.change("u", 50, 1, after={"id": 1, "name": "b"})], loading=False)
     found = changes(spark, str(items.target), "public.items", 9 + FAN).collect()
     assert [(one["op"], one["after"]["name"]) for one in found] == [("u", "b")]
+
+
+@pytest.mark.parametrize("logical", ["timestamp-micros", "local-timestamp-micros"])
+@pytest.mark.parametrize("has_key", [True, False], ids=["key", "no key"])
+def test_a_timestamp_that_changes_by_a_microsecond_is_a_change(
+    spark: SparkSession, tmp_path: Path, has_key: bool, logical: str
+) -> None:
+    """Spark's JSON of a row, by which rows are compared, has milliseconds by default."""
+    at = column("at", {"type": "long", "logicalType": logical})
+    items = Batches(tmp_path / "mirror", [FIELDS[0], at], has_key=has_key)
+    rows = [{"id": one, "at": 1_700_000_000_123_456 + one} for one in (1, 2)]
+    items.run([items.change("c", 10, one["id"], after=one) for one in rows], loading=False)
+    moved = rows[0] | {"at": rows[0]["at"] + 1}
+    items.run([items.change("u", 20, 1, before=rows[0], after=moved)], loading=False)
+    found = changes(spark, str(items.target), "public.items", 10)
+    shown = found.selectExpr(
+        "op", "unix_micros(cast(before.at AS timestamp))", "unix_micros(cast(after.at AS timestamp))"
+    )
+    expected = {("u", rows[0]["at"], moved["at"])}
+    if not has_key:
+        expected = {("d", rows[0]["at"], None), ("c", None, moved["at"])}
+    assert {tuple(one) for one in shown.collect()} == expected
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("since", [10, 20], ids=["base files", "a delta"])
+def test_a_truncate_between_two_versions_removes_each_row(
+    spark: SparkSession, tmp_path: Path, since: int, table_format: TableFormat
+) -> None:
+    """Also the rows of base files and of deltas that are gone, and that no later file names."""
+    items = Batches(tmp_path / "mirror", FIELDS, table_format=table_format)
+    copied = [items.change("r", 10, one, after={"id": one, "name": "a"}) for one in range(1, 6)]
+    items.run(copied, loading=False)
+    changed = items.change("u", 20, 1, after={"id": 1, "name": "b"})
+    items.run([changed, items.change("c", 20, 2, after={"id": 6, "name": "c"})], loading=False)
+    items.run(
+        [items.change("t", 30, 1), items.change("c", 30, 2, after={"id": 2, "name": "d"})], loading=False
+    )
+    items.run([items.change("c", 40, 1, after={"id": 9, "name": "e"})], loading=False)
+    found = {
+        (one["before"] or one["after"])["id"]: one["op"]
+        for one in changes(spark, str(items.target), "public.items", since).collect()
+    }
+    gone = {1, 3, 4, 5} | ({6} if since == 20 else set())
+    assert found == dict.fromkeys(gone, "d") | {2: "u", 9: "c"}
+
+
+def _without_base_files(items: Batches) -> None:
+    """Publish a version in which a delta has all rows of the table."""
+    version = read_latest(items.target)
+    assert version is not None
+    entry = version.tables[TOPIC]
+    rows = read_table(items.target, entry)
+    delta = write_delta(items.target, entry.shape(), changed_rows(rows, rows["__key"].combine_chunks()))
+    assert len(read_keys(items.target, delta)) == rows.num_rows
+    moved = replace(entry, files=(), deltas=(delta,))
+    TargetWriter(items.target, version).publish(replace(version, tables={TOPIC: moved}))
+
+
+def test_a_truncate_of_a_table_without_base_files_removes_each_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its deltas are gone, without a merge: no file that is left names a key of them."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.run(
+        [items.change("r", 10, one, after={"id": one, "name": "a"}) for one in (1, 2, 3)], loading=False
+    )
+    _without_base_files(items)
+    assert len(items.rows()) == 3
+    assert changes(spark, str(items.target), "public.items", 10).count() == 0
+    items.run([items.change("t", 20, 1)], loading=False)
+    found = changes(spark, str(items.target), "public.items", 10).collect()
+    assert sorted((one["op"], one["before"]["id"]) for one in found) == [("d", 1), ("d", 2), ("d", 3)]

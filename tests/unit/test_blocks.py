@@ -30,6 +30,7 @@ IN_FILES = re.compile(r"/etc/cdcd/(?:secrets|tls)/[\w./-]+")
 RUN = ("cdcd --version", "cdcd config sample", "cdcd config schema", "cdcd config show --config cdcd.yaml")
 """Commands that need no server: the test runs them."""
 OF_OTHERS = {
+    "cp",
     "curl",
     "docker",
     "helm",

@@ -26,6 +26,7 @@ PROGRAM = "python -m cdcd.spark"
 FORMATS = ("parquet", "json", "orc", "delta")
 MIRROR_FORMATS = ("parquet", "delta")
 OUTPUTS = ("text", "json")
+VIEW_DIALECTS = ("duckdb", "spark")
 DEFAULT_SHOWN = 20
 DEFAULT_TRIGGER_MS = 2000
 _ENDS = (
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     _add_mirror(commands)
     _add_status(commands)
     _add_verify(commands)
+    _add_views(commands)
     _add_wait(commands)
     return whole
 
@@ -234,6 +236,33 @@ def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
 
 
+def _add_views(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "views",
+        help="print SQL views of a mirror's tables",
+        description="Print statements that make a view of each table of a mirror, all as of one commit, for DuckDB "
+        "or Spark without cdcd. The views name the files of one version, and can be read while it is retained.",
+        epilog="Exit status: 0, or 2 if there is no such mirror or version.",
+    )
+    _add_target(command)
+    command.add_argument(
+        "--dialect",
+        choices=VIEW_DIALECTS,
+        default=VIEW_DIALECTS[0],
+        help="the SQL of the reader (default: %(default)s)",
+    )
+    command.add_argument(
+        "--at",
+        metavar="POSITION",
+        help="an earlier commit: an LSN as 16/B374D848, a time in ISO 8601 with its zone, or v and the number of a "
+        "version; default: the newest one",
+    )
+    _add_tables(command)
+    command.add_argument(
+        "--view-prefix", metavar="TEXT", default="", help="what the names of the views begin with"
+    )
+
+
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "verify",
@@ -243,12 +272,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     _add_connection(command)
     _add_target(command)
-    command.add_argument(
-        "--table",
-        metavar="NAMES",
-        default="*",
-        help="tables as SCHEMA.TABLE, with commas, or patterns such as 'public.*'; default: all",
-    )
+    _add_tables(command)
     command.add_argument(
         "--output", choices=OUTPUTS, default=OUTPUTS[0], help=f"form of the result, {OUTPUTS[0]} by default"
     )
@@ -291,6 +315,15 @@ def _add_target(command: argparse.ArgumentParser) -> None:
         "--target", metavar="URI", required=True, help="the mirror's folder, or its URI in a bucket"
     )
     _add_pairs(command, "--target-option", "bucket's storage", "endpoint=https://s3.example.com")
+
+
+def _add_tables(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--table",
+        metavar="NAMES",
+        default="*",
+        help="tables as SCHEMA.TABLE, with commas, or patterns such as 'public.*'; default: all",
+    )
 
 
 def _add_pairs(command: argparse.ArgumentParser, name: str, of: str, example: str) -> None:

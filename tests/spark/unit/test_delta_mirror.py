@@ -22,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict, StorageError
 from cdcd.spark import delta_tables
-from cdcd.spark.commit_log import TargetWriter, read_latest, sweep
+from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.delta_log import CommitLabel, DeltaLog, require_delta
 from cdcd.spark.mirror_batches import MirrorBatches
@@ -366,6 +366,69 @@ def test_a_late_commit_of_a_mirror_that_another_has_taken_over_is_taken_back(ite
         assert delta_rows(items.target) == rows
         assert apply(third, _more_rows(items)) == ""
         assert delta_rows(items.target) == mirrored(items.target) != rows
+
+
+def test_a_start_that_was_taken_over_restores_nothing_of_the_other(items: Batches) -> None:
+    """It sleeps after it has taken over; meanwhile another one does, and has a batch."""
+    target = open_storage(str(items.target))
+    version = read_latest(target)
+    assert version is not None
+    writer = take_over(target, version)
+    with items.mirror() as second:
+        assert apply(second, _more_rows(items)) == ""
+        rows = mirrored(items.target)
+        with pytest.raises(StorageConflict, match="another mirror has taken over"):
+            MirrorBatches(target, writer, items._schemas.__getitem__)
+        assert delta_rows(items.target) == recorded(items.target) == rows
+        assert apply(second, [items.change("c", 30, 1, after=row(60, "new"))]) == ""
+    assert delta_rows(items.target) == mirrored(items.target)
+
+
+def test_a_start_that_is_taken_over_after_it_has_asked_restores_nothing_of_the_other(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that it restores succeeds the one that it has opened before it asked."""
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, _more_rows(items))
+    rows: list[Row] = []
+    own_latest = TargetWriter.own_latest
+
+    def taken_over_after(writer: TargetWriter) -> Any:
+        found = own_latest(writer)
+        monkeypatch.setattr(TargetWriter, "own_latest", own_latest)
+        with items.mirror() as second:
+            assert apply(second, [items.change("c", 30, 1, after=row(60, "new"))]) == ""
+        rows.extend(mirrored(items.target))
+        return found
+
+    monkeypatch.setattr(TargetWriter, "own_latest", taken_over_after)
+    with pytest.raises(StorageConflict), items.mirror():
+        pass
+    assert row(60, "new") in rows
+    assert delta_rows(items.target) == recorded(items.target) == mirrored(items.target) == rows
+
+
+def test_a_start_that_has_nothing_to_restore_does_not_build_on_the_rows_of_the_other(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits after the start has opened the Delta table: the start has its files, not the new ones."""
+    opened, rows = DeltaLog._opened, []
+
+    def taken_over_after(log: DeltaLog, version: int | None = None) -> Any:
+        found = opened(log, version)
+        monkeypatch.setattr(DeltaLog, "_opened", opened)
+        with items.mirror() as second:
+            assert apply(second, _more_rows(items)) == ""
+        rows.extend(mirrored(items.target))
+        return found
+
+    monkeypatch.setattr(DeltaLog, "_opened", taken_over_after)
+    with items.mirror() as first:
+        error = apply(first, [items.change("u", 30, 1, after=row(5, "late"))])
+    assert "CDCD-STORAGE-CONFLICT" in error
+    assert delta_rows(items.target) == recorded(items.target) == mirrored(items.target) == rows
 
 
 def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from cdcd.errors import TablesParked
 from cdcd.spark.commit_log import read_latest
+from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.versions import Parked
-from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 
 FIELDS = [column("id", "int", required=True), column("name", "string"), column("body", "string")]
@@ -136,3 +138,52 @@ def test_a_run_to_an_end_is_no_success_with_a_parked_table(items: Batches) -> No
     items.run(_gap(items), loading=False)
     with items.mirror() as batches, pytest.raises(TablesParked, match=TOPIC):
         batches.refuse_parked()
+
+
+def _apply(items: Batches, records: list[Record], end_lsn: int, *, loading: bool = False) -> None:
+    """Apply a batch that ends at a position in the source."""
+    copied = frozenset({TOPIC}) if loading else frozenset[str]()
+    with items.mirror() as batches:
+        batches.apply(
+            RecordsOnDriver(records_table(records)), with_loading({}, copied), SourcePosition(end_lsn)
+        )
+
+
+def test_a_parked_table_has_the_position_of_its_last_good_rows(items: Batches) -> None:
+    _apply(items, [items.change("u", 15, 1, after=_row(1, "good"))], 16)
+    _apply(items, _gap(items), 25)
+    found = _parked(items)
+    assert found is not None
+    assert found.end_lsn == 16
+    _apply(items, [items.change("u", 30, 1, after=_row(1, "later"))], 35)
+    assert _parked(items) == found, "the mirror goes on, the table does not"
+
+    # A TRUNCATE resumes it, and the same batch has a second failure: nothing of the batch is visible.
+    again = [items.change("t", 40, 1), items.change("u", 41, 1, after=_row(9), unchanged=["name"])]
+    _apply(items, again, 45)
+    second = _parked(items)
+    assert second is not None
+    assert (second.code, second.end_lsn) == ("CDCD-MIRROR-INCONSISTENT", 16)
+    assert items.rows() == [_row(1, "good")]
+
+    _apply(items, [items.change("t", 50, 1), items.change("c", 51, 1, after=_row(2))], 55)
+    assert _parked(items) is None
+    _apply(items, [items.change("u", 60, 1, after=_row(9), unchanged=["name"])], 65)
+    third = _parked(items)
+    assert third is not None
+    assert third.end_lsn == 55
+
+
+def test_a_table_that_is_parked_while_it_is_copied_is_of_no_position(tmp_path: Path) -> None:
+    """Its rows are of several commits."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.on_error = "park"
+    _apply(items, [items.change("r", 10, 1, after=_row(1, "a"))], 11, loading=True)
+    _apply(items, _gap(items), 25, loading=True)
+    for _ in range(2):
+        found = _parked(items)
+        assert found is not None
+        assert found.end_lsn == 0
+        again = [items.change("t", 40, 1), items.change("u", 41, 1, after=_row(9), unchanged=["name"])]
+        _apply(items, again, 45)
+    assert items.rows() == [_row(1, "a")]

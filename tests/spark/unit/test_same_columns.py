@@ -228,6 +228,38 @@ def test_a_table_that_comes_back_empties_nothing(tmp_path: Path, in_one_batch: b
     assert [row["id"] for row in history.rows()] == [2, 3, 4, 5, 6]
 
 
+def test_an_oid_that_comes_first_in_the_middle_of_a_batch_empties_nothing_later(tmp_path: Path) -> None:
+    """The batch ends with the table that the mirror has; then rows of several tables are in the topic, too."""
+    history = History(tmp_path / "t", has_key=True, in_one_batch=True, a=2)
+    history.insert(1, a="first")
+    history.rows()
+    history.alter(relid=RELID + 1, a=2)
+    history.insert(2, a="second")
+    history.alter(relid=RELID, a=2)
+    history.insert(3, a="first")
+    assert [row["id"] for row in history.rows()] == [1, 2, 3]
+    history.alter(relid=RELID + 1, a=2)
+    history.insert(4, a="second")
+    assert [row["id"] for row in history.rows()] == [1, 2, 3, 4]
+
+
+def test_a_table_that_is_created_again_twice_has_rows_of_the_last_one_only(begin: Any) -> None:
+    """A change of a former table that comes again, as after a restart of the mirror, brings no row back."""
+    history = begin(a=2)
+    history.insert(1, a="first")
+    again = list(history._waiting)
+    history.alter(relid=RELID + 1, b=2)
+    history.insert(1, b="second")
+    history.insert(2, b="second")
+    history.alter(relid=RELID + 2, a=2, b=3)
+    history.insert(2, a="third", b="x")
+    expected = [{"id": 2, "a": "third", "b": "x"}]
+    assert history.rows() == expected
+    assert history.mirror.run(again, loading=False) == expected
+    history.insert(3, a="third", b="y")
+    assert history.rows() == [*expected, {"id": 3, "a": "third", "b": "y"}]
+
+
 def test_a_table_whose_oid_was_not_known_before_is_not_emptied(begin: Any) -> None:
     history = begin(a=None)
     history.mirror.alter(table(a=None))

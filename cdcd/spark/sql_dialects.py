@@ -1,0 +1,205 @@
+"""The dialects of SQL in which the files of a mirror are named and their columns are converted. Pure.
+
+In: names, paths, Arrow types.  Out: SQL.
+Invariant: no name and no path ends its quotes, whatever characters it has.
+Must not: do I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+
+from cdcd.spark.shape import KEY
+
+__all__ = ["DIALECTS", "Dialect", "NoSuchView"]
+
+
+class NoSuchView(Exception):
+    """The dialect has no query for a table; the text says why."""
+
+
+class Dialect(Protocol):
+    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`."""
+
+    create: str
+    reads_delta: bool
+
+    def identifier(self, name: str) -> str:
+        """Return a name in quotes."""
+
+    def type(self, arrow: pa.DataType) -> str:
+        """Return the name of a type."""
+
+    def types(self, schema: pa.Schema) -> dict[str, str]:
+        """Return the types of columns by their names, without the key of the rows."""
+
+    def files(self, paths: Sequence[str]) -> list[str]:
+        """Return relations that have the rows of Parquet files of the same columns; several for several files."""
+
+    def delta_table(self, path: str, version: int) -> str:
+        """Return the relation of a Delta table as of a version of its own."""
+
+    def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
+        """Return a value as of another type. Raises NoSuchView if SQL cannot convert it."""
+
+    def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
+        """Return a map of texts with other keys, without the entries of the names that have no new one."""
+
+
+class _Dialect:
+    _TYPES: ClassVar[Mapping[pa.DataType, str]]
+
+    def type(self, arrow: pa.DataType) -> str:
+        if pa.types.is_decimal(arrow):
+            return f"DECIMAL({arrow.precision}, {arrow.scale})"
+        if pa.types.is_list(arrow):
+            return self._list(self.type(arrow.value_type))
+        if pa.types.is_map(arrow):
+            return self._map(self.type(arrow.key_type), self.type(arrow.item_type))
+        if pa.types.is_struct(arrow):
+            return self._struct((one.name, self.type(one.type)) for one in arrow)
+        return self._TYPES[arrow]
+
+    def types(self, schema: pa.Schema) -> dict[str, str]:
+        return {one.name: self.type(one.type) for one in schema if one.name != KEY}
+
+    def _list(self, item: str) -> str:
+        raise NotImplementedError
+
+    def _map(self, key: str, item: str) -> str:
+        raise NotImplementedError
+
+    def _struct(self, fields: Iterable[tuple[str, str]]) -> str:
+        raise NotImplementedError
+
+
+def _cases(names: Mapping[str, str | None], key: str, text: Callable[[str], str]) -> tuple[str, str]:
+    """Return the condition under which an entry remains, and its new key."""
+    new = {old: name for old, name in names.items() if name is not None}
+    if not new:
+        return "false", key
+    cases = " ".join(f"WHEN {text(old)} THEN {text(name)}" for old, name in new.items())
+    return f"{key} IN ({', '.join(map(text, new))})", f"CASE {key} {cases} END"
+
+
+class DuckDB(_Dialect):
+    """DuckDB; a bucket needs its extension httpfs or azure, a Delta table its extension delta."""
+
+    create = "CREATE OR REPLACE VIEW"
+    reads_delta = True
+    _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
+        pa.bool_(): "BOOLEAN", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
+        pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
+        pa.time64("us"): "TIME", pa.timestamp("us"): "TIMESTAMP",
+        pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
+    }  # fmt: skip
+
+    def identifier(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def files(self, paths: Sequence[str]) -> list[str]:
+        return [f"read_parquet([{', '.join(_quoted(_of_duckdb(one)) for one in paths)}])"]
+
+    def delta_table(self, path: str, version: int) -> str:
+        return f"delta_scan({_quoted(_of_duckdb(path))}, version := {version})"
+
+    def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
+        """Fields of a composite are converted by their names."""
+        return f"CAST({expression} AS {self.type(wanted)})"
+
+    def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
+        remains, key = _cases(names, "e.key", _quoted)
+        entries = f"[{{'k': {key}, 'v': e.value}} for e in map_entries({expression}) if {remains}]"
+        return f"CASE WHEN len({entries}) > 0 THEN map_from_entries({entries}) END"
+
+    def _list(self, item: str) -> str:
+        return f"{item}[]"
+
+    def _map(self, key: str, item: str) -> str:
+        return f"MAP({key}, {item})"
+
+    def _struct(self, fields: Iterable[tuple[str, str]]) -> str:
+        return f"STRUCT({', '.join(f'{self.identifier(name)} {type_}' for name, type_ in fields)})"
+
+
+class SparkSQL(_Dialect):
+    """Spark SQL. A relation has one file."""
+
+    create = "CREATE OR REPLACE TEMPORARY VIEW"
+    reads_delta = False
+    _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
+        pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
+        pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",
+        pa.timestamp("us", "UTC"): "TIMESTAMP", pa.timestamp("us"): "TIMESTAMP_NTZ",
+    }  # fmt: skip
+
+    def identifier(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def files(self, paths: Sequence[str]) -> list[str]:
+        return [f"parquet.{self.identifier(_of_spark(one))}" for one in paths]
+
+    def delta_table(self, path: str, version: int) -> str:
+        raise NotImplementedError
+
+    def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
+        """Spark converts the fields of a composite by their places."""
+        if _field_names(held) != _field_names(wanted):
+            raise NoSuchView(
+                "the fields of a composite column have changed, which Spark's CAST cannot follow"
+            )
+        return f"CAST({expression} AS {self.type(wanted)})"
+
+    def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
+        remains, key = _cases(names, "k", _spark_text)
+        filtered = f"map_filter({expression}, (k, v) -> {remains})"
+        return f"CASE WHEN size({filtered}) > 0 THEN transform_keys({filtered}, (k, v) -> {key}) END"
+
+    def _list(self, item: str) -> str:
+        return f"ARRAY<{item}>"
+
+    def _map(self, key: str, item: str) -> str:
+        return f"MAP<{key}, {item}>"
+
+    def _struct(self, fields: Iterable[tuple[str, str]]) -> str:
+        return f"STRUCT<{', '.join(f'{self.identifier(name)}: {type_}' for name, type_ in fields)}>"
+
+
+DIALECTS: Mapping[str, Dialect] = {"duckdb": DuckDB(), "spark": SparkSQL()}
+_AZURE = re.compile(r"(abfss?)://([^@/]+)@([^/]+)(/.*)?")
+_GLOB = re.compile(r"([\\*?\[\]{}])")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _spark_text(text: str) -> str:
+    """Return a literal of Spark, which has escapes with a backslash by default."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _of_duckdb(path: str) -> str:
+    """Return a path as DuckDB has it, which writes Azure's container after the host."""
+    found = _AZURE.fullmatch(path)
+    return path if found is None else f"{found[1]}://{found[3]}/{found[2]}{found[4] or ''}"
+
+
+def _of_spark(path: str) -> str:
+    """Return a path as Hadoop has it: a pattern, whose special characters are escaped."""
+    is_local = path.startswith("/")
+    plain = f"file:{path}" if is_local else re.sub(r"^s3://", "s3a://", path)
+    return _GLOB.sub(r"\\\1", plain)
+
+
+def _field_names(arrow: pa.DataType) -> object:
+    """Return the names of the fields of composites at each level."""
+    if pa.types.is_struct(arrow):
+        return [(one.name, _field_names(one.type)) for one in arrow]
+    if pa.types.is_list(arrow):
+        return _field_names(arrow.value_type)
+    return _field_names(arrow.item_type) if pa.types.is_map(arrow) else None
