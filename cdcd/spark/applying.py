@@ -44,7 +44,7 @@ def apply_changes(
     apply_as_truncates: Expression | None = None,
     where: Expression | None = None,
     ignore_null_updates: bool | Sequence[str] = False,
-    unchanged_column: str | None = None,
+    unchanged_column: Expression | None = None,
     column_list: Names | None = None,
     except_column_list: Names | None = None,
     stored_as_scd_type: Literal[1, 2, "1", "2"] = 1,
@@ -58,8 +58,8 @@ def apply_changes(
 
     `sequence_by`: any type with an order, also a struct; unique for each change of a key, and never null.
     `where`: which rows of `source` are changes. `ignore_null_updates`: a null leaves the value of a column as it is,
-    in all columns or in these. `unchanged_column`: a column with the names of columns that a change has no value
-    for, such as `unchanged` of `decode`. `column_list`: the columns of the table, in addition to the keys.
+    in all columns or in these. `unchanged_column`: an array of the names of columns whose values a change
+    does not have, such as `unchanged` of `decode`. `column_list`: the columns of the table, in addition to the keys.
     Type 2 adds `__start_at` and `__end_at` (null: current), of the type of `sequence_by`; a change makes a new version
     if a tracked column differs, by default any. `trigger`: the arguments of Spark's `trigger`, such as
     {"availableNow": True}. Types and restarts: docs/spark.md.
@@ -128,7 +128,7 @@ class _Parameters:
     untracked: tuple[str, ...] | None
     scd_type: int
     ignored_nulls: tuple[str, ...] | None
-    unchanged: str | None
+    unchanged: Expression | None
 
     def check(self, *, has_truncates: bool) -> None:
         """Raise ConfigError for parameters that exclude each other."""
@@ -140,8 +140,6 @@ class _Parameters:
                 hint="rename them in the frame",
                 columns=", ".join(reserved),
             )
-        if self.unchanged is not None and self.unchanged not in self.source.columns:
-            raise _unknown("unchanged_column", self.unchanged, self.source.columns)
         if has_truncates and self.scd_type == 2:
             raise ConfigError(
                 "apply_as_truncates is for type 1 only: the history of type 2 remains",
@@ -167,13 +165,14 @@ class _Parameters:
                 op = F.when(_expression(self.source, condition), name).otherwise(op)
         is_row = op != TRUNCATE
         columns = [F.when(is_row, _column(name)).alias(name) for name in (*self.keys, *self._values)]
-        unsent = F.lit(None).cast("array<string>") if self.unchanged is None else _column(self.unchanged)
+        unsent = F.lit(None).cast("array<string>") if self.unchanged is None else _expression(self.source, self.unchanged)
         sequence = _expression(self.source, sequence_by)
         return changes.select(*columns, sequence.alias(SEQUENCE), op.alias(OP), unsent.alias(UNSENT))
 
     @property
     def _values(self) -> list[str]:
-        return [name for name in self.columns if name not in (*self.keys, self.unchanged)]
+        other = [self.unchanged] if isinstance(self.unchanged, str) else []
+        return [name for name in self.columns if name not in (*self.keys, *other)]
 
     def rule(self) -> TableRule:
         """Return how the table follows from the events."""

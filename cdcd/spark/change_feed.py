@@ -8,13 +8,14 @@ Must not: read anything but the frame's columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
-from cdcd.errors import ConfigError, GapInTopic, SparkReadError
+from cdcd.errors import CdcdError, ConfigError, GapInTopic, SparkReadError
 
 __all__ = ["CHANGE", "auto_cdc", "row_changes"]
 
@@ -24,15 +25,22 @@ _SEQUENCE = f"struct({CHANGE}.timeline, {CHANGE}.commit_lsn, {CHANGE}.tx_seq)"
 
 
 def row_changes(
-    changes: DataFrame, *, unchanged: Literal["column", "error"] = "column", accept_gaps: bool = False
+    changes: DataFrame,
+    *,
+    unchanged: Literal["error", "column"] = "error",
+    truncates: Literal["error", "row"] = "error",
+    accept_gaps: bool = False,
 ) -> DataFrame:
     """Return the changes of a table with a key: the columns of the row, then the struct `__change`.
 
-    A delete has its key, and nulls; a TRUNCATE has nulls only. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq`
-    and `unchanged`. Tombstones are left out. `unchanged`: a row whose TOASTed values PostgreSQL did not send has
-    nulls and their names ("column"), or ends the query ("error"). `accept_gaps`: leave gap markers out; otherwise one
-    ends the query. Raises ConfigError for a frame without these columns, or of a table without a key.
+    A delete has its key, and nulls. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq` and `unchanged`.
+    Tombstones are left out. `unchanged`: an update without the TOASTed values that PostgreSQL did not send ends the
+    query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"). `truncates`: a TRUNCATE ends
+    the query ("error"), or is a row of nulls ("row"). `accept_gaps`: leave gap markers out; otherwise one ends the
+    query. Raises ConfigError for an unknown value, a frame without these columns, or a table without a key.
     """
+    _check("unchanged", unchanged, ("error", "column"))
+    _check("truncates", truncates, ("error", "row"))
     key, row = (_fields(changes, name) for name in ("key", "after"))
     if missing := [name for name in key if name not in row]:
         raise ConfigError(
@@ -44,31 +52,43 @@ def row_changes(
         (F.coalesce(_of("after", name), _of("key", name)) if name in key else _of("after", name)).alias(name)
         for name in row
     ]
-    whole = changes.where(_wanted(unchanged == "error", accept_gaps))
+    whole = changes.where(_is_change(_refused(unchanged == "error", truncates == "error", accept_gaps)))
     return whole.select(*columns, F.struct(*(F.col(name) for name in _FIELDS)).alias(CHANGE))
 
 
-def _wanted(refuses_unchanged: bool, accept_gaps: bool) -> Column:
-    """Return which records are changes. The condition ends the query at others that must not be left out."""
-    is_change = F.col("op").isNotNull() & (F.col("op") != "g")
+def _refused(unchanged: bool, truncates: bool, accept_gaps: bool) -> Iterator[tuple[Column, CdcdError]]:
+    """Yield the records that end the query, each kind with its error."""
     if not accept_gaps:
-        gap = GapInTopic("the topic has a gap marker: changes are missing there")
-        is_change = F.when(F.col("op") == "g", F.raise_error(F.lit(str(gap)))).otherwise(is_change)
-    if refuses_unchanged:
-        lacking = SparkReadError(
-            "an update lacks TOASTed values that PostgreSQL did not send",
-            hint="set REPLICA IDENTITY FULL on the table, leave the columns out, or use apply_changes",
+        yield F.col("op") == "g", GapInTopic("the topic has a gap marker: changes are missing there")
+    if truncates:
+        hint = 'apply_changes of type 1 applies it: truncates="row"; a flow of a pipeline cannot: refresh its table'
+        yield F.col("op") == "t", SparkReadError("the table was truncated", hint=hint)
+    if unchanged:
+        hint = (
+            'apply_changes has the stored value: unchanged="column"; for a flow of a pipeline set REPLICA IDENTITY '
+            "FULL on the table, or leave the columns out"
         )
-        is_lacking = F.size(F.coalesce(F.col("unchanged"), F.array())) > 0
-        is_change = F.when(is_lacking, F.raise_error(F.lit(str(lacking)))).otherwise(is_change)
-    return is_change
+        lacking = SparkReadError("an update lacks TOASTed values, which PostgreSQL did not send", hint=hint)
+        yield F.size(F.coalesce(F.col("unchanged"), F.array())) > 0, lacking
+
+
+def _is_change(refused: Iterable[tuple[Column, CdcdError]]) -> Column:
+    """Return the condition of changes. It ends the query itself, because a column that is not used is not computed."""
+    found = F.col("op").isNotNull() & (F.col("op") != "g")
+    for condition, error in refused:
+        found = F.when(condition, F.raise_error(F.lit(str(error)))).otherwise(found)
+    return found
+
+
+def _check(parameter: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"{parameter} has an unknown value", hint=f"choose {' or '.join(known)}", value=value)
 
 
 def auto_cdc(changes: DataFrame) -> dict[str, Any]:
-    """Return the arguments of `create_auto_cdc_flow` that follow from a frame of `row_changes`' input.
+    """Return arguments of `create_auto_cdc_flow` or `apply_changes` whose source is `row_changes(changes)`.
 
-    They are `keys`, `sequence_by`, `apply_as_deletes` and `except_column_list`, also for `apply_changes`, where
-    `apply_as_truncates` and `unchanged_column` come in addition. Raises ConfigError for a table without a key.
+    They are `keys`, `sequence_by`, `apply_as_deletes` and `except_column_list`. Raises ConfigError as `row_changes`.
     """
     return {
         "keys": _fields(changes, "key"),
