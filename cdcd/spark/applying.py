@@ -72,7 +72,9 @@ def apply_changes(
         keys=tuple(_names(source, "keys", keys)),
         columns=_chosen(source, "column_list", column_list, except_column_list),
         tracked=_names_or_none(source, "track_history_column_list", track_history_column_list),
-        untracked=_names_or_none(source, "track_history_except_column_list", track_history_except_column_list),
+        untracked=_names_or_none(
+            source, "track_history_except_column_list", track_history_except_column_list
+        ),
         scd_type=_scd_type(stored_as_scd_type),
         ignored_nulls=_ignored_nulls(source, ignore_null_updates),
         unchanged=unchanged_column,
@@ -165,7 +167,11 @@ class _Parameters:
                 op = F.when(_expression(self.source, condition), name).otherwise(op)
         is_row = op != TRUNCATE
         columns = [F.when(is_row, _column(name)).alias(name) for name in (*self.keys, *self._values)]
-        unsent = F.lit(None).cast("array<string>") if self.unchanged is None else _expression(self.source, self.unchanged)
+        unsent = (
+            F.lit(None).cast("array<string>")
+            if self.unchanged is None
+            else _expression(self.source, self.unchanged)
+        )
         sequence = _expression(self.source, sequence_by)
         return changes.select(*columns, sequence.alias(SEQUENCE), op.alias(OP), unsent.alias(UNSENT))
 

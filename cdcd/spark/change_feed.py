@@ -82,7 +82,9 @@ def _is_change(refused: Iterable[tuple[Column, CdcdError]]) -> Column:
 
 def _check(parameter: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise ConfigError(f"{parameter} has an unknown value", hint=f"choose {' or '.join(known)}", value=value)
+        raise ConfigError(
+            f"{parameter} has an unknown value", hint=f"choose {' or '.join(known)}", value=value
+        )
 
 
 def auto_cdc(changes: DataFrame) -> dict[str, Any]:

@@ -138,7 +138,8 @@ class ChangedTable:
         lowered = [name.lower() for name in found.names]
         if same := sorted({name for name in found.names if lowered.count(name.lower()) > 1}):
             raise ChangesInvalid(
-                "names of columns differ only in case, which a Delta table cannot have", columns=", ".join(same)
+                "names of columns differ only in case, which a Delta table cannot have",
+                columns=", ".join(same),
             )
         return found
 

@@ -134,9 +134,7 @@ class KeyedTable:
             self._table = self._access.open()
             if self._table.version() == version:
                 return
-            self._table.restore(
-                version, protocol_downgrade_allowed=True, commit_properties=_properties({})
-            )
+            self._table.restore(version, protocol_downgrade_allowed=True, commit_properties=_properties({}))
             self._table.update_incremental()
         self._synchronise()
 
@@ -213,7 +211,9 @@ class KeyedTable:
         with self._target.open(f"{self._folder}/{file.path}".lstrip("/")) as opened:
             rows = pq.ParquetFile(opened).read()
         columns = [
-            rows[one.name].cast(one.type) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
+            rows[one.name].cast(one.type)
+            if one.name in rows.column_names
+            else pa.nulls(rows.num_rows, one.type)
             for one in schema
         ]
         return pa.Table.from_arrays(columns, schema=schema)
@@ -228,7 +228,9 @@ class KeyedTable:
         """Write rows into files, in the order of their keys; return what adds them to the table."""
         if not rows.num_rows:
             return []
-        in_order = rows.take(pa.array(np.argsort(dense_ranks(rows[name] for name in self._keys), kind="stable")))
+        in_order = rows.take(
+            pa.array(np.argsort(dense_ranks(rows[name] for name in self._keys), kind="stable"))
+        )
         parts = (in_order.slice(start, FILE_ROWS) for start in range(0, rows.num_rows, FILE_ROWS))
         return [self._write(one) for one in parts]
 

@@ -153,7 +153,10 @@ def test_of_two_writers_one_wins_and_the_other_gets_an_error(
         ([(None, "a", 1, "u")], "no value in a column of the key.*id"),
         ([(1, "a", None, "u")], "no value in sequence_by"),
         ([(None, None, None, "t")], "no value in sequence_by"),
-        ([(1, "secret", 1, "u"), (1, "secret", 1, "u")], "two changes of one key have the same sequence.*keys=id"),
+        (
+            [(1, "secret", 1, "u"), (1, "secret", 1, "u")],
+            "two changes of one key have the same sequence.*keys=id",
+        ),
     ],
 )
 def test_changes_without_an_order_or_a_key_are_an_error_without_values(
@@ -197,7 +200,9 @@ def test_columns_that_a_change_does_not_have_keep_their_values(tmp_path: Path) -
     done.apply(changes((1, None, 5, "u"), n=pa.array([8]), **{UNSENT: pa.array([["name"]])}))
     assert rows_of(tmp_path) == [{"id": 1, "name": "a", "n": 8}]
     done.apply(changes((1, "b", 3, "u"), n=pa.array([9]), **{UNSENT: pa.array([[]], pa.list_(pa.string()))}))
-    assert rows_of(tmp_path) == [{"id": 1, "name": "b", "n": 8}], "a late change has the value that was not sent"
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b", "n": 8}], (
+        "a late change has the value that was not sent"
+    )
 
 
 @pytest.mark.parametrize(("ignored", "expected"), [(None, ("a", 1)), (("n",), (None, 1)), ((), (None, None))])
@@ -230,11 +235,15 @@ def test_other_parameters_and_other_tables_are_refused(tmp_path: Path) -> None:
     [
         pa.array([f"k{number:04}" for number in range(300)]),
         pa.array([Decimal(number) for number in range(300)], pa.decimal128(9, 2)),
-        pa.array([datetime(2026, 1, 1 + number % 28, number // 28) for number in range(300)], pa.timestamp("us")),
+        pa.array(
+            [datetime(2026, 1, 1 + number % 28, number // 28) for number in range(300)], pa.timestamp("us")
+        ),
     ],
     ids=["text", "decimal", "timestamp"],
 )
-def test_many_files_and_composite_keys(tmp_path: Path, keys: pa.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_and_composite_keys(
+    tmp_path: Path, keys: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of ten rows: rows are found in the right ones, and small files are merged."""
     monkeypatch.setattr(keyed_table, "FILE_ROWS", 10)
     monkeypatch.setattr(keyed_table, "SMALL_ROWS", 5)
@@ -279,7 +288,9 @@ def test_only_files_that_may_have_a_key_are_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(KeyedTable, "_read", noted)
     done.apply(changes((55, "b", 2, "u")))
     assert read.count("") == 1
-    assert read.count(STATE) <= 11, "the events with a null key, of a TRUNCATE, may be in any file without a range"
+    assert read.count(STATE) <= 11, (
+        "the events with a null key, of a TRUNCATE, may be in any file without a range"
+    )
 
 
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
