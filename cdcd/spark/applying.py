@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -28,8 +28,8 @@ from cdcd.spark.storage import Target, open_storage
 
 __all__ = ["apply_changes"]
 
-Expression = str | Column
-Names = Sequence[str | Column]
+Expression: TypeAlias = str | Column
+Names: TypeAlias = Sequence[str | Column]
 _STARTED_WITHIN_S = 60.0
 """The longest time from the first batch of a stream to the return of its start, which has the id of the query."""
 
@@ -60,8 +60,8 @@ def apply_changes(
     `where`: which rows of `source` are changes. `ignore_null_updates`: a null leaves the value of a column as it is,
     in all columns or in these. `unchanged_column`: an array of the names of columns whose values a change
     does not have, such as `unchanged` of `decode`. `column_list`: the columns of the table, in addition to the keys.
-    Type 2 adds `__start_at` and `__end_at` (null: current), of the type of `sequence_by`; a change makes a new version
-    if a tracked column differs, by default any. `trigger`: the arguments of Spark's `trigger`, such as
+    Type 2 adds `__start_at` and `__end_at` (null: current), of the type of `sequence_by`; a change makes a new
+    version if a tracked column differs, by default any. `trigger`: the arguments of Spark's `trigger`, such as
     {"availableNow": True}. Types and restarts: docs/spark.md.
     Raises ConfigError for parameters that do not fit the frame, the target or each other, ChangesInvalid,
     StorageConflict if another writer was first, StorageError; those of a stream's batches end the query.

@@ -73,7 +73,7 @@ def _refused(unchanged: bool, truncates: bool, accept_gaps: bool) -> Iterator[tu
 
 
 def _is_change(refused: Iterable[tuple[Column, CdcdError]]) -> Column:
-    """Return the condition of changes. It ends the query itself, because a column that is not used is not computed."""
+    """Return the condition of changes. It ends the query itself: Spark does not compute unused columns."""
     found = F.col("op").isNotNull() & (F.col("op") != "g")
     for condition, error in refused:
         found = F.when(condition, F.raise_error(F.lit(str(error)))).otherwise(found)

@@ -8,7 +8,7 @@ Must not: make a Python object for a row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 __all__ = ["dense_ranks", "differs", "has_null", "is_orderable", "leaves"]
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _UNORDERED = (pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_null)
@@ -63,7 +63,8 @@ def _ranks(leaf: pa.Array) -> Numbers:
     encoded = leaf.dictionary_encode(null_encoding="encode")
     places = np.empty(len(encoded.dictionary), np.int64)
     places[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(places))
-    return places[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+    found: Numbers = places[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+    return found
 
 
 def _dense(numbers: Numbers) -> Numbers:
@@ -116,7 +117,8 @@ def _lists_differ(first: Any, second: Any) -> Flags:
 
 
 def _any(rows: int, found: Sequence[Flags]) -> Flags:
-    return np.logical_or.reduce([np.zeros(rows, np.bool_), *found])
+    joined: Flags = np.logical_or.reduce([np.zeros(rows, np.bool_), *found])
+    return joined
 
 
 def _whole(column: Column) -> pa.Array:

@@ -171,7 +171,7 @@ def cases(draw: st.DrawFn, scd_type: int) -> tuple[list[Event], list[list[Event]
 
 
 def judge(scd_type: int, case: tuple[list[Event], list[list[Event]], bool, tuple[str, ...]]) -> None:
-    events, parts, is_partial, tracked = case
+    _, parts, is_partial, tracked = case
     stored = Stored(Rule(KEYS, VALUES, scd_type, tracked), has_values=is_partial or scd_type == 2)
     seen: list[Event] = []
     for part in parts:

@@ -1,15 +1,20 @@
-"""`apply_changes` with a real Spark: batches, streams, restarts, and cdcd's own changes; delta-rs reads the results."""
+"""`apply_changes` with a real Spark: batches, streams, restarts, cdcd's own changes; delta-rs reads the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from deltalake import DeltaTable
+from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -17,10 +22,15 @@ from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
 from cdcd.spark import apply_changes, auto_cdc, decode, row_changes
 from cdcd.spark.changed_table import ChangedTable
 from cdcd.spark.session import reason_of, run_to_end
+from cdcd.spark.source import register
 from cdcd.spark.testing import Database, Table
+from tests.spark.events import column
+from tests.spark.topics import TopicsWriter
+from tests.support.pages import ROOT, blocks
 
 DDL = "id bigint, name string, amount int, op string, at timestamp, number int"
 Row = dict[str, Any]
+DEADLINE_S = 280
 
 
 def day(number: int) -> str:
@@ -155,17 +165,15 @@ class Input:
         path = self.folder / f"{self.files:04}.parquet"
         self.files += 1
         table = frame(self.spark, *rows).toArrow()
-        pa.parquet.write_table(table, path)
+        pq.write_table(table, path)
 
     def stream(self) -> DataFrame:
         return self.spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
 
 
 @pytest.fixture
-def changes(spark: SparkSession, tmp_path: Path) -> Iterator[Input]:
-    import pyarrow.parquet  # noqa: F401 - used as pa.parquet
-
-    yield Input(spark, tmp_path / "input")
+def changes(spark: SparkSession, tmp_path: Path) -> Input:
+    return Input(spark, tmp_path / "input")
 
 
 @pytest.fixture
@@ -300,3 +308,85 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
     some = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection, columns=["note"])
     with pytest.raises(ConfigError, match="does not have all columns of the key"):
         row_changes(some)
+
+
+# --- the page --------------------------------------------------------------------------------------------------
+
+
+def block(word: str) -> str:
+    """Return the block of the page that has this word."""
+    (text,) = (one.text for one in blocks(ROOT / "docs" / "spark.md") if word in one.text)
+    return text
+
+
+def test_the_block_of_a_users_frame_runs(spark: SparkSession, tmp_path: Path) -> None:
+    events = spark.createDataFrame(
+        [(1, "a", day(1), 1, "I"), (1, "b", day(2), 2, "U"), (1, "", day(3), 3, "D")],
+        "id bigint, name string, changed_at string, number int, op string",
+    )
+    exec(block("events,").replace("/data/", f"{tmp_path}/"), {"events": events})
+    found = rows_of(tmp_path / "customers")
+    assert [(one["name"], one["__end_at"]["number"]) for one in found] == [("a", 2), ("b", 3)]
+
+
+def test_the_block_of_a_table_of_cdcd_runs(spark: SparkSession, topics: TopicsWriter, tmp_path: Path) -> None:
+    items = topics.table("orders", [column("id", "int", required=True), column("name", "string")])
+    for number, name in enumerate("ab", 1):
+        row = {"id": number, "name": name}
+        topics.commit(number * 10, topics.change(items, "c", number * 10, 1, after=row))
+    topics.commit(30, topics.change(items, "d", 30, 1, before={"id": 2, "name": None}))
+    topics.wait_until_visible()
+    register(spark)
+    text = block("apply_as_truncates=").replace('config="/etc/cdcd/cdcd.yaml"', "**options")
+    text = text.replace('"/data/', f'"{tmp_path}/').replace(
+        "checkpoint=", 'trigger={"availableNow": True}, checkpoint='
+    )
+    found: dict[str, Any] = {"spark": spark, "options": options_of(topics)}
+
+    def start() -> Any:
+        exec(text, found)
+        return found["query"]
+
+    assert run_to_end(start) is None
+    assert rows_of(tmp_path / "orders") == [{"id": 1, "name": "a"}]
+
+
+@pytest.mark.skipif(not hasattr(pipelines, "create_auto_cdc_flow"), reason="from Spark 4.3 on")
+def test_the_block_of_a_pipeline_is_analysed_by_spark(topics: TopicsWriter, tmp_path: Path) -> None:
+    """Spark's own program resolves keys, sequence and columns of the flow against the changes of a topic."""
+    items = topics.table("orders", [column("id", "int", required=True), column("name", "string")])
+    topics.commit(10, topics.change(items, "c", 10, 1, after={"id": 1, "name": "a"}))
+    topics.wait_until_visible()
+    text = block("create_auto_cdc_flow(target").replace(
+        'config="/etc/cdcd/cdcd.yaml"', f"**{options_of(topics)}"
+    )
+    (tmp_path / "orders.py").write_text(text)
+    definition = {
+        "name": "shop",
+        "storage": f"file://{tmp_path}/storage",
+        "libraries": [{"glob": {"include": "orders.py"}}],
+    }
+    (tmp_path / "spark-pipeline.yml").write_text(yaml.safe_dump(definition))
+    discovery = ROOT / "cdcd" / "spark" / "discovery"
+    bin_folder = Path(sys.executable).parent
+    done = subprocess.run(
+        [bin_folder / "spark-pipelines", "dry-run", "--conf", "spark.driver.host=127.0.0.1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=os.environ
+        | {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}:{discovery}",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+    )
+    output = done.stdout + done.stderr
+    assert "Run is COMPLETED" in output, output
+    assert done.returncode == 0
+
+
+def options_of(topics: TopicsWriter) -> dict[str, str]:
+    return {"brokers": topics.bootstrap, "prefix": topics.prefix, "registry": topics.registry_url}

@@ -262,13 +262,13 @@ def test_many_files_and_composite_keys(
         )
 
     done.apply(batch(0, 200, 1))
-    expected = {key: 1 for key in keys[:200].to_pylist()}
+    expected = dict.fromkeys(keys[:200].to_pylist(), 1)
     for number in range(20):
         first = 200 + number * 3
         done.apply(batch(first, first + 3, 1))
         done.apply(batch(number * 10, number * 10 + 4, number + 2))
-        expected |= {key: 1 for key in keys[first : first + 3].to_pylist()}
-        expected |= {key: number + 2 for key in keys[number * 10 : number * 10 + 4].to_pylist()}
+        expected |= dict.fromkeys(keys[first : first + 3].to_pylist(), 1)
+        expected |= dict.fromkeys(keys[number * 10 : number * 10 + 4].to_pylist(), number + 2)
     assert {one["k"]: one["v"] for one in rows_of(tmp_path)} == expected
     assert len(rows_of(tmp_path)) == 260
     assert len(DeltaTable(str(tmp_path)).file_uris()) < 50
