@@ -127,6 +127,9 @@ class ChangedTable:
             raise ChangesInvalid(
                 "sequence_by has a type without an order", type=changes.schema.field(SEQUENCE).type
             )
+        for field in given:
+            if field.name in self._rule.keys and not is_orderable(field.type):
+                raise ChangesInvalid("a key has a type without an order", column=field.name, type=field.type)
         if not exists:
             found = pa.schema(given)
         else:

@@ -77,7 +77,7 @@ def differs(one: Column, other: Column) -> Flags:
     if pa.types.is_null(first.type):
         return np.zeros(len(first), np.bool_)
     is_first, is_second = _flags(first.is_valid()), _flags(second.is_valid())
-    found = is_first != is_second
+    found: Flags = is_first != is_second
     both = np.flatnonzero(is_first & is_second)
     found[both] = _valid_differ(first.take(pa.array(both)), second.take(pa.array(both)))
     return found

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdcd.errors import StorageError
 from cdcd.spark.delta_access import DeltaAccess
 from cdcd.spark.event_order import Flags, dense_ranks
 from cdcd.spark.storage import Storage
@@ -34,18 +35,25 @@ MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY = 100
 _LONGEST_TEXT = 64
+_READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_COLUMN_MAPPING = 2
+"""The reader version of a table with column mapping, whose files have other names of columns."""
 _CHANGED = "another writer has changed the table meanwhile, so nothing of this batch was written"
 _CHANGED_HINT = "let one query at a time write to the table: stop the other one, then start this one again"
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the table. `first`, `last`: the range of the key's first column, None if it is not known."""
+    """A file of the table. `first`, `last`, `nulls`: the range and the number of nulls of the key's first column.
+
+    They are None if they are not known.
+    """
 
     path: str
     rows: int
     first: Any
     last: Any
+    nulls: int | None
 
 
 class KeyedTable:
@@ -77,6 +85,14 @@ class KeyedTable:
             if not self._access.exists():
                 return False
             self._table = self._access.open(version)
+            features = {*(self._table.protocol().reader_features or ())} - _READ_FEATURES
+            if features or self._table.protocol().min_reader_version == _COLUMN_MAPPING:
+                raise StorageError(
+                    "the Delta table has features that apply_changes does not read",
+                    hint="another writer has enabled them: start with an empty target",
+                    target=self._target.uri,
+                    features=", ".join(sorted(features)) or "columnMapping",
+                )
         return True
 
     def transaction(self, name: str) -> int | None:
@@ -185,22 +201,26 @@ class KeyedTable:
         names = found.column_names
         key = self._keys[0]
         paths, rows = found["path"].to_pylist(), found["num_records"].to_pylist()
-        bounds = [
-            found[name].to_pylist() if name in names else [None] * len(paths)
-            for name in (f"min.{key}", f"max.{key}")
-        ]
-        return [_File(*one) for one in zip(paths, rows, *bounds, strict=True)]
+        wanted = (f"min.{key}", f"max.{key}", f"null_count.{key}")
+        statistics = [found[name].to_pylist() if name in names else [None] * len(paths) for name in wanted]
+        return [_File(*one) for one in zip(paths, rows, *statistics, strict=True)]
+
+    @property
+    def _type(self) -> pa.DataType:
+        return self.schema.field(self._keys[0]).type
 
     def _files_with(self, keys: pa.Table) -> Iterator[_File]:
         """Yield the files that may have one of these keys."""
+        if not _is_exact(self._type):
+            yield from self._files()
+            return
         first = pc.unique(keys[self._keys[0]]).drop_null()
         has_null = bool(keys[self._keys[0]].null_count)
-        type_ = self.schema.field(self._keys[0]).type
         for file in self._files():
-            if file.first is None or file.last is None or has_null:
+            if file.first is None or file.last is None or (has_null and file.nulls != 0):
                 yield file
                 continue
-            bounds = [pa.scalar(one, type_) for one in (file.first, file.last)]
+            bounds = [pa.scalar(one, self._type) for one in (file.first, file.last)]
             is_inside = pc.and_(pc.greater_equal(first, bounds[0]), pc.less_equal(first, bounds[1]))
             if pc.any(is_inside).as_py():
                 yield file
@@ -264,11 +284,15 @@ def _properties(transactions: dict[str, int]) -> Any:
     return CommitProperties(max_commit_retries=0, app_transactions=named)
 
 
+def _is_exact(type_: pa.DataType) -> bool:
+    """Return whether Delta's statistics bound all values of a type: those of times and decimals are rounded."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_))
+
+
 def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     """Return the range of a column as Delta's statistics, for types that these have exactly; not with a null."""
     type_ = rows[key].type
-    is_exact = pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
-    if not is_exact or rows[key].null_count:
+    if not _is_exact(type_) or rows[key].null_count:
         return {}
     bounds = pc.min_max(rows[key]).as_py()
     if pa.types.is_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:

@@ -121,7 +121,7 @@ def test_nulls_and_conditions(spark: SparkSession, tmp_path: Path, order: dict[s
         ({"keys": "id"}, "keys has to be a list"),
         ({"keys": ["nr"]}, "keys names a column that the frame does not have"),
         ({"except_column_list": ["op"]}, "column_list and except_column_list exclude each other"),
-        ({"column_list": ["nam"]}, "column_list names a column"),
+        ({"column_list": ["names"]}, "column_list names a column"),
         ({"stored_as_scd_type": 3}, "unknown value"),
         ({"stored_as_scd_type": 2, "apply_as_truncates": "op = 't'"}, "for type 1 only"),
         ({"track_history_column_list": ["name"]}, "for type 2 only"),

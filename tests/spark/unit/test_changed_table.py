@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 
-from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
+from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict, StorageError
 from cdcd.spark import keyed_table
 from cdcd.spark.changed_table import STATE, ChangedTable, TableRule
 from cdcd.spark.keyed_table import KeyedTable
@@ -288,9 +290,82 @@ def test_only_files_that_may_have_a_key_are_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(KeyedTable, "_read", noted)
     done.apply(changes((55, "b", 2, "u")))
     assert read.count("") == 1
-    assert read.count(STATE) <= 11, (
-        "the events with a null key, of a TRUNCATE, may be in any file without a range"
-    )
+    assert read.count(STATE) == 2, "once for the events, once to replace the file"
+
+
+def test_files_of_another_writer_are_read_by_bounds_that_hold(tmp_path: Path) -> None:
+    """The statistics of OPTIMIZE round times to milliseconds, so that a key may be outside them."""
+    at = pa.array([datetime(2026, 1, 1, 0, 0, 0, 999_999)], pa.timestamp("us"))
+    rule = TableRule(("at",))
+    for number in (1, 2):
+        row = changes((number, "a", number, "u")).append_column("at", at)
+        assert table(tmp_path, rule).apply(row)
+        for folder in (tmp_path, tmp_path / STATE):
+            DeltaTable(str(folder)).optimize.z_order(["id"] if folder == tmp_path else ["at"])
+    assert [one["id"] for one in rows_of(tmp_path)] == [2]
+
+
+def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    changed = DeltaTable(str(tmp_path))
+    changed.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(StorageError, match=r"features that apply_changes does not read.*[dD]eletionVectors"):
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([True, False]),
+        pa.array([b"a", b"\xff"]),
+        pa.array([0.5, float("nan")]),
+        pa.array([1, 2], pa.date32()),
+        pa.array([1, 2], pa.int8()),
+        pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
+    ],
+    ids=["boolean", "binary", "double", "date", "tinyint", "struct"],
+)
+def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys: pa.Array) -> None:
+    def batch(sequence: int, op: str) -> pa.Table:
+        of_rows = keys if op == "u" else pa.nulls(1, keys.type)
+        rows = len(of_rows)
+        columns = {"k": of_rows, "v": pa.array([sequence] * rows), OP: [op] * rows}
+        return pa.table(columns | {SEQUENCE: pa.array(range(sequence, sequence + rows))})
+
+    done = table(tmp_path, TableRule(("k",)))
+    for sequence, op, expected in ((0, "t", 0), (10, "u", 2), (20, "u", 2), (30, "t", 0), (40, "u", 2)):
+        done.apply(batch(sequence, op))
+        assert len(rows_of(tmp_path)) == expected
+    assert {one["v"] for one in rows_of(tmp_path)} == {40}
+
+
+def test_a_key_without_an_order_is_an_error(tmp_path: Path) -> None:
+    for given in (pa.array([[1]]), pa.array([{"a": [1]}])):
+        rows = changes((1, "a", 1, "u")).append_column("k", given)
+        with pytest.raises(ChangesInvalid, match="a key has a type without an order"):
+            table(tmp_path, TableRule(("k",))).apply(rows)
+        with pytest.raises(ChangesInvalid, match="sequence_by has a type without an order"):
+            table(tmp_path).apply(changes((1, "a", 1, "u")).set_column(2, SEQUENCE, given))
+
+
+def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs writes what it removes into the log, so the events have versions that the table does not name."""
+    monkeypatch.setattr(keyed_table, "VACUUM_EVERY", 1)
+    done = table(tmp_path, TYPE_2)
+    week_ago_s = time.time() - 8 * 86_400
+    (tmp_path / STATE).mkdir()
+    lost = tmp_path / STATE / "part-of-a-crash.parquet"
+    lost.write_bytes(b"")
+    os.utime(lost, (week_ago_s, week_ago_s))
+    for number in range(1, 5):
+        assert done.apply(changes((1, str(number), number, "u")))
+    assert not lost.exists()
+    assert [(one["name"], one[END]) for one in rows_of(tmp_path)] == [
+        ("1", 2),
+        ("2", 3),
+        ("3", 4),
+        ("4", None),
+    ]
 
 
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
