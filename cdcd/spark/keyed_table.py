@@ -188,11 +188,11 @@ class KeyedTable:
         self._synchronise()
 
     def remove_old_files(self) -> None:
-        """Remove the files that no version of the last week names, once in a while."""
+        """Remove files older than a week that the newest version does not name, once in a while."""
         assert self.version is not None
         if self.version % VACUUM_EVERY == 0:
             with self._access.errors("change", lambda: self.version):
-                self._table.vacuum(dry_run=False)
+                self._table.vacuum(dry_run=False, full=True)
 
     # --- files -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from cdcd.spark.testing import Database, Table
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 from tests.support.pages import ROOT, blocks
+from tests.support.s3 import S3Server
 
 DDL = "id bigint, name string, amount int, op string, at timestamp, number int"
 Row = dict[str, Any]
@@ -148,6 +149,19 @@ def test_parameters_that_do_not_fit_are_an_error_before_anything_is_written(
 def test_reserved_names_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="__start_at"):
         apply_changes(spark.range(1).withColumn("__start_at", F.lit(1)), tmp_path, ["id"], "id")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
+def test_a_table_in_a_bucket(spark: SparkSession, s3: S3Server, bucket: str, order: dict[str, Any]) -> None:
+    options = s3.options()
+    secret = Path(options["secret_access_key"].removeprefix("file:")).read_text()
+    target, given = f"{bucket}/lake/customers", order | {"target_options": options}
+    apply_changes(frame(spark, (1, "a", 1, "c", 1, 1), (2, "b", 1, "c", 1, 2)), target, **given)
+    apply_changes(frame(spark, (1, "c", 2, "u", 2, 1), (2, None, None, "d", 2, 2)), target, **given)
+    apply_changes(frame(spark, (2, "late", 2, "u", 1, 9)), target, **given)
+    read = DeltaTable(target, storage_options=options | {"secret_access_key": secret})
+    assert read.to_pyarrow_table().to_pylist() == [{"id": 1, "name": "c", "amount": 2}]
 
 
 # --- streams ---------------------------------------------------------------------------------------------------
