@@ -44,6 +44,7 @@ from cdcd.errors.schemas import (
 )
 from cdcd.errors.sink import (
     BatchTooLarge,
+    ChangesInvalid,
     GapInTopic,
     HistoryMissing,
     MirrorBehind,
@@ -122,6 +123,7 @@ __all__ = [
     "BinaryUnreadable",
     "CaptureError",
     "CdcdError",
+    "ChangesInvalid",
     "ConfigError",
     "FeatureUnsupported",
     "GapInTopic",

@@ -217,6 +217,15 @@ class MirrorInconsistent(SparkReadError):
     )
 
 
+class ChangesInvalid(SparkReadError):
+    """Changes that `apply_changes` cannot apply: without a key or a sequence, not ordered, of another type."""
+
+    code = "CDCD-CHANGES-INVALID"
+    hint = (
+        "correct the frame of changes, or the parameters of apply_changes; nothing of the batch was applied"
+    )
+
+
 class MirrorBehind(SparkReadError):
     """A mirror has not reached a position in time."""
 

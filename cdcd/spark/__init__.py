@@ -7,6 +7,7 @@ In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or P
 Invariant: nothing here imports what runs a daemon. Both sides share the wire format, the configuration
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
+Changes of a user's own frame: `applying`, `change_feed`, `changed_table`, `keyed_table`; pure: `scd`, `event_order`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
 `jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`; `metrics_server` serves the mirror's metrics. `reading` and
@@ -20,6 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cdcd.spark.applying import apply_changes
+    from cdcd.spark.change_feed import auto_cdc, row_changes
     from cdcd.spark.decoding import decode
     from cdcd.spark.jvm import offsets, packages
     from cdcd.spark.mirror_start import mirror
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from cdcd.spark.views import consistent_view
 
 __all__ = [
+    "apply_changes",
+    "auto_cdc",
     "changes",
     "consistent_view",
     "decode",
@@ -39,9 +44,12 @@ __all__ = [
     "packages",
     "read_mirror",
     "register",
+    "row_changes",
     "wait",
 ]
 _MODULES = {
+    "apply_changes": "cdcd.spark.applying",
+    "auto_cdc": "cdcd.spark.change_feed",
     "changes": "cdcd.spark.target_changes",
     "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
@@ -51,6 +59,7 @@ _MODULES = {
     "packages": "cdcd.spark.jvm",
     "read_mirror": "cdcd.spark.reading",
     "register": "cdcd.spark.source",
+    "row_changes": "cdcd.spark.change_feed",
     "wait": "cdcd.spark.reading",
 }
 

@@ -9,24 +9,21 @@ Must not: write or read rows; decide which version is the mirror's (its commit l
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
+from cdcd.errors import StorageError
+from cdcd.spark.delta_access import DeltaAccess, require_delta
 from cdcd.spark.storage import Storage
 from cdcd.spark.versions import BucketFile
 
 __all__ = ["CommitLabel", "DeltaLog", "Part", "require_delta"]
 
-LOG = "_delta_log"
-_S3 = ("s3://", "s3a://")
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
@@ -60,22 +57,12 @@ class CommitLabel:
         return {"commit_properties": of_commit, "post_commithook_properties": hooks}
 
 
-def require_delta() -> None:
-    """Raise ConfigError if delta-rs is not installed."""
-    try:
-        import deltalake  # noqa: F401 - an optional library
-    except ImportError:
-        raise ConfigError(
-            "the format delta needs the package deltalake, which is not installed",
-            hint="install cdcd with its extra `spark-delta` where the mirror is started",
-        ) from None
-
-
 class DeltaLog:
     """The log of a Delta table. `version`: the newest one, None before this writer has opened or made the table."""
 
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
+        self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
         self._log_days = max(1, int(retain_s // 86_400) + 1)
         self._table: Any = None
 
@@ -96,8 +83,8 @@ class DeltaLog:
         Raises StorageError if that version does not have these files. `check_owner` is called before a commit.
         """
         with self._errors("restore"):
-            table = self._opened()
-            recorded = table if table.version() == version else self._opened(version)
+            table = self._access.open()
+            recorded = table if table.version() == version else self._access.open(version)
             if _live(recorded) != {one.path.rpartition("/")[2] for one in files}:
                 raise StorageError(
                     "the Delta table does not have the files that the mirror's commit log names",
@@ -122,15 +109,15 @@ class DeltaLog:
         self._check(known)
         with self._errors("create"):
             create_table_with_add_actions(
-                self._uri(),
+                self._access.uri,
                 Schema.from_arrow(schema),
                 [_added(one, changes_rows=True) for one in parts],
                 mode="overwrite",
                 configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
-                storage_options=self._options(),
+                storage_options=self._access.options,
                 **label.properties(),
             )
-            self._table = self._opened()
+            self._table = self._access.open()
         self._check(None if known is None else known + 1)
         self._synchronise()
 
@@ -177,6 +164,10 @@ class DeltaLog:
         with self._errors("change"):
             self._table.cleanup_metadata()
 
+    def _synchronise(self) -> None:
+        assert self.version is not None
+        self._access.synchronise(self.version)
+
     def _committed(self, known: int | None) -> None:
         assert known is not None
         self._check(known + 1)
@@ -189,65 +180,12 @@ class DeltaLog:
         with self._errors("read"):
             self._table.update_incremental()
         if self.version != version:
-            raise StorageConflict(
-                _CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder, version=version
-            )
-
-    def _opened(self, version: int | None = None) -> Any:
-        from deltalake import DeltaTable
-
-        return DeltaTable(self._uri(), version=version, storage_options=self._options())
-
-    def _uri(self) -> str:
-        folder = self._target.folder
-        return f"{self._target.uri}/{self._folder}" if folder is None else str(folder / self._folder)
-
-    def _options(self) -> dict[str, str]:
-        known = dict(self._target.client_options())
-        return known | {"aws_conditional_put": "etag"} if self._target.uri.startswith(_S3) else known
-
-    def _synchronise(self) -> None:
-        """Make the commit durable in a local folder, where delta-rs leaves that to the system."""
-        if self._target.folder is None:
-            return
-        log = self._target.folder / self._folder / LOG
-        name = f"{self.version:020d}"
-        for path in (log / f"{name}.json", log / f"{name}.checkpoint.parquet", log / "_last_checkpoint"):
-            with suppress(FileNotFoundError):
-                _sync(path)
-        for path in (log, log.parent, log.parent.parent):
-            _sync(path)
+            raise self._access.changed(version=version)
 
     @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
-        """Translate the library's errors; their texts, which may have signatures and tokens, are not shown."""
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        try:
+        with self._access.errors(action, lambda: self.version):
             yield
-        except CommitFailedError as error:
-            raise self._conflict_or(error, action) from None
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._failure(error, action) from None
-
-    def _conflict_or(self, error: Exception, action: str) -> StorageError:
-        """Return the error of a commit that failed: another writer was first, or the storage does not answer."""
-        from deltalake.exceptions import DeltaError
-
-        with suppress(DeltaError, OSError, ValueError):
-            if self._opened().version() == self.version:
-                return self._failure(OSError(), action)
-            return StorageConflict(_CHANGED, hint=_CHANGED_HINT, target=self._target.uri, table=self._folder)
-        return self._failure(error, action)
-
-    def _failure(self, error: Exception, action: str) -> StorageError:
-        may_heal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-        return (StorageUnavailable if may_heal else StorageError)(
-            f"cannot {action} a Delta table of the target ({type(error).__name__})",
-            hint="check the storage of the target, and the folder _delta_log of the table",
-            target=self._target.uri,
-            table=self._folder,
-        )
 
 
 def _live(table: Any) -> set[str]:
@@ -269,11 +207,3 @@ def _added(part: Part, *, changes_rows: bool) -> Any:
         data_change=changes_rows,
         stats=json.dumps({"numRecords": part.file.rows}),
     )
-
-
-def _sync(path: Path) -> None:
-    held = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)

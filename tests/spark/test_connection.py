@@ -274,8 +274,9 @@ def test_what_kafka_refuses_is_an_error_with_the_option(
 def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_path: Path) -> None:
     page = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
     page = [text for text in page if 'format("kafka")' not in text]  # needs packages of the JVM
-    # tests/spark/test_views.py and test_testing.py run these.
-    page = [text for text in page if '"/data/shop' not in text and "cdcd.spark.testing" not in text]
+    # tests/spark/test_views.py, test_testing.py and test_apply_changes.py run these.
+    elsewhere = ('"/data/shop', "cdcd.spark.testing", "apply_changes", "row_changes")
+    page = [text for text in page if not any(one in text for one in elsewhere)]
     here = {
         "/etc/cdcd/cdcd.yaml": secured.configure(),
         "/etc/cdcd/secrets/kafka-password": f"{tmp_path}/kafka",

@@ -1,0 +1,118 @@
+"""The changes of one table as rows, for `apply_changes` and for Spark's declarative pipelines.
+
+In: a frame of `decode` or `format("cdcd")` with one table.
+Out: a frame with the columns of the row, and `__change`, a struct with the rest; the arguments of both functions.
+Invariant: a delete has its key; a gap marker ends the query, unless gaps are accepted.
+Must not: read anything but the frame's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import StructType
+
+from cdcd.errors import CdcdError, ConfigError, GapInTopic, SparkReadError
+
+__all__ = ["CHANGE", "auto_cdc", "row_changes"]
+
+CHANGE = "__change"
+_FIELDS = ("op", "timeline", "commit_lsn", "tx_seq", "unchanged")
+_SEQUENCE = f"struct({CHANGE}.timeline, {CHANGE}.commit_lsn, {CHANGE}.tx_seq)"
+
+
+def row_changes(
+    changes: DataFrame,
+    *,
+    unchanged: Literal["error", "column"] = "error",
+    truncates: Literal["error", "row"] = "error",
+    accept_gaps: bool = False,
+) -> DataFrame:
+    """Return the changes of a table with a key: the columns of the row, then the struct `__change`.
+
+    A delete has its key, and nulls. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq` and `unchanged`.
+    Tombstones are left out. `unchanged`: an update without the TOASTed values that PostgreSQL did not send ends the
+    query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"). `truncates`: a TRUNCATE ends
+    the query ("error"), or is a row of nulls ("row"). `accept_gaps`: leave gap markers out; otherwise one ends the
+    query. Raises ConfigError for an unknown value, a frame without these columns, or a table without a key.
+    """
+    _check("unchanged", unchanged, ("error", "column"))
+    _check("truncates", truncates, ("error", "row"))
+    key, row = (_fields(changes, name) for name in ("key", "after"))
+    if missing := [name for name in key if name not in row]:
+        raise ConfigError(
+            "the frame does not have all columns of the key",
+            hint="decode the columns of the key, too",
+            columns=", ".join(missing),
+        )
+    columns = [
+        (F.coalesce(_of("after", name), _of("key", name)) if name in key else _of("after", name)).alias(name)
+        for name in row
+    ]
+    whole = changes.where(_is_change(_refused(unchanged == "error", truncates == "error", accept_gaps)))
+    return whole.select(*columns, F.struct(*(F.col(name) for name in _FIELDS)).alias(CHANGE))
+
+
+def _refused(unchanged: bool, truncates: bool, accept_gaps: bool) -> Iterator[tuple[Column, CdcdError]]:
+    """Yield the records that end the query, each kind with its error."""
+    if not accept_gaps:
+        yield F.col("op") == "g", GapInTopic("the topic has a gap marker: changes are missing there")
+    if truncates:
+        hint = 'apply_changes of type 1 applies it: truncates="row"; a flow of a pipeline cannot: refresh its table'
+        yield F.col("op") == "t", SparkReadError("the table was truncated", hint=hint)
+    if unchanged:
+        hint = (
+            'apply_changes has the stored value: unchanged="column"; for a flow of a pipeline set REPLICA IDENTITY '
+            "FULL on the table, or leave the columns out"
+        )
+        lacking = SparkReadError("an update lacks TOASTed values, which PostgreSQL did not send", hint=hint)
+        yield F.size(F.coalesce(F.col("unchanged"), F.array())) > 0, lacking
+
+
+def _is_change(refused: Iterable[tuple[Column, CdcdError]]) -> Column:
+    """Return the condition of changes. It ends the query itself: Spark does not compute unused columns."""
+    found = F.col("op").isNotNull() & (F.col("op") != "g")
+    for condition, error in refused:
+        found = F.when(condition, F.raise_error(F.lit(str(error)))).otherwise(found)
+    return found
+
+
+def _check(parameter: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"{parameter} has an unknown value", hint=f"choose {' or '.join(known)}", value=value
+        )
+
+
+def auto_cdc(changes: DataFrame) -> dict[str, Any]:
+    """Return arguments of `create_auto_cdc_flow` or `apply_changes` whose source is `row_changes(changes)`.
+
+    They are `keys`, `sequence_by`, `apply_as_deletes` and `except_column_list`. Raises ConfigError as `row_changes`.
+    """
+    return {
+        "keys": _fields(changes, "key"),
+        "sequence_by": _SEQUENCE,
+        "apply_as_deletes": f"{CHANGE}.op = 'd'",
+        "except_column_list": [CHANGE],
+    }
+
+
+def _fields(changes: DataFrame, name: str) -> list[str]:
+    found = {one.name: one.dataType for one in changes.schema}
+    if missing := [one for one in ("key", "after", *_FIELDS) if one not in found]:
+        raise ConfigError(
+            "the frame does not have the changes of a table with a key",
+            hint='use the frame of decode, or of format("cdcd") with the option table; a table without a key has no '
+            "identity of its rows: create a primary key, or set format.key_columns of the daemon",
+            missing=", ".join(missing),
+        )
+    type_ = found[name]
+    assert isinstance(type_, StructType)
+    return list(type_.names)
+
+
+def _of(image: str, name: str) -> Column:
+    return F.col(f"{image}.`{name.replace('`', '``')}`")

@@ -1,0 +1,382 @@
+"""The table of `apply_changes` on a real storage: what plain readers see, crashes, two writers, columns, files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, TableFeatures
+
+from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict, StorageError
+from cdcd.spark import keyed_table
+from cdcd.spark.changed_table import STATE, ChangedTable, TableRule
+from cdcd.spark.keyed_table import KeyedTable
+from cdcd.spark.scd import END, OP, SEQUENCE, START, UNSENT
+from cdcd.spark.storage import open_storage
+
+TYPE_1, TYPE_2 = TableRule(("id",)), TableRule(("id",), scd_type=2)
+Row = dict[str, Any]
+Change = tuple[int | None, str | None, int | None, str]
+"""The key, the value, the sequence, the op."""
+
+
+def changes(*rows: Change, **more: Any) -> pa.Table:
+    columns = dict(zip(("id", "name", SEQUENCE, OP), map(list, zip(*rows, strict=True)), strict=True))
+    types = {"id": pa.int64(), "name": pa.string(), SEQUENCE: pa.int64(), OP: pa.string()}
+    return pa.table({name: pa.array(columns[name], type_) for name, type_ in types.items()} | more)
+
+
+def rows_of(target: Path) -> list[Row]:
+    """Return what a reader sees that knows nothing of cdcd."""
+    return sorted(DeltaTable(str(target)).to_pyarrow_table().to_pylist(), key=repr)
+
+
+def table(target: Path, rule: TableRule = TYPE_1) -> ChangedTable:
+    return ChangedTable(open_storage(target), rule)
+
+
+def test_a_reader_sees_the_columns_of_the_changes_only(tmp_path: Path) -> None:
+    done = table(tmp_path)
+    assert done.apply(changes((1, "a", 1, "u"), (2, "b", 2, "u")))
+    assert done.apply(changes((1, "c", 5, "u"), (2, None, 6, "d")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "c"}]
+    assert not done.apply(changes((2, "late", 3, "u"))), "the sequence of a deleted key is remembered"
+    assert rows_of(tmp_path) == [{"id": 1, "name": "c"}]
+    assert done.apply(changes((2, "back", 7, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "c"}, {"id": 2, "name": "back"}]
+    assert DeltaTable(str(tmp_path)).version() == 2, "one commit for each batch that changes something"
+
+
+def test_a_history_has_its_versions_where_they_belong(tmp_path: Path) -> None:
+    done = table(tmp_path, TYPE_2)
+    done.apply(changes((1, "a", 10, "u")))
+    done.apply(changes((1, "c", 30, "u"), (1, None, 40, "d")))
+    done.apply(changes((1, "b", 20, "u")))
+    assert [(one["name"], one[START], one[END]) for one in rows_of(tmp_path)] == [
+        ("a", 10, 20),
+        ("b", 20, 30),
+        ("c", 30, 40),
+    ]
+
+
+def test_a_truncate_deletes_what_is_older_also_what_arrives_later(tmp_path: Path) -> None:
+    done = table(tmp_path)
+    done.apply(changes(*((number, "a", number, "u") for number in range(1, 10))))
+    done.apply(changes((None, None, 5, "t"), (3, "late", 4, "u"), (4, "new", 50, "u")))
+    assert [one["id"] for one in rows_of(tmp_path)] == [4, 6, 7, 8, 9]
+    assert not done.apply(changes((2, "late", 3, "u"))), "earlier than the TRUNCATE"
+    assert done.apply(changes((2, "new", 6, "u")))
+    assert [one["id"] for one in rows_of(tmp_path)] == [2, 4, 6, 7, 8, 9]
+
+
+def test_a_batch_with_its_name_and_number_is_applied_once(tmp_path: Path) -> None:
+    """The name decides before the changes are looked at."""
+    done = table(tmp_path)
+    assert done.apply(changes((1, "a", 1, "u")), ("query", 0))
+    assert not done.apply(changes((1, "b", 2, "u")), ("query", 0))
+    assert done.apply(changes((1, "b", 2, "u")), ("query", 1))
+    assert not table(tmp_path).apply(changes((1, "c", 3, "u")), ("query", 0)), "also after a restart"
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}]
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("rule", [TYPE_1, TYPE_2], ids=["type 1", "type 2"])
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
+@pytest.mark.parametrize("lost", ["create or replace the rows", "write the rows"])
+def test_a_crash_between_the_two_commits_leaves_the_table_and_is_repeated(
+    tmp_path: Path, rule: TableRule, first: bool, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events are committed, the rows are not: another batch than the lost one comes next."""
+    if not first:
+        table(tmp_path, rule).apply(changes((1, "a", 1, "u"), (2, "b", 2, "u")))
+    before = None if first else rows_of(tmp_path)
+    whole = {name: getattr(KeyedTable, name) for name in ("create", "replace", "_write")}
+
+    def of_rows(name: str) -> Callable[..., Any]:
+        def crash(self: KeyedTable, *given: Any, **options: Any) -> Any:
+            if not self._folder:
+                raise Crash
+            return whole[name](self, *given, **options)
+
+        return crash
+
+    with monkeypatch.context() as broken:
+        for name in ("_write",) if lost == "write the rows" else ("create", "replace"):
+            broken.setattr(KeyedTable, name, of_rows(name))
+        with pytest.raises(Crash):
+            table(tmp_path, rule).apply(changes((1, "never", 5, "u"), (7, "never", 6, "u")))
+    assert DeltaTable(str(tmp_path / STATE)).version() == (0 if first else 1)
+    if before is not None:
+        assert rows_of(tmp_path) == before
+    table(tmp_path, rule).apply(changes((1, "c", 4, "u")))
+    shown = {(one["id"], one["name"]) for one in rows_of(tmp_path) if one.get(END) is None}
+    assert shown == ({(1, "c")} if first else {(1, "c"), (2, "b")}), "the lost events do not count"
+    table(tmp_path, rule).apply(changes((1, "now", 5, "u"), (7, "now", 6, "u")))
+    assert {(1, "now"), (7, "now")} <= {(one["id"], one["name"]) for one in rows_of(tmp_path)}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_of_two_writers_one_wins_and_the_other_gets_an_error(
+    tmp_path: Path, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if exists:
+        table(tmp_path).apply(changes((1, "a", 1, "u")))
+    name = "replace" if exists else "create"
+    whole = getattr(KeyedTable, name)
+
+    def after_another(self: KeyedTable, *given: Any, **options: Any) -> None:
+        if not self._folder:
+            monkeypatch.setattr(KeyedTable, name, whole)
+            assert table(tmp_path).apply(changes((2, "winner", 2, "u"), (3, "winner", 3, "u")))
+        whole(self, *given, **options)
+
+    monkeypatch.setattr(KeyedTable, name, after_another)
+    with pytest.raises(StorageConflict, match="another writer has changed the table meanwhile"):
+        table(tmp_path).apply(changes((2, "loser", 5, "u")))
+    winners = [{"id": 2, "name": "winner"}, {"id": 3, "name": "winner"}]
+    assert rows_of(tmp_path) == ([{"id": 1, "name": "a"}] if exists else []) + winners
+    assert table(tmp_path).apply(changes((2, "again", 4, "u"))), "no event of the loser is left"
+    assert {"id": 2, "name": "again"} in rows_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(None, "a", 1, "u")], "no value in a column of the key.*id"),
+        ([(1, "a", None, "u")], "no value in sequence_by"),
+        ([(None, None, None, "t")], "no value in sequence_by"),
+        (
+            [(1, "secret", 1, "u"), (1, "secret", 1, "u")],
+            "two changes of one key have the same sequence.*keys=id",
+        ),
+    ],
+)
+def test_changes_without_an_order_or_a_key_are_an_error_without_values(
+    tmp_path: Path, rows: Sequence[Change], expected: str
+) -> None:
+    done = table(tmp_path)
+    done.apply(changes((9, "a", 1, "u")))
+    with pytest.raises(ChangesInvalid, match=expected) as caught:
+        done.apply(changes((8, "b", 2, "u"), *rows))
+    assert "secret" not in str(caught.value)
+    assert rows_of(tmp_path) == [{"id": 9, "name": "a"}]
+
+
+def test_new_columns_are_added_and_another_type_is_an_error(tmp_path: Path) -> None:
+    for rule, target in ((TYPE_1, tmp_path / "1"), (TYPE_2, tmp_path / "2")):
+        done = table(target, rule)
+        done.apply(changes((1, "a", 1, "u")))
+        at = pa.array([datetime(2026, 1, 2, 3, tzinfo=UTC)], pa.timestamp("us", "Europe/Berlin"))
+        local = pa.array([datetime(2026, 1, 2, 3)], pa.timestamp("us"))
+        done.apply(changes((2, "b", 2, "u"), at=at, local=local))
+        found = [one for one in rows_of(target) if one["id"] == 2]
+        assert found[0]["at"] == datetime(2026, 1, 2, 3, tzinfo=UTC)
+        assert found[0]["local"] == datetime(2026, 1, 2, 3)
+        assert rows_of(target)[0]["at"] is None
+        done.apply(changes((3, "c", 3, "u")))
+        assert [one["at"] for one in rows_of(target) if one["id"] == 3] == [None]
+        with pytest.raises(ChangesInvalid, match=r"another type.*column=at"):
+            done.apply(changes((4, "d", 4, "u"), at=pa.array(["text"])))
+        with pytest.raises(ChangesInvalid, match=r"another type.*column=sequence_by"):
+            done.apply(changes((4, "d", 4, "u")).set_column(2, SEQUENCE, pa.array(["4"])))
+        with pytest.raises(ChangesInvalid, match=r"cannot have.*column=day"):
+            done.apply(changes((4, "d", 4, "u"), day=pa.array([1], pa.time64("us"))))
+        with pytest.raises(ChangesInvalid, match=r"differ only in case.*NAME, name"):
+            done.apply(changes((4, "d", 4, "u"), NAME=pa.array(["x"])))
+
+
+def test_columns_that_a_change_does_not_have_keep_their_values(tmp_path: Path) -> None:
+    of_changes = TableRule(("id",), is_partial=True)
+    done = table(tmp_path, of_changes)
+    done.apply(changes((1, "a", 1, "u"), n=pa.array([7])))
+    done.apply(changes((1, None, 5, "u"), n=pa.array([8]), **{UNSENT: pa.array([["name"]])}))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "a", "n": 8}]
+    done.apply(changes((1, "b", 3, "u"), n=pa.array([9]), **{UNSENT: pa.array([[]], pa.list_(pa.string()))}))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b", "n": 8}], (
+        "a late change has the value that was not sent"
+    )
+
+
+@pytest.mark.parametrize(("ignored", "expected"), [(None, ("a", 1)), (("n",), (None, 1)), ((), (None, None))])
+def test_a_null_leaves_the_values_of_these_columns(
+    tmp_path: Path, ignored: tuple[str, ...] | None, expected: tuple[str | None, int | None]
+) -> None:
+    done = table(tmp_path, TableRule(("id",), ignored_nulls=ignored))
+    done.apply(changes((1, "a", 1, "u"), n=pa.array([1])))
+    done.apply(changes((1, None, 2, "u"), n=pa.array([None], pa.int64())))
+    assert rows_of(tmp_path) == [{"id": 1, "name": expected[0], "n": expected[1]}]
+
+
+def test_other_parameters_and_other_tables_are_refused(tmp_path: Path) -> None:
+    table(tmp_path / "t").apply(changes((1, "a", 1, "u")))
+    with pytest.raises(ConfigError, match="made with other parameters: scd_type"):
+        table(tmp_path / "t", TYPE_2).apply(changes((1, "a", 2, "u")))
+    with pytest.raises(ConfigError, match="made with other parameters: keys"):
+        table(tmp_path / "t", TableRule(("name",))).apply(changes((1, "a", 2, "u")))
+    with pytest.raises(ConfigError, match="made without ignore_null_updates and unchanged_column"):
+        table(tmp_path / "t", TableRule(("id",), is_partial=True)).apply(changes((1, "a", 2, "u")))
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "other"), pa.table({"id": [1]}))
+    with pytest.raises(ConfigError, match="has not made"):
+        table(tmp_path / "other").apply(changes((1, "a", 2, "u")))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([f"k{number:04}" for number in range(300)]),
+        pa.array([Decimal(number) for number in range(300)], pa.decimal128(9, 2)),
+        pa.array(
+            [datetime(2026, 1, 1 + number % 28, number // 28) for number in range(300)], pa.timestamp("us")
+        ),
+    ],
+    ids=["text", "decimal", "timestamp"],
+)
+def test_many_files_and_composite_keys(
+    tmp_path: Path, keys: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of ten rows: rows are found in the right ones, and small files are merged."""
+    monkeypatch.setattr(keyed_table, "FILE_ROWS", 10)
+    monkeypatch.setattr(keyed_table, "SMALL_ROWS", 5)
+    done = table(tmp_path, TableRule(("k", "m")))
+
+    def batch(first: int, last: int, value: int) -> pa.Table:
+        rows = last - first
+        return pa.table(
+            {
+                "k": keys[first:last],
+                "m": pa.array([number % 2 for number in range(rows)], pa.int32()),
+                "v": pa.array([value] * rows),
+                SEQUENCE: pa.array([value] * rows),
+                OP: ["u"] * rows,
+            }
+        )
+
+    done.apply(batch(0, 200, 1))
+    expected = dict.fromkeys(keys[:200].to_pylist(), 1)
+    for number in range(20):
+        first = 200 + number * 3
+        done.apply(batch(first, first + 3, 1))
+        done.apply(batch(number * 10, number * 10 + 4, number + 2))
+        expected |= dict.fromkeys(keys[first : first + 3].to_pylist(), 1)
+        expected |= dict.fromkeys(keys[number * 10 : number * 10 + 4].to_pylist(), number + 2)
+    assert {one["k"]: one["v"] for one in rows_of(tmp_path)} == expected
+    assert len(rows_of(tmp_path)) == 260
+    assert len(DeltaTable(str(tmp_path)).file_uris()) < 50
+
+
+def test_only_files_that_may_have_a_key_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_table, "FILE_ROWS", 10)
+    done = table(tmp_path)
+    done.apply(changes(*((number, "a", 1, "u") for number in range(100))))
+    read: list[str] = []
+    whole = KeyedTable._read
+
+    def noted(self: KeyedTable, file: Any) -> pa.Table:
+        read.append(self._folder)
+        return whole(self, file)
+
+    monkeypatch.setattr(KeyedTable, "_read", noted)
+    done.apply(changes((55, "b", 2, "u")))
+    assert read.count("") == 1
+    assert read.count(STATE) == 2, "once for the events, once to replace the file"
+
+
+def test_files_of_another_writer_are_read_by_bounds_that_hold(tmp_path: Path) -> None:
+    """The statistics of OPTIMIZE round times to milliseconds, so that a key may be outside them."""
+    at = pa.array([datetime(2026, 1, 1, 0, 0, 0, 999_999)], pa.timestamp("us"))
+    rule = TableRule(("at",))
+    for number in (1, 2):
+        row = changes((number, "a", number, "u")).append_column("at", at)
+        assert table(tmp_path, rule).apply(row)
+        for folder in (tmp_path, tmp_path / STATE):
+            DeltaTable(str(folder)).optimize.z_order(["id"] if folder == tmp_path else ["at"])
+    assert [one["id"] for one in rows_of(tmp_path)] == [2]
+
+
+def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    changed = DeltaTable(str(tmp_path))
+    changed.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(StorageError, match=r"features that apply_changes does not read.*[dD]eletionVectors"):
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([True, False]),
+        pa.array([b"a", b"\xff"]),
+        pa.array([0.5, float("nan")]),
+        pa.array([1, 2], pa.date32()),
+        pa.array([1, 2], pa.int8()),
+        pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
+    ],
+    ids=["boolean", "binary", "double", "date", "tinyint", "struct"],
+)
+def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys: pa.Array) -> None:
+    def batch(sequence: int, op: str) -> pa.Table:
+        of_rows = keys if op == "u" else pa.nulls(1, keys.type)
+        rows = len(of_rows)
+        columns = {"k": of_rows, "v": pa.array([sequence] * rows), OP: [op] * rows}
+        return pa.table(columns | {SEQUENCE: pa.array(range(sequence, sequence + rows))})
+
+    done = table(tmp_path, TableRule(("k",)))
+    for sequence, op, expected in ((0, "t", 0), (10, "u", 2), (20, "u", 2), (30, "t", 0), (40, "u", 2)):
+        done.apply(batch(sequence, op))
+        assert len(rows_of(tmp_path)) == expected
+    assert {one["v"] for one in rows_of(tmp_path)} == {40}
+
+
+def test_a_key_without_an_order_is_an_error(tmp_path: Path) -> None:
+    for given in (pa.array([[1]]), pa.array([{"a": [1]}])):
+        rows = changes((1, "a", 1, "u")).append_column("k", given)
+        with pytest.raises(ChangesInvalid, match="a key has a type without an order"):
+            table(tmp_path, TableRule(("k",))).apply(rows)
+        with pytest.raises(ChangesInvalid, match="sequence_by has a type without an order"):
+            table(tmp_path).apply(changes((1, "a", 1, "u")).set_column(2, SEQUENCE, given))
+
+
+def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs writes what it removes into the log, so the events have versions that the table does not name."""
+    monkeypatch.setattr(keyed_table, "VACUUM_EVERY", 1)
+    done = table(tmp_path, TYPE_2)
+    week_ago_s = time.time() - 8 * 86_400
+    (tmp_path / STATE).mkdir()
+    lost = tmp_path / STATE / "part-of-a-crash.parquet"
+    lost.write_bytes(b"")
+    os.utime(lost, (week_ago_s, week_ago_s))
+    for number in range(1, 5):
+        assert done.apply(changes((1, str(number), number, "u")))
+    assert not lost.exists()
+    assert [(one["name"], one[END]) for one in rows_of(tmp_path)] == [
+        ("1", 2),
+        ("2", 3),
+        ("3", 4),
+        ("4", None),
+    ]
+
+
+def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 3))
+    table(tmp_path).apply(changes((3, "other", 10, "u")))
+    for folder in (tmp_path, tmp_path / STATE):
+        DeltaTable(str(folder)).create_checkpoint()
+    (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
+    again = table(tmp_path)
+    assert not again.apply(changes((1, "b", 2, "u")), ("query", 3))
+    assert again.apply(changes((1, "b", 2, "u"), (2, "late", 8, "u")), ("query", 4))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}, {"id": 3, "name": "other"}]
+    DeltaTable(str(tmp_path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert table(tmp_path).apply(changes((1, "c", 4, "u"))), "VACUUM of the table leaves the events"
