@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 import yaml
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_OK
@@ -131,6 +132,13 @@ def test_the_blocks_of_the_page_run(
 
     assert "|Ada|20.00|\n|Grace|20.00|" in printed("print(view.end_lsn").replace(" ", "")
     assert "1    20.00\n2    20.00" in printed("to_pandas")
+    versions = printed("past.where").replace(" ", "").splitlines()
+    assert [line for line in versions if line.startswith(("|10.00|", "|15.00|"))] == [
+        "|10.00|10|{1,20,1}|",
+        "|15.00|20|NULL|",
+    ]
+    silver = DeltaTable(str(tmp_path / "silver")).to_pyarrow_table(columns=["id", "is_large"]).to_pylist()
+    assert sorted((one["id"], one["is_large"]) for one in silver) == [(1, False), (2, True), (4, False)]
     assert spark.read.parquet(str(tmp_path / "totals")).count() == 5
     assert len(spark.read.parquet(str(tmp_path / "report")).collect()) == 2
     assert {row.op for row in runner._names["again"].select("op").collect()} == {"d", "c"}
