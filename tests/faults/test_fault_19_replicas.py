@@ -26,6 +26,7 @@ def clock_s(server: PostgresServer) -> float:
     return float(now_s)
 
 
+@pytest.mark.nightly  # three brokers are started; test_fault_18_brokers.py has a broker that confirms nothing
 @pytest.mark.timeout(300)
 def test_a_topic_that_wants_more_replicas_than_there_are_is_waited_for(
     cluster: KafkaCluster,
