@@ -17,15 +17,18 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-WITH_SPARK = ("tests/integration/test_demo_run.py", "tests/spark/")
-WITHOUT_JVM = "tests/spark/unit/"
+WITH_SPARK = "tests/spark/"
+JVM = "SparkSession"
+"""A word in each file of that folder that starts Spark. The others run on any worker: this scope takes longest."""
+DEMO = "tests/integration/test_demo_run.py"
+"""It starts all servers and a Spark of its own."""
 COSTLY = {
     "all servers struck": ("own_registry",),
     "own brokers": ("own_broker", "kafka_cluster"),
     "secured broker": ("secured_kafka", "by_password", "by_certificate"),
 }
 """Words in files that use these servers. The first scope with such a word is the scope of the file."""
-ORDER = ["spark", *COSTLY, None]
+ORDER = ["spark", "demo", *COSTLY, None]
 
 
 @cache
@@ -38,7 +41,9 @@ def costly_servers(file: Path) -> frozenset[str]:
 @cache
 def costly_scope(file: str, root: Path) -> str | None:
     """Return the scope that this file shares with others, None if the file is a scope of its own."""
-    if file.startswith(WITH_SPARK) and not file.startswith(WITHOUT_JVM):
+    if file == DEMO:
+        return "demo"
+    if file.startswith(WITH_SPARK) and JVM in (root / file).read_text():
         return "spark"
     servers = costly_servers(root / file)
     return next((scope for scope in COSTLY if scope in servers), None)
@@ -74,7 +79,11 @@ class Spreading:
     """A plugin for pytest."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sort the scopes that take longest to the front."""
+        """Sort the scopes that take longest to the front. A test outside of its scope would start a second Spark."""
+        for item in items:
+            if "spark" in getattr(item, "fixturenames", ()):
+                file = item.nodeid.split("::")[0]
+                assert costly_scope(file, item.config.rootpath) == "spark", f"{file} has no word {JVM}"
         items.sort(
             key=lambda item: ORDER.index(costly_scope(item.nodeid.split("::")[0], item.config.rootpath))
         )
