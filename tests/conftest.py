@@ -47,9 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set up signals and plugins; pytest calls this in each worker too."""
     # A background job of a shell ignores SIGINT, and child processes would inherit that; tests interrupt them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("at each change", max_examples=30)
-    if "not nightly" in config.option.markexpr:
-        settings.load_profile("at each change")
+    # On a busy machine an example takes seconds, whatever it does.
+    settings.register_profile("nightly", deadline=None)
+    settings.register_profile("at each change", max_examples=30, deadline=None)
+    settings.load_profile("at each change" if "not nightly" in config.option.markexpr else "nightly")
     config.pluginmanager.register(Spreading())
     if hasattr(config, "workerinput"):
         return
