@@ -32,14 +32,14 @@ def run_cdcd(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("source.dns", "postgresql://x/y"),
+        nightly("source.dns", "postgresql://x/y"),
         nightly("source.slot.name", "Upper"),
         nightly("source.password_file", "/nowhere/secret"),
         nightly("sink.delivery", "twice"),
         nightly("sink.properties.acks", "1"),
         ("sink.topics.template", "{name}.{table}"),
         nightly("buffer.memory", "much"),
-        ("format.overrides", [{"table": "(", "tombstones": False}]),
+        nightly("format.overrides", [{"table": "(", "tombstones": False}]),
         nightly("registry.url", "ftp://registry"),
         nightly("admin.port", 70000),
     ],

@@ -16,6 +16,7 @@ from cdcd.schema.attnums import row_record
 from tests.integration.conftest import BothWays, NewDaemon, TopicsOf
 from tests.support.changes import Topics
 from tests.support.daemon import await_confirmed
+from tests.support.nightly import nightly
 from tests.support.stack import run
 
 Row = tuple[int, dict[str, int]]
@@ -92,7 +93,7 @@ def read(topics: Topics, table: str, ops: str = "cr") -> list[Row]:
     return found
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("together", [nightly(False), True], ids=["apart", "together"])
 def test_a_rows_schema_has_the_attnums_that_its_columns_had_or_none(
     together: bool, postgres: PostgresServer, database: str, both_ways: BothWays, topics_of: TopicsOf
 ) -> None:

@@ -150,6 +150,7 @@ def test_what_was_captured_is_what_test_decoding_saw(
     assert key_change["fields"]["old"]["columns"][0] == {"kind": "t", "text": "2"}
 
 
+@pytest.mark.nightly  # a process of its own; a capture of what is not streamed is above
 def test_a_streamed_transaction_is_read_with_its_xids_and_nothing_is_confirmed(
     pg_server: PostgresServers, tmp_path: Path
 ) -> None:

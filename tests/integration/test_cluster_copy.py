@@ -16,7 +16,7 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(bytes(range(32))) == 0x46DD794E
 
 
-@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 18))
 def test_each_copy_has_an_identifier_of_its_own(pg_server: PostgresServers, major: int) -> None:
     identifiers = set()
     for _ in range(2):

@@ -105,7 +105,7 @@ def read_by_a_stranger(output: str, inserts: int) -> None:
 
 @pytest.mark.parametrize(
     ("line", "number"),
-    [("starting the schema registry", signal.SIGINT), nightly("rows change", signal.SIGTERM)],
+    [nightly("starting the schema registry", signal.SIGINT), nightly("rows change", signal.SIGTERM)],
 )
 def test_an_interrupt_stops_everything_that_was_started(
     line: str, number: signal.Signals, stack_folder: Path
@@ -127,7 +127,9 @@ def test_an_interrupt_stops_everything_that_was_started(
     assert list(folder.glob("cdcd-demo-*")) == []
 
 
-@pytest.mark.parametrize("words", [["--rows", "5"], ["--seconds", "5", "--kill-at", "9"], ["--speed", "9"]])
+@pytest.mark.parametrize(
+    "words", [["--rows", "5"], nightly(["--seconds", "5", "--kill-at", "9"]), nightly(["--speed", "9"])]
+)
 def test_wrong_words_end_at_once(words: list[str]) -> None:
     done = subprocess.run([*DEMO, *words], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2

@@ -111,6 +111,7 @@ def place(kafka: KafkaBroker) -> Place:
     return Place(kafka, settings, make_topics(settings))
 
 
+@pytest.mark.nightly  # the same with a daemon is below
 def test_a_commit_that_the_slot_proves_is_the_position_and_becomes_visible(place: Place) -> None:
     hidden = place.hide()
     with closing(place.sink()) as sink:

@@ -79,7 +79,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("major", [12, nightly(15), 18])
+@pytest.mark.parametrize("major", [nightly(12), nightly(15), 18])
 def test_the_stream_is_trusted_only_for_tables_that_were_published_from_their_creation(
     pg_server: PostgresServers, major: int
 ) -> None:

@@ -185,14 +185,10 @@ def dbname(server: PostgresServer) -> Iterator[str]:
     "case",
     nightly_except(
         cases(),
-        "default-default",
         "default-same_index",
-        "index-own_index",
-        "full-default",
         "full-nothing",
         "nothing-full",
         "keyless-own_key",
-        "keyless-default",
         "keyless_full-full",
     ),
 )

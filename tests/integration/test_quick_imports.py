@@ -12,6 +12,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -89,6 +90,7 @@ def imported(blocked: set[str], names: list[str]) -> list[str]:
     return process.stdout.splitlines()
 
 
+@pytest.mark.nightly  # it imports each quick test in a process of its own
 def test_no_quick_test_needs_a_package_of_another_extra() -> None:
     blocked = other_packages()
     assert {"pyspark", "pandas", "mypy"} <= blocked

@@ -135,7 +135,6 @@ def other_database(postgres: PostgresServer, database: str) -> Any:
     "case",
     nightly_except(
         (pytest.param(case, id=name) for name, case in REFUSED.items()),
-        "one name, two databases",
         "one transactional id",
         "one slot, two names",
     ),

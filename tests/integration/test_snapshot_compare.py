@@ -106,7 +106,7 @@ def assert_equal(
     return events
 
 
-@pytest.mark.parametrize("crash", [None, "stale_rows_deleted:2", nightly("table_copied")])
+@pytest.mark.parametrize("crash", [nightly(None), "stale_rows_deleted:2", nightly("table_copied")])
 def test_rows_that_were_deleted_in_a_gap_are_deleted_and_no_other(
     source: tuple[PostgresServer, str],
     behind: Daemon,

@@ -45,7 +45,7 @@ CHANGES = (
 )
 
 
-@pytest.fixture(params=[13, nightly(14), 18])
+@pytest.fixture(params=[nightly(13), nightly(14), 18])
 def source(
     request: pytest.FixtureRequest, pg_server: PostgresServers
 ) -> Iterator[tuple[PostgresServer, str]]:

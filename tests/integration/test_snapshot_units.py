@@ -85,7 +85,7 @@ def selected(settings: SourceSettings, query: str) -> list[tuple[str, ...]]:
         return fetch(connection, query)
 
 
-@pytest.mark.parametrize("major", [12, nightly(13), nightly(14), 18])
+@pytest.mark.parametrize("major", [nightly(12), nightly(13), nightly(14), 18])
 def test_each_row_is_in_one_unit_whatever_the_type_of_the_key(pg_server: PostgresServers, major: int) -> None:
     """By blocks from PostgreSQL 14 on; before, by the bounds in the statistics of the primary key."""
     fill = "SELECT {key}, repeat('x', 500) FROM generate_series(1, 1000) g"

@@ -196,7 +196,7 @@ async def test_types_are_closed_over_elements_and_base_types(pg_server: Postgres
             assert found[22].element_oid == 0  # its text has no braces, so it is no array
 
 
-@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 18))
 async def test_types_are_closed_over_attributes_and_ranges(pg_server: PostgresServers, major: int) -> None:
     statements = (
         "CREATE EXTENSION hstore",

@@ -122,7 +122,7 @@ async def test_a_slot_that_another_walsender_uses_is_active(postgres: PostgresSe
             assert slot_is_active(postgres, settings.slot)
 
 
-@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_slots_that_cannot_be_read(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, TABLE, PUBLICATION) as settings:
@@ -150,7 +150,7 @@ async def test_slots_that_cannot_be_read(pg_server: PostgresServers, major: int)
         server.execute("SELECT pg_drop_replication_slot(%s)", settings.slot)
 
 
-@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: int) -> None:
     """F23."""
     server = pg_server.fresh(major, settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
@@ -165,7 +165,7 @@ async def test_an_invalidated_slot_is_lost(pg_server: PostgresServers, major: in
                 pass
 
 
-@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 14, 18))
+@pytest.mark.parametrize("major", nightly_except(SUPPORTED_POSTGRES_MAJORS, 18))
 async def test_a_publication_that_is_missing_while_decoding_halts(
     pg_server: PostgresServers, major: int
 ) -> None:

@@ -144,7 +144,9 @@ def test_a_server_starts_from_the_archive_of_its_classes_and_its_log_says_nothin
 
 
 @pytest.mark.parametrize("java", [java(), registry_java()], ids=["the machine's", "the registry's"])
-@pytest.mark.parametrize("content", [None, b"", b"not an archive" * 1000], ids=["absent", "empty", "other"])
+@pytest.mark.parametrize(
+    "content", [nightly(None), nightly(b""), b"not an archive" * 1000], ids=["absent", "empty", "other"]
+)
 def test_a_java_that_refuses_an_archive_runs_and_says_nothing_about_it(
     tmp_path: Path, java: str, content: bytes | None
 ) -> None:

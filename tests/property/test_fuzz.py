@@ -21,7 +21,8 @@ CRASHES = Path(fuzz.__file__).parent / "crashes"
 @pytest.mark.parametrize(
     ("target", "runs"),
     [
-        ("decoder", 40_000),
+        ("decoder", 15_000),
+        nightly("decoder", 40_000),
         ("frames", 20_000),
         ("assembler", 4_000),
         ("messages", 400),
@@ -30,7 +31,8 @@ CRASHES = Path(fuzz.__file__).parent / "crashes"
         nightly("reading", 4_000),
         ("rows", 1_500),
         ("transactions", 1_500),
-        ("columns", 1_500),
+        ("columns", 400),
+        nightly("columns", 1_500),
     ],
 )
 def test_no_input_raises_anything_but_the_documented_errors(target: str, runs: int) -> None:

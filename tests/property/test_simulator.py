@@ -45,7 +45,7 @@ def test_the_connection_may_break_at_each_point(seed: int, two_phase_from: int) 
         simulate(seed, breaks=(point,), steps=40, two_phase_from=two_phase_from)
 
 
-@pytest.mark.parametrize("block", nightly_except(range(4), 0, 1))
+@pytest.mark.parametrize("block", nightly_except(range(4), 0))
 def test_a_foreign_slot_halts_exactly_where_rows_are_lost(block: int) -> None:
     """F33: this holds for any session and any stored position."""
     for seed in range(block * 50, block * 50 + 50):

@@ -271,6 +271,7 @@ def test_what_kafka_refuses_is_an_error_with_the_option(
     assert WRONG not in str(caught.value)
 
 
+@pytest.mark.nightly  # the certificate's case connects in the same way
 def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_path: Path) -> None:
     page = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
     page = [text for text in page if 'format("kafka")' not in text]  # needs packages of the JVM

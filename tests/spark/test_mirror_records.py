@@ -20,6 +20,7 @@ from cdcd.spark.schemas import HEADER_BYTES
 from cdcd.spark.tasks import bucket_of
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.support.nightly import nightly
 
 BUCKETS = 4
 
@@ -76,7 +77,7 @@ def test_both_put_a_key_into_the_same_bucket(both: list[Records]) -> None:
     assert len({bucket for _, bucket in found}) == BUCKETS
 
 
-@pytest.mark.parametrize("in_tasks", [{0}, {1}, {0, 2}], ids=str)
+@pytest.mark.parametrize("in_tasks", [nightly({0}), nightly({1}), {0, 2}], ids=str)
 def test_a_mirror_may_change_from_one_to_the_other(
     spark: SparkSession, topics: TopicsWriter, target: Path, in_tasks: set[int]
 ) -> None:

@@ -30,6 +30,7 @@ from tests.spark.ranges import (
     records,
     rows_of,
 )
+from tests.support.nightly import nightly
 from tests.support.topics import new_name, transactional_producer
 from tests.support.waiting import eventually
 
@@ -225,7 +226,7 @@ def _configure(kafka: KafkaBroker, name: str, value: str) -> None:
         future.result(30)
 
 
-@pytest.mark.parametrize("is_read_before", [False, True])
+@pytest.mark.parametrize("is_read_before", [nightly(False), True])
 def test_a_removed_start_is_an_error(implementation: str, kafka: KafkaBroker, is_read_before: bool) -> None:
     topic = Topic(kafka.bootstrap, partitions=1)
     for first in range(0, 90_000, 30_000):

@@ -1,6 +1,7 @@
 """Distribute tests over the workers of pytest-xdist: by file, with files that use the same costly servers together.
 
-In: node ids and the text of their files.  Out: the scope of each; one worker runs all tests of a scope in sequence.
+In: node ids and the text of their files.  Out: the scope of each; one worker runs all tests of a scope in sequence,
+and stops the servers of a scope that its next file does not use.
 The scopes of costly servers come first, because they take the longest.
 Why: each Spark session uses all processors and a gigabyte. A broker uses seconds of CPU time to start, and more until
 the session ends.
@@ -8,6 +9,7 @@ the session ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,24 +17,54 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-WITH_SPARK = ("tests/integration/test_demo_run.py", "tests/spark/")
-WITHOUT_JVM = "tests/spark/unit/"
+WITH_SPARK = "tests/spark/"
+JVM = "SparkSession"
+"""A word in each file of that folder that starts Spark. The others run on any worker: this scope takes longest."""
+DEMO = "tests/integration/test_demo_run.py"
+"""It starts all servers and a Spark of its own."""
 COSTLY = {
     "all servers struck": ("own_registry",),
     "own brokers": ("own_broker", "kafka_cluster"),
     "secured broker": ("secured_kafka", "by_password", "by_certificate"),
 }
 """Words in files that use these servers. The first scope with such a word is the scope of the file."""
-ORDER = ["spark", *COSTLY, None]
+ORDER = ["spark", "demo", *COSTLY, None]
+
+
+@cache
+def costly_servers(file: Path) -> frozenset[str]:
+    """Return the keys of `COSTLY` whose servers this file may use."""
+    text = file.read_text()
+    return frozenset(name for name, words in COSTLY.items() if any(word in text for word in words))
 
 
 @cache
 def costly_scope(file: str, root: Path) -> str | None:
     """Return the scope that this file shares with others, None if the file is a scope of its own."""
-    if file.startswith(WITH_SPARK) and not file.startswith(WITHOUT_JVM):
+    if file == DEMO:
+        return "demo"
+    if file.startswith(WITH_SPARK) and JVM in (root / file).read_text():
         return "spark"
-    text = (root / file).read_text()
-    return next((scope for scope, words in COSTLY.items() if any(word in text for word in words)), None)
+    servers = costly_servers(root / file)
+    return next((scope for scope in COSTLY if scope in servers), None)
+
+
+class StoppedBetweenFiles:
+    """A plugin that stops a server of the session while files run that do not use it: idle, a broker takes 3 % of a
+    processor. Whoever uses the server starts it first.
+
+    `name`: a key of `COSTLY`.
+    """
+
+    def __init__(self, name: str, stop: Callable[[], None]) -> None:
+        self._name = name
+        self._stop = stop
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Stop the server after the last test before a file that does not use it."""
+        if nextitem is None or self._name not in costly_servers(nextitem.path):
+            self._stop()
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]
@@ -47,7 +79,11 @@ class Spreading:
     """A plugin for pytest."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sort the scopes that take longest to the front."""
+        """Sort the scopes that take longest to the front. A test outside of its scope would start a second Spark."""
+        for item in items:
+            if "spark" in getattr(item, "fixturenames", ()):
+                file = item.nodeid.split("::")[0]
+                assert costly_scope(file, item.config.rootpath) == "spark", f"{file} has no word {JVM}"
         items.sort(
             key=lambda item: ORDER.index(costly_scope(item.nodeid.split("::")[0], item.config.rootpath))
         )

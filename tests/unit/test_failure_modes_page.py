@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +29,6 @@ QUOTED = re.compile(r"`([^`]+)`")
 
 TEXT = PAGE.read_text()
 ENTRIES = {int(found["number"]): found for found in ENTRY.finditer(TEXT)}
-EACH = pytest.mark.parametrize("number", ENTRIES)
 
 
 def numbers(text: str) -> set[int]:
@@ -116,11 +113,15 @@ def test_links_inside_the_page_lead_to_the_number_that_they_show() -> None:
     assert [link for link in links if link[0] != link[1] or int(link[0]) not in ENTRIES] == []
 
 
-@EACH
-def test_an_entry_names_modules_that_exist(number: int) -> None:
-    paths = quoted(ENTRIES[number], "kept")
-    assert paths
-    assert [path for path in paths if not (path.startswith("cdcd/") and (ROOT / path).is_file())] == []
+def test_each_entry_names_modules_that_exist() -> None:
+    paths = {number: quoted(entry, "kept") for number, entry in ENTRIES.items()}
+    assert [number for number, named_paths in paths.items() if not named_paths] == []
+    assert [
+        (number, path)
+        for number, named_paths in paths.items()
+        for path in named_paths
+        if not (path.startswith("cdcd/") and (ROOT / path).is_file())
+    ] == []
 
 
 def test_every_path_on_the_page_exists() -> None:
@@ -128,21 +129,35 @@ def test_every_path_on_the_page_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-@EACH
-def test_an_entry_names_tests_that_exist(number: int) -> None:
-    tests = quoted(ENTRIES[number], "tests")
-    assert tests
-    for path, _, name in (test.partition("::") for test in tests):
-        assert path.startswith("tests/")
-        assert name.startswith("test_"), path
-        assert (ROOT / path).is_file(), path
-        assert name in functions(ROOT / path), f"{path} has no {name}"
+def named_tests(entry: re.Match[str]) -> list[tuple[str, str]]:
+    """Return the path and the function of each test that an entry names."""
+    return [(path, name) for path, _, name in (test.partition("::") for test in quoted(entry, "tests"))]
 
 
-@EACH
-def test_an_entry_names_a_test_that_runs_at_each_change(number: int) -> None:
-    tests = [test.partition("::") for test in quoted(ENTRIES[number], "tests")]
-    assert [name for path, _, name in tests if name in at_each_change(ROOT / path)] != []
+def is_test(path: str, name: str) -> bool:
+    """Return whether a file of the tests defines this test."""
+    file = ROOT / path
+    is_named = path.startswith("tests/") and name.startswith("test_")
+    return is_named and file.is_file() and name in functions(file)
+
+
+def test_each_entry_names_tests_that_exist() -> None:
+    tests = {number: named_tests(entry) for number, entry in ENTRIES.items()}
+    assert [number for number, found in tests.items() if not found] == []
+    assert [
+        (number, path, name)
+        for number, found in tests.items()
+        for path, name in found
+        if not is_test(path, name)
+    ] == []
+
+
+def test_each_entry_names_a_test_that_runs_at_each_change() -> None:
+    assert [
+        number
+        for number, entry in ENTRIES.items()
+        if not any(name in at_each_change(ROOT / path) for path, name in named_tests(entry))
+    ] == []
 
 
 # --- texts for users have no number ---
@@ -187,9 +202,11 @@ def pages() -> list[Path]:
     return sorted([*found, *(ROOT / name for name in ("CHANGELOG.md", "README.md", "SECURITY.md"))])
 
 
-@pytest.mark.parametrize("path", pages(), ids=str)
-def test_no_page_for_operators_has_a_number(path: Path) -> None:
-    assert NUMBER.findall(path.read_text()) == []
+def test_no_page_for_operators_has_a_number() -> None:
+    assert (paths := pages())
+    assert [
+        (str(path), NUMBER.findall(path.read_text())) for path in paths if NUMBER.search(path.read_text())
+    ] == []
 
 
 # --- faults have other numbers ---
@@ -200,10 +217,12 @@ def test_a_fault_has_a_plain_number() -> None:
     assert [str(path) for path in texts if FAULT.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_fault_[0-9]*.py")), ids=str)
-def test_the_test_of_a_fault_names_no_other_one(path: Path) -> None:
-    number = int(str(FAULT_FILE.search(path.name)[1]))  # type: ignore[index]
-    others = {
-        int(found) for found in FAULT_NUMBER.findall(ast.get_docstring(syntax_tree(path.read_text())) or "")
-    }
-    assert others <= {number}
+def other_faults(path: Path) -> set[int]:
+    """Return the faults that the docstring of a fault's test names, except its own."""
+    text = ast.get_docstring(syntax_tree(path.read_text())) or ""
+    return {int(found) for found in FAULT_NUMBER.findall(text)} - {int(str(FAULT_FILE.search(path.name)[1]))}  # type: ignore[index]
+
+
+def test_the_test_of_a_fault_names_no_other_one() -> None:
+    assert (paths := sorted((ROOT / "tests").rglob("test_fault_[0-9]*.py")))
+    assert [(path.name, other_faults(path)) for path in paths if other_faults(path)] == []

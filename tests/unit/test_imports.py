@@ -140,41 +140,47 @@ CYTHON_FILES = sorted(path for path in PACKAGE.rglob("*.p*") if path.suffix in (
 FILES = sorted([*PACKAGE.rglob("*.py"), *CYTHON_FILES])
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
-def test_a_file_keeps_the_import_rules(path: Path) -> None:
-    if path == PACKAGE / "__init__.py":
-        return
+def forbidden_imports(path: Path) -> Iterator[str]:
+    """Yield each import of a file that the rules forbid."""
     room = room_of(path)
-    broken = []
     for module in imported(path):
         top, _, rest = module.partition(".")
         if top == "cdcd":
             if rest and not allowed(room, rest.split(".")[0]):
-                broken.append(f"{room} may not import {module}")
+                yield f"{room} may not import {module}"
         elif room not in LIBRARY_ROOMS.get(top, {room}):
-            broken.append(f"{top} belongs to {sorted(LIBRARY_ROOMS[top])}")
+            yield f"{top} belongs to {sorted(LIBRARY_ROOMS[top])}"
         elif room in PURE_ROOMS and top in NOT_IN_PURE_ROOMS:
-            broken.append(f"{room} is pure and may not import {top}")
-    assert not broken, broken
+            yield f"{room} is pure and may not import {top}"
+
+
+def test_each_file_keeps_the_import_rules() -> None:
+    """All files are one case: each worker of the suite collects each case."""
+    files = [path for path in FILES if path != PACKAGE / "__init__.py"]
+    assert len(files) > 400
+    assert [f"{path}: {broken}" for path in files for broken in forbidden_imports(path)] == []
 
 
 PURE_FILES = [path for path in PACKAGE.rglob("*.py") if room_of(path) in PURE_ROOMS]
 CLOCK_CALLS = {"now", "today", "utcnow"}
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
-def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await(path: Path) -> None:
-    broken = []
+def impurities(path: Path) -> Iterator[str]:
+    """Yield each place of a file that reads the clock, opens a file or awaits."""
     for node in ast.walk(syntax_tree(path.read_text(), str(path))):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
-            broken.append(f"line {node.lineno}: a pure package has no async code")
+            yield f"line {node.lineno}: a pure package has no async code"
         elif isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Attribute) and called.attr in CLOCK_CALLS:
-                broken.append(f"line {node.lineno}: reads the clock by {called.attr}()")
+                yield f"line {node.lineno}: reads the clock by {called.attr}()"
             elif isinstance(called, ast.Name) and called.id in {"open", "print", "input"}:
-                broken.append(f"line {node.lineno}: {called.id}()")
-    assert not broken, broken
+                yield f"line {node.lineno}: {called.id}()"
+
+
+def test_a_pure_room_has_no_clock_no_files_and_nothing_to_await() -> None:
+    assert len(PURE_FILES) > 100
+    assert [f"{path}: {found}" for path in PURE_FILES for found in impurities(path)] == []
 
 
 @pytest.mark.parametrize(

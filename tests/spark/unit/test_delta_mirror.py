@@ -35,6 +35,7 @@ from cdcd.spark.versions import TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
+from tests.support.nightly import nightly_except
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
 FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
@@ -100,7 +101,7 @@ def row(number: int, body: str) -> Row:
 # --- the same rows as in Parquet files ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", nightly_except(range(25), *range(5)))
 def test_a_delta_table_has_the_rows_of_the_parquet_format(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +142,7 @@ def applied(batches: Batches, parts: Sequence[Sequence[Record]]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", nightly_except(range(15), *range(4)))
 def test_a_table_without_a_key_has_the_rows_of_the_parquet_format(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

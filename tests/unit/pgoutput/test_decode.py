@@ -61,10 +61,10 @@ def test_a_message_that_comes_one_byte_at_a_time_is_read_with_its_last_byte(gold
 
 
 @every_message
-@pytest.mark.parametrize("extra", [b"\0", b"N", b"\xff" * 40])
-def test_bytes_after_the_last_field_are_an_error(golden: Golden, extra: bytes) -> None:
-    with pytest.raises(MessageTrailing, match=FORMAT_OF[type(golden.message)].name):
-        decode(golden.payload + extra, **golden.session)
+def test_bytes_after_the_last_field_are_an_error(golden: Golden) -> None:
+    for extra in (b"\0", b"N", b"\xff" * 40):
+        with pytest.raises(MessageTrailing, match=FORMAT_OF[type(golden.message)].name):
+            decode(golden.payload + extra, **golden.session)
 
 
 @every_message
@@ -95,10 +95,12 @@ def test_an_empty_payload_is_truncated() -> None:
         decode(b"", in_stream=False, protocol_version=1)
 
 
-@pytest.mark.parametrize("byte", sorted(set(range(256)) - set(MESSAGES)))
-def test_an_unlisted_type_byte_is_unknown(byte: int) -> None:
-    with pytest.raises(MessageUnknown, match=f"0x{byte:02x}"):
-        decode(bytes((byte, 0, 0)), in_stream=False, protocol_version=4)
+def test_an_unlisted_type_byte_is_unknown() -> None:
+    unlisted = sorted(set(range(256)) - set(MESSAGES))
+    assert len(unlisted) > 200
+    for byte in unlisted:
+        with pytest.raises(MessageUnknown, match=f"0x{byte:02x}"):
+            decode(bytes((byte, 0, 0)), in_stream=False, protocol_version=4)
 
 
 @pytest.mark.parametrize(
