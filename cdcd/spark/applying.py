@@ -84,7 +84,9 @@ def apply_changes(
     table = ChangedTable(open_storage(target, target_options), given.rule())
     if not source.isStreaming:
         if checkpoint is not None or trigger is not None:
-            raise ConfigError("checkpoint and trigger are for streams", hint="remove them, or read a stream")
+            raise ConfigError(
+                "checkpoint and trigger are for streams", hint="leave them out, or read a stream"
+            )
         table.apply(frame.toArrow())
         return None
     return _started(frame, table.apply, checkpoint, trigger or {})
@@ -145,7 +147,7 @@ class _Parameters:
         if has_truncates and self.scd_type == 2:
             raise ConfigError(
                 "apply_as_truncates is for type 1 only: the history of type 2 remains",
-                hint="remove it, or set stored_as_scd_type=1",
+                hint="leave it out, or set stored_as_scd_type=1",
             )
         if self.scd_type == 1 and (self.tracked is not None or self.untracked is not None):
             raise ConfigError("track_history_... is for type 2 only", hint="set stored_as_scd_type=2")
@@ -240,7 +242,7 @@ def _unknown(parameter: str, name: str, known: Sequence[str]) -> ConfigError:
 
 
 def _exclusive(one: str, other: str) -> ConfigError:
-    return ConfigError(f"{one} and {other} exclude each other", hint="remove one of both")
+    return ConfigError(f"{one} and {other} exclude each other", hint="give one of both")
 
 
 def _expression(source: DataFrame, given: Expression) -> Column:

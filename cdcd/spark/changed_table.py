@@ -168,8 +168,9 @@ class ChangedTable:
         ignored = self._rule.ignored_nulls
         values = [name for name in events.column_names if name not in (*self._rule.keys, *RESERVED)]
         names = [name for name in values if ignored is None or name in ignored]
-        unsent = pc.fill_null(events[UNSENT].combine_chunks(), pa.scalar([], _UNSENT_TYPE))
-        rows = [pc.list_parent_indices(unsent).to_numpy()]
+        given = events[UNSENT].combine_chunks()
+        places, unsent = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False)), given.drop_null()
+        rows = [places[pc.list_parent_indices(unsent).to_numpy()]]
         texts: list[pa.Array] = [unsent.flatten()]
         for name in names:
             nulls = np.flatnonzero(events[name].is_null().to_numpy())

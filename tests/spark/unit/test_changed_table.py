@@ -207,6 +207,16 @@ def test_columns_that_a_change_does_not_have_keep_their_values(tmp_path: Path) -
     )
 
 
+def test_a_late_change_before_a_delete_supplies_no_value(tmp_path: Path) -> None:
+    done = table(tmp_path, TableRule(("id",), is_partial=True))
+    done.apply(changes((1, "a", 1, "u"), (1, None, 5, "d")))
+    done.apply(changes((1, None, 10, "u"), **{UNSENT: pa.array([["name"]])}))
+    assert rows_of(tmp_path) == [{"id": 1, "name": None}]
+    assert not done.apply(changes((1, "late", 3, "u")))
+    assert done.apply(changes((1, "sent", 7, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "sent"}]
+
+
 @pytest.mark.parametrize(("ignored", "expected"), [(None, ("a", 1)), (("n",), (None, 1)), ((), (None, None))])
 def test_a_null_leaves_the_values_of_these_columns(
     tmp_path: Path, ignored: tuple[str, ...] | None, expected: tuple[str | None, int | None]
