@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal
@@ -39,7 +39,7 @@ from tests.support.shared import (
     TopicCleanup,
     shared_address,
 )
-from tests.support.spreading import Spreading, StoppedBetweenFiles
+from tests.support.spreading import Spreading
 from tests.support.stack import NEWEST_POSTGRES, PostgresServers, drop_database, new_database_name
 
 
@@ -126,21 +126,12 @@ def _file_with_workers(*, fixture_name: str, config: pytest.Config) -> Literal["
     return "module" if hasattr(config, "workerinput") else "session"
 
 
-def _stop_between_files(config: pytest.Config, name: str, stop: Callable[[], None]) -> None:
-    """Stop a server while files run that do not use it; without workers all files use the same broker."""
-    if hasattr(config, "workerinput"):
-        config.pluginmanager.register(StoppedBetweenFiles(name, stop))
-
-
-@pytest.fixture(scope="session")
-def own_kafka_and_doors(
-    request: pytest.FixtureRequest, artefacts: Cache, stack_folder: Path
-) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
-    """This worker's own broker, and the proxy in front of it. It may be stopped: a test starts it first."""
+@pytest.fixture(scope=_file_with_workers)
+def own_kafka_and_doors(artefacts: Cache, stack_folder: Path) -> Iterator[tuple[KafkaBroker, KafkaDoors]]:
+    """This worker's own broker, and the proxy in front of it."""
     folder = Path(mkdtemp(prefix="kafka-", dir=stack_folder))
     broker = KafkaBroker(folder, cache=artefacts, settings=BROKER_SETTINGS)
     with KafkaDoors(broker) as doors, broker:
-        _stop_between_files(request.config, "own brokers", broker.stop)
         yield broker, doors
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -192,21 +183,11 @@ def kafka_cluster(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaCluster
 
 
 @pytest.fixture(scope="session")
-def secured_server(
-    request: pytest.FixtureRequest, artefacts: Cache, stack_folder: Path
-) -> Iterator[SecuredKafka]:
-    """The broker of `secured_kafka`, running or stopped."""
+def secured_kafka(artefacts: Cache, stack_folder: Path) -> Iterator[SecuredKafka]:
+    """This worker's broker that requires authentication."""
     folder = Path(mkdtemp(prefix="secured-kafka-", dir=stack_folder))
     with SecuredKafka(folder / "broker", artefacts) as secured:
-        _stop_between_files(request.config, "secured broker", secured.broker.stop)
         yield secured
-
-
-@pytest.fixture
-def secured_kafka(secured_server: SecuredKafka) -> SecuredKafka:
-    """This worker's broker that requires authentication."""
-    secured_server.broker.start()
-    return secured_server
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,6 @@ def new_world(
     """`new_world(**configuration)`: a database with its daemon, not started."""
     postgres.start()
     kafka, registry = own_kafka_and_doors[0], own_registry
-    kafka.start()
     made: list[World] = []
 
     def make(**over: Any) -> World:

@@ -196,7 +196,6 @@ def test_a_broker_that_cannot_be_reached_is_waited_for(
     target: Path,
 ) -> None:
     broker, doors = own_kafka_and_doors
-    broker.start()  # it is stopped while files run that do not use it
     (proxy,) = doors.proxies
     topics = proxied(broker, brokers=doors.bootstrap)
     _with_faults(spark, topics, str(target), proxy.refuse, proxy.accept, "CDCD-SINK-UNAVAILABLE")

@@ -1,7 +1,6 @@
 """Distribute tests over the workers of pytest-xdist: by file, with files that use the same costly servers together.
 
-In: node ids and the text of their files.  Out: the scope of each; one worker runs all tests of a scope in sequence,
-and stops the servers of a scope that its next file does not use.
+In: node ids and the text of their files.  Out: the scope of each; one worker runs all tests of a scope in sequence.
 The scopes of costly servers come first, because they take the longest.
 Why: each Spark session uses all processors and a gigabyte. A broker uses seconds of CPU time to start, and more until
 the session ends.
@@ -9,7 +8,6 @@ the session ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,28 +41,11 @@ def costly_scope(file: str, root: Path) -> str | None:
     """Return the scope that this file shares with others, None if the file is a scope of its own."""
     if file == DEMO:
         return "demo"
-    if file.startswith(WITH_SPARK) and JVM in (root / file).read_text():
-        return "spark"
     servers = costly_servers(root / file)
+    # With a broker of its own, too: those scopes come first, and later tests of the same worker count its threads.
+    if file.startswith(WITH_SPARK) and (servers or JVM in (root / file).read_text()):
+        return "spark"
     return next((scope for scope in COSTLY if scope in servers), None)
-
-
-class StoppedBetweenFiles:
-    """A plugin that stops a server of the session while files run that do not use it: idle, a broker takes 3 % of a
-    processor. Whoever uses the server starts it first.
-
-    `name`: a key of `COSTLY`.
-    """
-
-    def __init__(self, name: str, stop: Callable[[], None]) -> None:
-        self._name = name
-        self._stop = stop
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Stop the server after the last test before a file that does not use it."""
-        if nextitem is None or self._name not in costly_servers(nextitem.path):
-            self._stop()
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]
