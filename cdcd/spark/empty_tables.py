@@ -8,9 +8,11 @@ Must not: read records, change a target.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from cdcd.errors import MirrorInconsistent, SparkReadError
 from cdcd.spark.connection import Connection
 from cdcd.spark.kafka import Cluster
 from cdcd.spark.plan import with_fields
@@ -21,6 +23,8 @@ from cdcd.spark.versions import TableEntry
 
 __all__ = ["EmptyTables", "described"]
 
+log = logging.getLogger("cdcd.spark.mirror")
+
 
 @dataclass
 class EmptyTables:
@@ -30,6 +34,8 @@ class EmptyTables:
     only: frozenset[str] = frozenset()
     _seen: set[str] = field(default_factory=set)
     """The topics that the last look found empty."""
+    _left_out: set[str] = field(default_factory=set)
+    """The topics whose columns a mirror cannot have; their first record parks the table."""
 
     def look(self, known: Collection[str]) -> list[TableEntry]:
         """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
@@ -48,17 +54,35 @@ class EmptyTables:
         places = [(topic, number) for topic, numbers in found.items() for number in numbers]
         begun = {topic for (topic, _), end in cluster.high_watermarks(places).items() if end > 0}
         before, self._seen = self._seen, set(found) - begun
-        entries = (described(self.connection, topic) for topic in sorted(self._seen & before))
+        found_twice = sorted((self._seen & before) - self._left_out)
+        entries = (self._described(topic) for topic in found_twice)
         return [entry for entry in entries if entry is not None]
+
+    def leave_out(self, topic: str, reason: object) -> None:
+        """Leave a topic out from now on, and say why."""
+        self._left_out.add(topic)
+        log.warning("%s: the table has no row yet, and is left out of the mirror: %s", topic, reason)
+
+    def _described(self, topic: str) -> TableEntry | None:
+        try:
+            return described(self.connection, topic)
+        except (MirrorInconsistent, SparkReadError) as error:
+            self.leave_out(topic, error)
+            return None
 
 
 def described(connection: Connection, topic: str) -> TableEntry | None:
-    """Return the entry of a table without rows; None if its topic has no schemas under the daemon's default names."""
+    """Return the entry of a table without rows; None if its topic has no schemas under the daemon's default names.
+
+    Raises SparkReadError, MirrorInconsistent for a schema that is none of a table's rows.
+    """
     access = access_of(connection)
     versions = topic_versions(access, topic)
     if not versions.values:
         return None
     number = versions.values[-1].schema_id
     schemas = {number: schema_by_id(access, number)}
+    if not isinstance(schemas[number], dict) or "fields" not in schemas[number]:
+        raise SparkReadError("a value schema is not an envelope", topic=topic)
     entry = TableEntry(topic, keyed=True if versions.keys else None, relid=relid_of(schemas[number]))
     return with_fields(entry, [number], schemas, continued_columns(entry, [number], schemas))

@@ -77,13 +77,13 @@ def fold_keyed(
         state[event.key] = row
     held = {key: row for key, row in state.items() if row is not None}
     new = rows_of(list(held), list(held.values()), shape, existing)
-    return new.append_column(MISSING, missing_of(held.values(), shape)), pa.array(list(state), pa.binary())
+    return new.append_column(MISSING, _missing_of(held.values(), shape)), pa.array(list(state), pa.binary())
 
 
 def row_states(
     events: Iterable[Event], shape: TableShape, existing: pa.Table, *, whole: bool
 ) -> Iterator[tuple[Event, RowState | None]]:
-    """Yield each event with the row of its key after it, None for a deleted row, and for a TRUNCATE.
+    """Yield each event with the row of its key after it, None for a deleted row, a TRUNCATE and a gap.
 
     `existing`, `whole`: as in `fold_keyed`. Raises MovedRow, MirrorInconsistent.
     """
@@ -93,7 +93,7 @@ def row_states(
     removed: tuple[Sequence, bytes, RowState | None] | None = None
     for event in events:
         key = event.key
-        if event.op == "t":
+        if event.op in ("t", "x"):  # a TRUNCATE, and a gap
             state, before, removed = {}, _Before([], shape, existing), None
             yield event, None
             continue
@@ -152,8 +152,7 @@ def _unknown(event: Event, shape: TableShape) -> RowState:
     return RowState({}, {}, {}, {one.avro_name: event.sequence.commit_lsn for one in shape.fields})
 
 
-def missing_of(rows: Iterable[RowState], shape: TableShape) -> pa.Array:
-    """Return the column `__missing` of rows."""
+def _missing_of(rows: Iterable[RowState], shape: TableShape) -> pa.Array:
     numbers = {one.avro_name: one.number for one in shape.fields}
     return pa.array(
         [[(numbers[name], lsn) for name, lsn in row.missing.items()] or None for row in rows], MISSING_TYPE
@@ -177,7 +176,7 @@ def _state_of(event: Event, shape: TableShape) -> RowState:
 def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> RowState:
     special = (
         {
-            _named(shape, event, name.removeprefix(image + ".")): text
+            avro_name_of(shape, event, name.removeprefix(image + ".")): text
             for name, text in event.special.items()
             if name.startswith(image + ".")
         }
@@ -191,7 +190,7 @@ def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str,
     return RowState(values, special, {}, {})
 
 
-def _named(shape: TableShape, event: Event, name: str) -> str:
+def avro_name_of(shape: TableShape, event: Event, name: str) -> str:
     """Return the Avro name of a column, which an envelope may give by its PostgreSQL or its Avro name."""
     renamed = shape.renames.get(event.schema_id, {})
     if name in renamed:
@@ -218,7 +217,7 @@ def _with_unchanged(row: RowState, event: Event, previous: RowState, shape: Tabl
     values, special = dict(row.values), dict(row.special)
     from_existing, missing = dict(row.from_existing), dict(row.missing)
     for given in event.unchanged:
-        name = _named(shape, event, given)
+        name = avro_name_of(shape, event, given)
         values.pop(name, None)
         special.pop(name, None)
         if event.sequence <= shape.began_after.get(name, BEGINNING):

@@ -2,8 +2,8 @@
 
 In: the entry of a table as a version has it.  Out: the entry's history in fewer files, with the same lines.
 Invariant: as in `compaction`; a line is written again a number of times that grows with the logarithm of the history,
-and files with `FULL_ROWS` lines are not read again, so a merge has less than `FAN` times as many in memory however
-long the history is.
+and files that are full are not read again, so a merge has less than `FAN` times as much in memory however long the
+history is.
 Must not: read or write the commit log; change the other files of a table.
 """
 
@@ -22,7 +22,8 @@ from cdcd.spark.table_files import read_history, write_history
 from cdcd.spark.versions import BucketFile, TableEntry
 
 FULL_ROWS = 125_000
-"""A file with so many lines is not merged any more."""
+FULL_BYTES = 32 << 20
+"""A file with so many lines, or so many bytes in memory, is not merged any more."""
 
 
 class HistoryMerges:
@@ -63,4 +64,4 @@ def next_history_merge(topic: str, entry: TableEntry) -> Merge | None:
 
 def _open_level(file: BucketFile) -> int | None:
     """Return the level of a file that can be merged, None of a full one."""
-    return None if file.rows >= FULL_ROWS else file.level
+    return None if file.rows >= FULL_ROWS or file.size_bytes >= FULL_BYTES else file.level

@@ -146,16 +146,25 @@ class MirrorBatches:
         if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
             self._publish(with_position(self.version, position))
 
-    def add_empty(self, entries: Iterable[TableEntry]) -> None:
-        """Publish tables that have no row yet; those that the mirror has remain. Raises StorageError."""
-        version = self.version
+    def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
+        """Publish tables that have no row yet; those that the mirror has remain. Raises StorageError.
+
+        Return by topic the error of each whose columns the format cannot have.
+        """
+        version, refused = self.version, {}
         added = {one.topic: one for one in entries if one.topic not in version.tables}
-        if not added:
-            return
         if self._delta is not None:
+            for topic, entry in list(added.items()):
+                try:
+                    refuse_columns(topic, entry.fields)
+                except MirrorInconsistent as error:
+                    refused[topic] = error
+                    del added[topic]
             added = self._delta.create(version, added)
-        self._publish(replace(version, tables={**version.tables, **added}))
-        log.info("tables without a row: %s", ", ".join(sorted(added)))
+        if added:
+            self._publish(replace(version, tables={**version.tables, **added}))
+            log.info("tables without a row: %s", ", ".join(sorted(added)))
+        return refused
 
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""

@@ -79,8 +79,10 @@ class Session:
         version = self.batches.version
         self.looked_for_empty_s = time.monotonic()
         found = self.empty.look(version.tables)
-        if version.end_lsn and not version.loading:
-            self.batches.add_empty(found)
+        if not version.end_lsn or version.loading:
+            return
+        for topic, error in self.batches.add_empty(found).items():
+            self.empty.leave_out(topic, error)
 
     def close(self) -> None:
         """Close the connections, and end a merge; what cannot be removed now is removed by the next session."""

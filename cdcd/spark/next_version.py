@@ -111,7 +111,7 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
 
 def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[BucketFile]:
     return [
-        BucketFile(ALL_BUCKETS, one.history_path, one.history_rows, numbers)
+        BucketFile(ALL_BUCKETS, one.history_path, one.history_rows, numbers, 0, one.history_bytes)
         for one in folded
         if one.history_path is not None
     ]

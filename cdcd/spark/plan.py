@@ -57,8 +57,11 @@ class TablePlan:
     """Whether each change of the table becomes a line of its history."""
     former_until: Sequence = BEGINNING
     """Changes up to this position are of a former table of the same name."""
+    truncates: tuple[Sequence, ...] = ()
+    """The positions of the TRUNCATEs of a keyed table, whose records are in one bucket only."""
     lost_after: Sequence | None = None
-    """The last applied change of a table that was parked until this batch."""
+    """The last applied change, if changes after it are not known: the table was parked, or they are inconsistent, and
+    a TRUNCATE makes them irrelevant."""
 
     def events_in(self, records: pa.Table) -> list[Event]:
         """Return the events of records with key and value."""
@@ -87,6 +90,8 @@ def plan_table(
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
     incomplete = {one.bucket: one for one in entry.incomplete}
     plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
+    if keyed:
+        plan = _with_ends(plan, look, max(entry.applied, left))
     return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
 
 
@@ -188,6 +193,15 @@ def _began_after(
 def _is_same(old: AvroType, new: AvroType) -> bool:
     # In both directions: an older event may follow a promotion, so its int is read under a schema with long.
     return continues(old, new) or continues(new, old)
+
+
+def _with_ends(plan: TablePlan, look: Look, bound: Sequence) -> TablePlan:
+    """Return the plan with its TRUNCATEs, and with a loss if a change before one of them has no key."""
+    events = list(read_events(((None, value) for value in look.keyless_values), plan.schemas))
+    new = [event for event in events if event.sequence > bound]
+    truncates = {event.sequence for event in new if event.op == "t"}
+    is_lost = any(event.op not in ("g", "t") for event in new)
+    return replace(plan, truncates=tuple(sorted(truncates)), lost_after=bound if is_lost else None)
 
 
 def _emptied_at(

@@ -27,10 +27,14 @@ MISSING_TYPE = pa.map_(pa.int32(), pa.int64())
 not send the value. Null for a complete row."""
 
 
-OP, AT, COMMIT_US = "__op", "__at", "__commit_us"
 AT_TYPE = pa.struct([(name, pa.int64()) for name in Sequence._fields])
-"""The last columns of a file of the history, before `__missing`: the change's operation, its position, and the time
-of its commit (Unix epoch, microseconds; null if unknown)."""
+CHANGE = "__change_that_made_this_line_in_the_history_of_the_rows_of_a_table"
+"""The last column of a file of the history. No column of PostgreSQL has a name of more than 63 bytes."""
+CHANGE_TYPE = pa.struct(
+    [("op", pa.string()), ("at", AT_TYPE), ("commit_us", pa.int64()), ("unsent", pa.list_(pa.int32()))]
+)
+"""The change's operation, its position, the time of its commit (Unix epoch, microseconds; null if unknown), and the
+numbers of the columns of which the line has no value: the value is that of the key's line before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,8 @@ def arrow_schema(fields: Iterable[Field]) -> pa.Schema:
 
 
 def history_schema(fields: Iterable[Field]) -> pa.Schema:
-    """Return the columns of a file of the history: those of the target's files, and those of the change."""
-    change = [pa.field(OP, pa.string()), pa.field(AT, AT_TYPE), pa.field(COMMIT_US, pa.int64())]
-    return pa.schema([*arrow_schema(fields), *change, pa.field(MISSING, MISSING_TYPE)])
+    """Return the columns of a file of the history: those of the target's files, and the change."""
+    return pa.schema([*arrow_schema(fields), pa.field(CHANGE, CHANGE_TYPE)])
 
 
 def as_complete(rows: pa.Table) -> pa.Table:
@@ -118,7 +121,7 @@ def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table
     numbers = tuple(numbers)
     held = dict(zip(numbers, rows.columns[:-2], strict=True))
     columns = [
-        held[one.number].cast(arrow_type(one.avro))
+        _widened(held[one.number], arrow_type(one.avro))
         if one.number in held
         else pa.nulls(rows.num_rows, arrow_type(one.avro))
         for one in shape.fields
@@ -135,6 +138,12 @@ def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table
         number in now and now[number] == column.type for number, column in held.items()
     )
     return table if shape.keyed or grown_only else with_digests(table, shape)
+
+
+def _widened(column: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of an older file with the current type. An integer becomes the nearest floating-point one."""
+    is_rounded = pa.types.is_integer(column.type) and pa.types.is_floating(to)
+    return column.cast(to, safe=not is_rounded)
 
 
 def _renamed_specials(specials: pa.ChunkedArray, names: Mapping[str, str | None]) -> pa.ChunkedArray:

@@ -21,10 +21,11 @@ from cdcd.spark.columns import without_time
 from cdcd.spark.commit_log import DATA
 from cdcd.spark.fold import without_keys
 from cdcd.spark.shape import (
+    CHANGE,
+    CHANGE_TYPE,
     KEY,
     MISSING,
     MISSING_TYPE,
-    OP,
     Field,
     TableShape,
     align,
@@ -96,8 +97,9 @@ def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: i
     """Write changes of a table, ordered by their keys, into a new file of its history, and make it durable."""
     in_order = rows.take(pc.sort_indices(rows[KEY]))
     path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
-    _write(target, path, in_order, use_dictionary=True, write_statistics=[OP])
-    return BucketFile(ALL_BUCKETS, path, rows.num_rows, tuple(one.number for one in shape.fields), level)
+    _write(target, path, in_order, use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
+    numbers = tuple(one.number for one in shape.fields)
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes)
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
@@ -159,18 +161,14 @@ def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Tabl
     rows = _opened(target, file).read()
     count = len(file.columns) + 2
     current = _current(rows.select(list(range(count))), file, shape)
-    columns = [*current.columns, *rows.columns[count:]]
-    return pa.Table.from_arrays(columns, names=history_schema(shape.fields).names).cast(
-        history_schema(shape.fields)
-    )
+    changes = rows.column(count).cast(CHANGE_TYPE)
+    return pa.Table.from_arrays([*current.columns, changes], schema=history_schema(shape.fields))
 
 
 def read_ends(target: Target, file: BucketFile) -> pa.Table:
-    """Return the changes in a file of the history that end all rows: operation, position and time."""
-    opened = _opened(target, file)
-    count = len(file.columns) + 2
-    rows = opened.read(columns=opened.schema_arrow.names[count : count + 3])
-    return rows.filter(pc.is_in(rows[OP], pa.array(ENDS)))
+    """Return the changes in a file of the history that end all rows, as the one column of the change."""
+    rows = _opened(target, file).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 
 def _newest(rows: pa.Table) -> pa.Table:

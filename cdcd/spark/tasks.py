@@ -23,7 +23,7 @@ from cdcd.errors import CdcdError, GapInTopic, MirrorInconsistent
 from cdcd.spark import events as ev
 from cdcd.spark.arrow_fold import Changes, Latest, changes_of, latest
 from cdcd.spark.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
-from cdcd.spark.history_rows import Decoded, history_rows
+from cdcd.spark.history_rows import PIECE_BYTES, Decoded, history_rows
 from cdcd.spark.known_rows import complete_rows, incomplete_rows
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, TableShape, as_complete, divide
@@ -49,7 +49,7 @@ MOST_COLUMN_BYTES = 1 << 30
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
     "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
-    "incomplete_path string, incomplete_rows long, history_path string, history_rows long, "
+    "incomplete_path string, incomplete_rows long, history_path string, history_rows long, history_bytes long, "
     "failure_code string, failure string"
 )
 
@@ -77,6 +77,7 @@ class FoldResult:
     incomplete_rows: int = 0
     history_path: str | None = None
     history_rows: int = 0
+    history_bytes: int = 0
     failure_code: str = ""
     failure: str = ""
     complete: pa.Table | None = field(default=None, compare=False, repr=False)
@@ -173,6 +174,7 @@ _RESULT_ARROW = pa.schema(
         ("incomplete_rows", pa.int64()),
         ("history_path", pa.string()),
         ("history_rows", pa.int64()),
+        ("history_bytes", pa.int64()),
         ("failure_code", pa.string()),
         ("failure", pa.string()),
     ]
@@ -184,7 +186,7 @@ class Fold:
     """The rows of one bucket after its records, not written yet.
 
     `rows`: complete ones, None if nothing has changed; those of a delta have `__deleted`. `incomplete` None: none.
-    `history`: all changes, None without a history.
+    `history`: all changes, in tables of a bounded size; none without a history.
     """
 
     shape: TableShape
@@ -194,7 +196,7 @@ class Fold:
     is_delta: bool = False
     replaces_deltas: bool = False
     incomplete: pa.Table | None = None
-    history: pa.Table | None = None
+    history: tuple[pa.Table, ...] = ()
     moved: bool = False
     failure: CdcdError | None = None
 
@@ -238,12 +240,33 @@ def write_folds(folds: list[Fold], target: Target, *, in_memory: bool = False) -
 
 
 def _with_history(folds: list[Fold], found: list[FoldResult], target: Target) -> list[FoldResult]:
-    """Write the changes of all folds, which are of one table, into one file."""
-    changes = [one.history for one in folds if one.history is not None and one.history.num_rows]
-    if not changes:
-        return found
-    file = write_history(target, folds[0].shape, pa.concat_tables(changes))
-    return [replace(found[0], history_path=file.path, history_rows=file.rows), *found[1:]]
+    """Write the changes of all folds, which are of one table, into files of a bounded size."""
+    results = list(found)
+    for number, lines in enumerate(_in_pieces([one for fold in folds for one in fold.history])):
+        file = write_history(target, folds[0].shape, lines)
+        if number:  # a result of its own, which changes no rows
+            results.append(_described(Fold(folds[0].shape, folds[0].bucket, folds[0].applied), None, None))
+        place = len(results) - 1 if number else 0
+        results[place] = replace(
+            results[place],
+            history_path=file.path,
+            history_rows=file.rows,
+            history_bytes=file.size_bytes,
+        )
+    return results
+
+
+def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield tables of lines, those that are small as one."""
+    piece: list[pa.Table] = []
+    for one in tables:
+        if piece and sum(each.nbytes for each in piece) + one.nbytes > PIECE_BYTES:
+            yield pa.concat_tables(piece)
+            piece = []
+        if one.num_rows:
+            piece.append(one)
+    if piece:
+        yield pa.concat_tables(piece)
 
 
 def _written(one: Fold, target: Target) -> BucketFile | None:
@@ -294,14 +317,21 @@ class _Batch(NamedTuple):
 
 def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
     """Fold as `fold_group`; an error of the table's records is the result."""
+    plan = plans[group["topic"][0].as_py()]
+    failure: CdcdError
     try:
         return fold_group(group, plans, target, buckets)
     except TABLE_ERRORS as error:
-        plan = plans[group["topic"][0].as_py()]
-        if not plan.parks:
-            raise
-        shape = plan.shape
-        return [Fold(shape, group["bucket"][0].as_py(), shape.watermark, failure=error)]
+        failure = error
+    except pa.ArrowException as error:  # its text may have values
+        failure = MirrorInconsistent(
+            "rows cannot be stored in the columns of the table",
+            topic=plan.shape.topic,
+            error=type(error).__name__,
+        )
+    if not plan.parks:
+        raise failure
+    return [Fold(plan.shape, group["bucket"][0].as_py(), plan.shape.watermark, failure=failure)]
 
 
 def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buckets: int) -> list[Fold]:
@@ -314,7 +344,7 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
     try:
         if plan.has_history and batch.shape.keyed:
             decoded = Decoded(group, batch.changes, batch.others, batch.shape)
-            nothing = replace(nothing, history=history_rows(decoded, plan, bucket, target))
+            nothing = replace(nothing, history=tuple(history_rows(decoded, plan, bucket, target)))
         if not batch.has_changes and not (emptied_now and not batch.shape.keyed):
             return [nothing]
         fold = _fold_keyed if batch.shape.keyed else _fold_bag

@@ -58,6 +58,8 @@ class BucketFile:
     rows: int
     columns: tuple[int, ...]
     level: int = 0
+    size_bytes: int = 0
+    """Of a file of the history, its size in memory."""
 
 
 @dataclass(frozen=True, slots=True)

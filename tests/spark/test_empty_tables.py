@@ -24,7 +24,9 @@ INSERT INTO full_one VALUES (1);
 CREATE TABLE nothing (id int PRIMARY KEY, "A name" text, price numeric(10,2), at timestamptz);
 CREATE TABLE keyless (note text);
 ALTER TABLE keyless REPLICA IDENTITY FULL;
-CREATE PUBLICATION cdcd_{name} FOR TABLE full_one, nothing, keyless;
+CREATE TABLE reserved (id int PRIMARY KEY, __key text);
+CREATE TABLE cases (id int PRIMARY KEY, name text, "NAME" text);
+CREATE PUBLICATION cdcd_{name} FOR TABLE full_one, nothing, keyless, reserved, cases;
 """
 
 
@@ -38,7 +40,10 @@ def test_a_table_without_a_row_is_there_with_its_columns(
     registry: SchemaRegistry,
     tmp_path: Path,
 ) -> None:
-    """And has its rows when they come, also under columns that it got meanwhile."""
+    """And has its rows when they come, also under columns that it got meanwhile.
+
+    One whose columns the mirror cannot have is left out, and does not disturb the others.
+    """
     name, target = f"bare{os.getpid()}{table_format}", str(tmp_path / "mirror")
     postgres.execute(TABLES.format(name=name), dbname=database)
     connection = Connection(kafka.bootstrap, name, registry=RegistryAccess(registry.url))
@@ -58,14 +63,17 @@ def test_a_table_without_a_row_is_there_with_its_columns(
         daemon.start().wait_state("streaming")
         run()
         view = consistent_view(spark, target)
-        assert view.views.keys() == {"public.full_one", "public.nothing", "public.keyless"}
+        expected = {"public.full_one", "public.nothing", "public.keyless"}
+        assert view.views.keys() == expected | ({"public.cases"} if table_format == "parquet" else set())
+        assert not read_mirror(target).parked
         found = spark.table("public_nothing")
         assert found.count() == 0
         shown = [(one.name, one.dataType.simpleString()) for one in found.schema][:4]
         assert shown == [("id", "int"), ("A name", "string"), ("price", "decimal(10,2)"), ("at", "timestamp")]
 
         results = {one.topic.rpartition(".")[2]: one.status for one in verify(spark, connection, target)}
-        assert results == {"full_one": "equal", "nothing": "equal", "keyless": "equal"}
+        assert set(results.values()) == {"equal"}
+        assert {"full_one", "nothing", "keyless"} <= results.keys()
 
         postgres.execute(
             "ALTER TABLE nothing ADD more int; INSERT INTO nothing VALUES (7, 'x', 1, now(), 3);"

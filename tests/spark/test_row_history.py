@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.errors import ConfigError, SparkReadError
-from cdcd.spark import compaction, history, read_mirror
+from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.spark import compaction, history, history_rows, read_mirror, tasks
 from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror
@@ -201,6 +201,142 @@ def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(
             for number in range(1, 7)
         ),
         (7, "a", "long", (70, 2), None),
+    ]
+
+
+def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
+    spark: SparkSession, items: Batches
+) -> None:
+    """The copy's TRUNCATE is in one bucket, the rows in all; whatever the batches are."""
+    items.run([items.change("c", 10, one, after=_row(one, "a", "old")) for one in range(1, 9)], loading=False)
+    changed = [
+        items.change("u", 21, one, after=_row(one, "b", None), unchanged=["note"]) for one in range(1, 9)
+    ]
+    items.run([items.change("t", 20, 1, snapshot=True), *changed], loading=True)
+    items.run([items.change("r", 30, one, after=_row(one, "b", "new")) for one in range(1, 9)], loading=False)
+    assert _versions(spark, items.target) == [
+        version
+        for one in range(1, 9)
+        for version in ((one, "a", "old", (10, one), (20, 1)), (one, "b", "new", (30, one), None))
+    ]
+
+
+def test_a_change_without_a_key_before_a_truncate_ends_what_is_known(
+    spark: SparkSession, items: Batches, tmp_path: Path
+) -> None:
+    items.run([items.change("c", 10, one, after=_row(one, "a")) for one in (1, 2, 4, 5)], loading=False)
+    _, keyless = items.change("u", 20, 1, after=_row(1, "lost"))
+    records = [
+        (None, keyless),
+        items.change("u", 20, 2, after=_row(4, "b")),
+        items.change("u", 20, 3, after=_row(2, "b")),
+        items.change("t", 30, 1, snapshot=True),
+        items.change("r", 30, 2, after=_row(1, "a")),
+    ]
+    items.run(records, loading=False)
+    ended = [(one, "a", "n", (10, place), (10, 6)) for place, one in enumerate((1, 2, 4, 5), 1)]
+    found = [(*one[:3], one[3], one[4]) for one in _versions(spark, items.target)]
+    assert [one for one in found if one[4] is None] == [(1, "a", "n", (30, 2), None)]
+    assert len(found) == len(ended) + 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_versions_end_at_a_gap_that_a_copy_follows(
+    spark: SparkSession, items: Batches, at_once: bool
+) -> None:
+    items.on_error = "park"
+    items.run([items.change("c", 10, one, after=_row(one, "a")) for one in (1, 2)], loading=False)
+    special = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/1E", "gap.reason": "CDCD-SLOT-LOST"}
+    gap = items.change("g", 30, 1, special=special)
+    later = [
+        items.change("u", 31, 1, after=_row(1, "c", None), unchanged=["note"]),
+        items.change("t", 40, 1, snapshot=True),
+        *(items.change("r", 40, one + 1, after=_row(one, "c")) for one in (1, 2)),
+    ]
+    for records in ([gap, *later],) if at_once else ([gap], later):
+        items.run(records, loading=False)
+    found = _versions(spark, items.target)
+    assert [one for one in found if one[4] is None] == [
+        (1, "c", "n", (40, 2), None),
+        (2, "c", "n", (40, 3), None),
+    ]
+    assert all(one[4] <= (30, 1) for one in found if one[1] == "a"), "nothing is known behind the gap"
+
+
+def test_a_parked_or_copied_table_has_a_history_only_if_it_is_asked_for(
+    spark: SparkSession, items: Batches
+) -> None:
+    items.on_error = "park"
+    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=True)
+    with pytest.raises(SparkReadError, match="still copies"):
+        _versions(spark, items.target)
+    assert len(_versions(spark, items.target, loading=True)) == 1
+    items.run([items.change("u", 20, 1, after=_row(9, "z", None), unchanged=["note"])], loading=False)
+    with pytest.raises(TablesParked, match="not updated any more"):
+        _versions(spark, items.target)
+    assert len(_versions(spark, items.target, parked=True)) == 1
+
+
+def test_columns_of_any_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Also those that the history has itself, and that differ only in case."""
+    names = ["__op", "__at", "c0", "NAME", "name", "change", "row"]
+    items = Batches(tmp_path / "mirror", [FIELDS[0], *(column(name, "string") for name in names)])
+    items.scd_type = 2
+    items.run([items.change("c", 10, 1, after={"id": 1} | {name: name for name in names})], loading=False)
+    items.run([items.change("u", 20, 1, after={"id": 1} | dict.fromkeys(names, "x"))], loading=False)
+    found = history(spark, str(items.target), TABLE).toArrow()
+    assert found.column_names[: len(names) + 1] == ["id", *names]
+    rows = sorted(
+        [[column[place].as_py() for column in found.columns[1 : len(names) + 1]] for place in (0, 1)]
+    )
+    assert rows == sorted([names, ["x"] * len(names)])
+
+
+def test_an_integer_that_became_a_floating_point_number(spark: SparkSession, tmp_path: Path) -> None:
+    """The nearest one, as PostgreSQL's; also one that an integer of its size does not have exactly."""
+    items = Batches(tmp_path / "mirror", [FIELDS[0], column("v", "long")])
+    items.scd_type = 2
+    items.run([items.change("c", 10, 1, after={"id": 1, "v": 2**53 + 1})], loading=False)
+    items.alter([FIELDS[0], column("v", "double")])
+    items.run([items.change("c", 20, 1, after={"id": 2, "v": 0.5})], loading=False)
+    assert items.rows() == [{"id": 1, "v": float(2**53 + 1)}, {"id": 2, "v": 0.5}]
+    found = history(spark, str(items.target), TABLE).collect()
+    assert sorted(one["v"] for one in found) == [0.5, float(2**53 + 1)]
+
+
+def test_a_value_that_is_not_sent_is_not_stored_again(items: Batches) -> None:
+    """So a batch of small updates of a large row costs what the updates cost; of a row with another key it is."""
+    items.run([items.change("c", 10, 1, after=_row(1, "a", "x" * 1_000_000))], loading=False)
+    updates = [
+        items.change("u", 20, one, after=_row(1, str(one), None), unchanged=["note"]) for one in range(1, 500)
+    ]
+    items.run(updates, loading=False)
+    latest = read_latest(items.target)
+    assert latest is not None
+    first, second = latest.tables[TOPIC].history
+    assert first.size_bytes > 1_000_000 > 10 * second.size_bytes
+    assert items.rows() == [_row(1, "499", "x" * 1_000_000)]
+
+
+def test_rows_with_other_keys_are_stored_in_files_of_a_bounded_size(
+    spark: SparkSession, items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (history_rows, tasks):
+        monkeypatch.setattr(module, "PIECE_BYTES", 25_000)
+    items.run([items.change("c", 10, 1, after=_row(1, "a", "x" * 10_000))], loading=False)
+    moved = []
+    for one in range(1, 11):
+        moved.append(items.change("d", 20, 2 * one, before=_row(one, None)))
+        after = _row(one + 1, "a", None)
+        moved.append(items.change("c", 20, 2 * one + 1, after=after, unchanged=["note"]))
+    items.run(moved, loading=False)
+    latest = read_latest(items.target)
+    assert latest is not None
+    assert len(latest.tables[TOPIC].history) > 4
+    assert all(one.size_bytes < 40_000 for one in latest.tables[TOPIC].history)
+    found = _versions(spark, items.target)
+    assert [(one[0], len(one[2] or ""), one[4] is None) for one in found] == [
+        (number, 10_000, number == 11) for number in range(1, 12)
     ]
 
 

@@ -20,7 +20,7 @@ from cdcd.spark.events import Sequence
 from cdcd.spark.history_merges import HistoryMerges, next_history_merge
 from cdcd.spark.next_version import entry_after
 from cdcd.spark.plan import Look, TablePlan, plan_table
-from cdcd.spark.shape import Field, TableShape
+from cdcd.spark.shape import CHANGE, Field, TableShape
 from cdcd.spark.storage import open_storage
 from cdcd.spark.table_files import count_rows, read_history, read_incomplete, read_table
 from cdcd.spark.versions import ALL_BUCKETS, TableEntry
@@ -50,8 +50,6 @@ VALUES: dict[str, Any] = {
 SCHEMAS = {number: envelope_schema(TOPIC, fields) for number, fields in VERSIONS.items()}
 KEY = key_schema(TOPIC, [ID])
 KEYS = 24
-OF_CHANGE = ("__op", "__at", "__co")
-"""How the columns of a change begin in a history."""
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -210,28 +208,50 @@ class Mirrored:
         ]
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Return the history in order; its last line of each key is the row, complete or not."""
+        """Return the history in order; the lines of each key, one after another, give the row, complete or not."""
         shape = self._entry.shape()
         found = [
             line for one in self._entry.history for line in read_history(self._target, shape, one).to_pylist()
         ]
-        lines = sorted(found, key=lambda line: tuple(line["__at"].values()))
-        assert len({tuple(line["__at"].values()) for line in lines}) == len(lines)
-        last: dict[bytes, dict[str, Any]] = {}
-        for line in lines:
-            if line["__op"] == "t":
-                last.clear()
-            elif line["__op"] == "d":
-                last.pop(line["__key"], None)
-            else:
-                last[line["__key"]] = {name: line[name] for name in line if name[:4] not in OF_CHANGE}
+        lines = sorted(found, key=lambda line: tuple(line[CHANGE]["at"].values()))
+        assert len({tuple(line[CHANGE]["at"].values()) for line in lines}) == len(lines)
         complete, incomplete = self._rows()
         if self._has_history:
-            rows = [{**row, "__missing": None} for row in complete] + incomplete
-            assert sorted(last.values(), key=lambda row: row["__key"]) == sorted(
-                rows, key=lambda row: row["__key"]
-            )
+            rows = replayed(lines, {one.number: one.name for one in shape.fields})
+            known = {key: row for key, (row, unknown) in rows.items() if not unknown}
+            assert known == {row["__key"]: row for row in complete}
+            assert rows.keys() - known.keys() == {row["__key"] for row in incomplete}
         return lines
+
+
+def replayed(
+    lines: list[dict[str, Any]], names: dict[int, str]
+) -> dict[bytes, tuple[dict[str, Any], set[str]]]:
+    """Return by key the row that the lines give, and the columns of which no line has the value."""
+    rows: dict[bytes, tuple[dict[str, Any], set[str]]] = {}
+    for line in lines:
+        change, row = line[CHANGE], {name: line[name] for name in line if name != CHANGE}
+        if change["op"] in ("t", "x"):
+            rows.clear()
+        elif change["op"] == "d":
+            rows.pop(row["__key"], None)
+        else:
+            unsent = {names[number] for number in change["unsent"] or () if number in names}
+            if change["op"] == "c":
+                rows.pop(row["__key"], None)
+            rows[row["__key"]] = _filled(row, unsent, rows.get(row["__key"]), set(names.values()))
+    return rows
+
+
+def _filled(
+    row: dict[str, Any], unsent: set[str], before: tuple[dict[str, Any], set[str]] | None, all_names: set[str]
+) -> tuple[dict[str, Any], set[str]]:
+    former, unknown = before or ({}, all_names)
+    held = dict(row["__special"] or ())
+    held |= {name: text for name, text in former.get("__special") or () if name in unsent}
+    filled = row | {name: former.get(name) for name in unsent}
+    filled["__special"] = [(name, held[name]) for name in row if name in held] or None
+    return filled, unsent & unknown
 
 
 @pytest.mark.parametrize("seed", nightly_except(range(60), *range(15)))
