@@ -30,6 +30,7 @@ log = logging.getLogger("cdcd.spark.mirror")
 class EmptyTables:
     """Looks for empty tables among the topics of a connection. `only`: these topics; empty: all of the prefix."""
 
+    cluster: Cluster
     connection: Connection
     only: frozenset[str] = frozenset()
     _seen: set[str] = field(default_factory=set)
@@ -40,10 +41,9 @@ class EmptyTables:
     def look(self, known: Collection[str]) -> list[TableEntry]:
         """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
         prefix = self.connection.prefix
-        cluster = Cluster(self.connection.brokers, self.connection.read_properties())
         found = {
             topic: partitions
-            for topic, partitions in topics_of(cluster, prefix).items()
+            for topic, partitions in topics_of(self.cluster, prefix).items()
             if topic not in known
             and topic not in (f"{prefix}.message", f"{prefix}.transaction")
             and (not self.only or topic in self.only)
@@ -52,7 +52,7 @@ class EmptyTables:
             self._seen = set()
             return []
         places = [(topic, number) for topic, numbers in found.items() for number in numbers]
-        begun = {topic for (topic, _), end in cluster.high_watermarks(places).items() if end > 0}
+        begun = {topic for (topic, _), end in self.cluster.high_watermarks(places).items() if end > 0}
         before, self._seen = self._seen, set(found) - begun
         found_twice = sorted((self._seen & before) - self._left_out)
         entries = (self._described(topic) for topic in found_twice)

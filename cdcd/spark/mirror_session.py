@@ -132,7 +132,7 @@ class MirrorSessions:
         sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
         only = asked.source_options.get("topics", "").split(",")
-        empty = EmptyTables(connection, frozenset(filter(None, only)))
+        empty = EmptyTables(cluster, connection, frozenset(filter(None, only)))
         session = Session(source, batches, empty)
         session.add_empty_tables()
         return session

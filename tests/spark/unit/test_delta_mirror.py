@@ -24,6 +24,7 @@ from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict,
 from cdcd.spark import delta_tables
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.delta_access import DeltaAccess
 from cdcd.spark.delta_log import CommitLabel, DeltaLog, require_delta
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
@@ -415,17 +416,17 @@ def test_a_start_that_has_nothing_to_restore_does_not_build_on_the_rows_of_the_o
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one commits after the start has opened the Delta table: the start has its files, not the new ones."""
-    opened, rows = DeltaLog._opened, []
+    opened, rows = DeltaAccess.open, []
 
-    def taken_over_after(log: DeltaLog, version: int | None = None) -> Any:
+    def taken_over_after(log: DeltaAccess, version: int | None = None) -> Any:
         found = opened(log, version)
-        monkeypatch.setattr(DeltaLog, "_opened", opened)
+        monkeypatch.setattr(DeltaAccess, "open", opened)
         with items.mirror() as second:
             assert apply(second, _more_rows(items)) == ""
         rows.extend(mirrored(items.target))
         return found
 
-    monkeypatch.setattr(DeltaLog, "_opened", taken_over_after)
+    monkeypatch.setattr(DeltaAccess, "open", taken_over_after)
     with items.mirror() as first:
         error = apply(first, [items.change("u", 30, 1, after=row(5, "late"))])
     assert "CDCD-STORAGE-CONFLICT" in error

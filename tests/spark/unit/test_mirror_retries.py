@@ -54,6 +54,9 @@ class _Kafka:
         self.fail("id")
         return "A"
 
+    def partitions(self) -> dict[str, list[int]]:
+        return {}
+
     def source(self, _spark: object, _connection: object, start: TargetVersion, *_: object) -> _Source:
         self.opened += 1
         return _Source(self, start.offsets.get(TOPIC, {}).get("0", 0))
