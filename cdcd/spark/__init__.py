@@ -7,6 +7,7 @@ In: the topics that `cdcd` wrote and the schema registry.  Out: DataFrames, or P
 Invariant: nothing here imports what runs a daemon. Both sides share the wire format, the configuration
 (`cdcd.config`), the registry's client (`cdcd.registry`) and the records of the schema topic (`cdcd.schema`).
 How to connect: `connection`, `connection_options`, `secret_reference`, `client_errors`.
+The history of rows: `history_rows` of a batch, `history_merges` of its files, `row_history` reads it.
 Changes of a user's own frame: `applying`, `change_feed`, `changed_table`, `keyed_table`; pure: `scd`, `event_order`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,

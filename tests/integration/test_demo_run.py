@@ -44,9 +44,10 @@ def processes_in(folder: Path) -> list[str]:
         ("--seconds=5", SMALL, SMALL_CHANGES),
         nightly("--seconds=10", DEMO, BULK_CHANGES),
         nightly("--format=delta", SMALL, SMALL_CHANGES),
+        nightly("--scd=2", SMALL, SMALL_CHANGES),
         pytest.param("--no-registry", DEMO, BULK_CHANGES, marks=pytest.mark.long),
     ],
-    ids=["small", "large", "delta", "no registry"],
+    ids=["small", "large", "delta", "history", "no registry"],
 )
 def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
     way: str, demo: list[str], changes: int
@@ -62,7 +63,8 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         last = done.stdout.splitlines()[-1]
-        assert re.fullmatch(r"mirror == source: 9 tables, \d+ rows", last)
+        versions = r", \d+ versions of rows" if way == "--scd=2" else ""
+        assert re.fullmatch(rf"mirror == source: 9 tables, \d+ rows{versions}", last)
         assert done.stdout.count("mirror == source") == 1
         assert "cdcd was killed" in done.stdout
         assert ("starting the schema registry" in done.stdout) is (way != "--no-registry")
