@@ -102,7 +102,9 @@ class DuckDB(_Dialect):
         return '"' + name.replace('"', '""') + '"'
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        return [f"read_parquet([{', '.join(_quoted(_of_duckdb(one)) for one in paths)}])"]
+        """A folder such as `id=7` is no column: the files have all columns."""
+        quoted = ", ".join(_quoted(_of_duckdb(one)) for one in paths)
+        return [f"read_parquet([{quoted}], hive_partitioning = false)"]
 
     def delta_table(self, path: str, version: int) -> str:
         return f"delta_scan({_quoted(_of_duckdb(path))}, version := {version})"

@@ -137,6 +137,19 @@ def test_names_and_paths_have_any_characters(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("folder", ["id=7", "size=text", "__key=x", "env=prod", "body=a/size=6"])
+def test_folders_that_look_like_partitions_are_no_columns(
+    folder: str, table_format: TableFormat, tmp_path: Path
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    items = Batches(tmp_path / folder / "mirror", [ID, BODY, SIZE], table_format=table_format)
+    rows = [items.change("r", 10, number, after={"id": number, "body": "a", "size": 1}) for number in (1, 2)]
+    items.run(rows, loading=False)
+    items.run([items.change("u", 20, 1, after={"id": 1, "body": "changed", "size": 1})], loading=False)
+    assert_equal(read_mirror(items.target))
+
+
 def test_names_that_differ_in_case_only_are_said(tmp_path: Path) -> None:
     items = Batches(tmp_path / "mirror", [ID, column("name", "string"), column("NAME", "string")])
     items.run([items.change("r", 10, 1, after={"id": 1, "name": "lower", "NAME": "upper"})], loading=False)
