@@ -1,7 +1,8 @@
 """A Delta table whose rows are replaced by key, by delta-rs.
 
 In: keys, and all rows that they have now.  Out: a version of the table in which these keys have these rows.
-Invariant: a commit succeeds only as the successor of the version that was opened. Only files that may have one of the
+Invariant: a commit succeeds only as the successor of the version that was opened, and the version that is open then is
+this commit, whatever another writer has committed since. Only files that may have one of the
 keys are read: the statistics of a file have the range of the first column of the key. A file is never changed: one
 with a replaced row is replaced by another with all of its other rows.
 Must not: know what the rows mean; remove a file that a version names.
@@ -118,9 +119,11 @@ class KeyedTable:
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
-        if not replace and self._access.exists():
+        exists = self._access.exists()
+        if exists and not replace:
             raise self._access.changed()
         with self._access.errors("create", lambda: None):
+            before = self._access.open().version() if exists else -1
             create_table_with_add_actions(
                 self._access.uri,
                 Schema.from_arrow(rows.schema),
@@ -131,6 +134,8 @@ class KeyedTable:
                 commit_properties=_properties(transactions),
             )
             self._table = self._access.open()
+        if self._table.version() != before + 1:  # which of them is this commit is not known
+            raise self._access.changed()
         self._synchronise()
 
     def add_columns(self, schema: pa.Schema) -> None:
@@ -139,19 +144,21 @@ class KeyedTable:
 
         names = set(self.schema.names)
         if new := [one for one in Schema.from_arrow(schema).fields if one.name not in names]:
-            with self._access.errors("change", lambda: self.version):
+            before = self._table.version()
+            with self._access.errors("change", lambda: before):
                 self._table.alter.add_columns(new, commit_properties=_properties({}))
-                self._table.update_incremental()
+                self._table.load_as_version(before + 1)
             self._synchronise()
 
     def restore(self, version: int) -> None:
         """Make an earlier version the newest one, if it is not."""
         with self._access.errors("restore", lambda: self.version):
             self._table = self._access.open()
-            if self._table.version() == version:
+            before = self._table.version()
+            if before == version:
                 return
             self._table.restore(version, protocol_downgrade_allowed=True, commit_properties=_properties({}))
-            self._table.update_incremental()
+            self._table.load_as_version(before + 1)
         self._synchronise()
 
     def replace(self, keys: pa.Table, rows: pa.Table, transactions: dict[str, int]) -> None:
@@ -176,15 +183,15 @@ class KeyedTable:
                 rows = pa.concat_tables([rows, *(self._read(one) for one in small)])
                 removed += small
             added += self._written(rows)
-        now_ms = int(time.time() * 1000)
-        with self._access.errors("change", lambda: self.version):
+        now_ms, before = int(time.time() * 1000), self._table.version()
+        with self._access.errors("change", lambda: before):
             self._table.create_write_transaction(
                 [*added, *(RemoveAction(one.path, True, now_ms, None, {}) for one in removed)],
                 "append",
                 Schema.from_arrow(self.schema),
                 commit_properties=_properties(transactions),
             )
-            self._table.update_incremental()
+            self._table.load_as_version(before + 1)
         self._synchronise()
 
     def remove_old_files(self) -> None:
