@@ -3,7 +3,7 @@
 In: a DataFrame of changes, in a batch or a stream; the key, the order, and what deletes a row.
 Out: a Delta table, written by delta-rs on the driver, so that Spark needs no jar.
 Invariant: the table is equal to all changes so far in their order, whatever the order of their arrival. A batch of a
-stream that is repeated changes nothing.
+stream that is repeated changes nothing, as each of its changes is known by key and sequence.
 Must not: decide how changes become rows (`scd` does); make a Python object for a row.
 """
 
@@ -98,7 +98,7 @@ Apply = Callable[[pa.Table, tuple[str, int] | None], bool]
 def _started(
     frame: DataFrame, apply: Apply, checkpoint: str | None, trigger: Mapping[str, Any]
 ) -> StreamingQuery:
-    """Start the query. Its id and a batch's number name the batch in the table, across restarts."""
+    """Start the query. The table has its id, so that a later batch finds whether it is still the same table."""
     if checkpoint is None:
         raise ConfigError("a stream needs a checkpoint", hint='add checkpoint="/data/checkpoints/orders"')
     if is_remote(frame.sparkSession):

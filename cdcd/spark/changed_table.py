@@ -72,28 +72,39 @@ class ChangedTable:
     def apply(self, changes: pa.Table, transaction: tuple[str, int] | None = None) -> bool:
         """Apply changes; return whether the table has a new version.
 
-        `changes`: the columns of the table, SEQUENCE, OP and perhaps UNSENT. `transaction`: the name and number of a
-        batch; one whose number the table has is not applied again. Raises ChangesInvalid, ConfigError for a table of
-        another rule, StorageConflict if another writer was first, StorageError.
+        `changes`: the columns of the table, SEQUENCE, OP and perhaps UNSENT. `transaction`: the name of a query and
+        the number of its batch, from 0 on; the first one always makes a version. Raises ChangesInvalid, ConfigError
+        for a table of another rule, or without the earlier batches of the query, StorageConflict if another writer
+        was first, StorageError.
         """
         changes = _plain(changes)
         exists = self._rows.open()
-        if exists and transaction is not None and self._has(*transaction):
-            return False
+        is_first = transaction is not None and not self._has_batches_before(*transaction, exists=exists)
         has_values = self._opened_state() if exists else self._rule.stores_values
         schema = self._schema(changes, exists=exists)
         rule = self._rule.of_columns(schema.names)
         events = self._with_unsent(_aligned(changes, schema, self._event_fields(changes)))
         stored = self._stored(events) if exists else events.schema.empty_table()
         outcome = apply(stored, events, rule)
-        if exists and not outcome.keys.num_rows:
+        if exists and not is_first and not outcome.keys.num_rows:
             return False
         self._commit(outcome, schema, transaction, exists=exists, has_values=has_values)
         return True
 
-    def _has(self, name: str, number: int) -> bool:
-        last = self._rows.transaction(name)
-        return last is not None and last >= number
+    def _has_batches_before(self, name: str, number: int, *, exists: bool) -> bool:
+        """Return whether the table has batches of a query. Raises ConfigError if it lacks those before this one.
+
+        The number does not say whether the table has this batch: with a restored checkpoint it is of other changes.
+        """
+        if exists and self._rows.transaction(name) is not None:
+            return True
+        if number > 0:
+            raise ConfigError(
+                "the target does not have the earlier batches of this query: it was deleted, or made again",
+                hint="restore the table, or start with an empty target and a new checkpoint, from the first change on",
+                target=self._target.uri,
+            )
+        return False
 
     def _opened_state(self) -> bool:
         """Open the events of the table's version; return whether they have values. Raises ConfigError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -12,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable, TableFeatures, transaction
+from deltalake.table import TableAlterer
 
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict, StorageError
 from cdcd.spark import keyed_table
@@ -76,14 +78,34 @@ def test_a_truncate_deletes_what_is_older_also_what_arrives_later(tmp_path: Path
     assert [one["id"] for one in rows_of(tmp_path)] == [2, 4, 6, 7, 8, 9]
 
 
-def test_a_batch_with_its_name_and_number_is_applied_once(tmp_path: Path) -> None:
-    """The name decides before the changes are looked at."""
+def test_a_batch_is_known_by_its_changes_and_not_by_its_number(tmp_path: Path) -> None:
+    """A checkpoint that is older than the table gives a number again, to other changes."""
     done = table(tmp_path)
     assert done.apply(changes((1, "a", 1, "u")), ("query", 0))
-    assert not done.apply(changes((1, "b", 2, "u")), ("query", 0))
     assert done.apply(changes((1, "b", 2, "u")), ("query", 1))
-    assert not table(tmp_path).apply(changes((1, "c", 3, "u")), ("query", 0)), "also after a restart"
-    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}]
+    assert not table(tmp_path).apply(changes((1, "b", 2, "u")), ("query", 1)), "repeated"
+    assert table(tmp_path).apply(changes((1, "b", 2, "u"), (2, "more", 3, "u")), ("query", 1))
+    assert not table(tmp_path).apply(changes((1, "a", 1, "u")), ("query", 0))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}, {"id": 2, "name": "more"}]
+
+
+@pytest.mark.parametrize("rule", [TYPE_1, TYPE_2], ids=["type 1", "type 2"])
+def test_a_table_without_the_earlier_batches_of_a_query_is_an_error(tmp_path: Path, rule: TableRule) -> None:
+    """The first batch makes a version, also if it changes nothing; otherwise the table could not be told apart."""
+    target, first = tmp_path / "t", changes((1, "a", 1, "u"))
+    assert table(target, rule).apply(first.slice(0, 0), ("empty", 0))
+    assert table(target, rule).apply(first, ("empty", 1))
+    assert table(target, rule).apply(first, ("other", 0))
+    assert not table(target, rule).apply(first, ("other", 1))
+    assert [one["name"] for one in rows_of(target)] == ["a"]
+    shutil.rmtree(target)
+    later = changes((1, "b", 2, "u"))
+    with pytest.raises(ConfigError, match="does not have the earlier batches of this query"):
+        table(target, rule).apply(later, ("empty", 2))
+    assert not target.exists()
+    table(target, rule).apply(first)
+    with pytest.raises(ConfigError, match="does not have the earlier batches of this query"):
+        table(target, rule).apply(later, ("empty", 2))
 
 
 class Crash(Exception):
@@ -147,6 +169,109 @@ def test_of_two_writers_one_wins_and_the_other_gets_an_error(
     assert rows_of(tmp_path) == ([{"id": 1, "name": "a"}] if exists else []) + winners
     assert table(tmp_path).apply(changes((2, "again", 4, "u"))), "no event of the loser is left"
     assert {"id": 2, "name": "again"} in rows_of(tmp_path)
+
+
+COMMITS = ("add columns", "restore", "replace", "create again")
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_a_version_that_is_open_after_a_commit_is_this_commit(
+    tmp_path: Path, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits just after, or just before: it is never this writer's version, nor below it."""
+    rows = changes((1, "own", 1, "u")).select(["id", "name"])
+
+    def of(name: str) -> KeyedTable:
+        made = KeyedTable(open_storage(tmp_path / name), "", ["id"])
+        made.create(rows, {}, "")
+        made.replace(rows.select(["id"]), rows, {})
+        return made
+
+    def other(name: str) -> None:
+        second = KeyedTable(open_storage(tmp_path / name), "", ["id"])
+        second.open()
+        row = {"id": 2, "name": "other", "more": "x"}
+        theirs = pa.Table.from_pylist([row], schema=second.schema)
+        second.replace(theirs.select(["id"]), theirs, {})
+
+    def act(opened: KeyedTable) -> None:
+        more = rows.append_column("more", pa.array(["x"]))
+        {
+            "add columns": lambda: opened.add_columns(more.schema),
+            "restore": lambda: opened.restore(0),
+            "replace": lambda: opened.replace(rows.select(["id"]), rows, {}),
+            "create again": lambda: opened.create(rows, {}, "", replace=True),
+        }[commit]()
+
+    owner, name = {
+        "add columns": (TableAlterer, "add_columns"),
+        "restore": (DeltaTable, "restore"),
+        "replace": (DeltaTable, "create_write_transaction"),
+        "create again": (transaction, "create_table_with_add_actions"),
+    }[commit]
+    whole = getattr(owner, name)
+
+    def raced(target: str, *, before: bool) -> KeyedTable:
+        def commit_with_another(*given: Any, **options: Any) -> None:
+            monkeypatch.setattr(owner, name, whole)
+            if before:
+                other(target)
+            whole(*given, **options)
+            if not before:
+                other(target)
+
+        opened = of(target)
+        monkeypatch.setattr(owner, name, commit_with_another)
+        act(opened)
+        return opened
+
+    with pytest.raises(StorageConflict):
+        raced("before", before=True)
+    if commit == "create again":  # the library opens the newest version itself
+        with pytest.raises(StorageConflict):
+            raced("after", before=False)
+        return
+    own = raced("after", before=False)
+    assert (own.version, DeltaTable(str(tmp_path / "after")).version()) == (2, 3)
+    assert {one["name"] for one in own.rows_of(None).to_pylist()} == {"own"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_no_writer_names_the_events_of_another(
+    tmp_path: Path, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits its events just after those of this one, and never its rows."""
+    if exists:
+        table(tmp_path).apply(changes((1, "a", 1, "u"), (2, "b", 1, "u")))
+    own, others = changes((1, "A", 5, "u")), changes((2, "B", 5, "u"))
+    owner, name = (
+        (DeltaTable, "create_write_transaction") if exists else (transaction, "create_table_with_add_actions")
+    )
+    whole, of_rows = getattr(owner, name), "replace" if exists else "create"
+    write = getattr(KeyedTable, of_rows)
+
+    def crash(self: KeyedTable, *given: Any, **options: Any) -> None:
+        if not self._folder:
+            raise Crash
+        write(self, *given, **options)
+
+    def then_another(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr(owner, name, whole)
+        whole(*given, **options)
+        with monkeypatch.context() as broken, pytest.raises(Crash):
+            broken.setattr(KeyedTable, of_rows, crash)
+            table(tmp_path).apply(others)
+
+    monkeypatch.setattr(owner, name, then_another)
+    if exists:
+        assert table(tmp_path).apply(own)
+    else:  # its version is not known
+        with pytest.raises(StorageConflict):
+            table(tmp_path).apply(own)
+        assert table(tmp_path).apply(own)
+    assert table(tmp_path).apply(others), "its events are not in the table"
+    assert not table(tmp_path).apply(own)
+    assert [one["name"] for one in rows_of(tmp_path)] == ["A", "B"]
 
 
 @pytest.mark.parametrize(
@@ -379,14 +504,14 @@ def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
-    table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 3))
+    table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 0))
     table(tmp_path).apply(changes((3, "other", 10, "u")))
     for folder in (tmp_path, tmp_path / STATE):
         DeltaTable(str(folder)).create_checkpoint()
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
     again = table(tmp_path)
-    assert not again.apply(changes((1, "b", 2, "u")), ("query", 3))
-    assert again.apply(changes((1, "b", 2, "u"), (2, "late", 8, "u")), ("query", 4))
+    assert not again.apply(changes((1, "a", 1, "u")), ("query", 0))
+    assert again.apply(changes((1, "b", 2, "u"), (2, "late", 8, "u")), ("query", 1))
     assert rows_of(tmp_path) == [{"id": 1, "name": "b"}, {"id": 3, "name": "other"}]
     DeltaTable(str(tmp_path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert table(tmp_path).apply(changes((1, "c", 4, "u"))), "VACUUM of the table leaves the events"
