@@ -141,6 +141,12 @@ class ChangedTable:
         for field in given:
             if field.name in self._rule.keys and not is_orderable(field.type):
                 raise ChangesInvalid("a key has a type without an order", column=field.name, type=field.type)
+            if field.name in self._rule.keys and not _is_valid(changes[field.name]):
+                raise ChangesInvalid(
+                    "a key has a text that is not UTF-8",
+                    hint="correct the column in the frame of changes, or cast it to BINARY",
+                    column=field.name,
+                )
         if not exists:
             found = pa.schema(given)
         else:
@@ -175,7 +181,7 @@ class ChangedTable:
         ]
 
     def _with_unsent(self, events: pa.Table) -> pa.Table:
-        """Return events with the columns whose null means that the value is unchanged in UNSENT."""
+        """Return events with the columns whose null means that the value is unchanged in UNSENT, each once."""
         ignored = self._rule.ignored_nulls
         values = [name for name in events.column_names if name not in (*self._rule.keys, *RESERVED)]
         names = [name for name in values if ignored is None or name in ignored]
@@ -187,11 +193,13 @@ class ChangedTable:
             nulls = np.flatnonzero(events[name].is_null().to_numpy())
             rows.append(nulls)
             texts.append(pa.repeat(pa.scalar(name), len(nulls)))
-        parents = np.concatenate(rows)
+        text = pa.concat_arrays(texts).dictionary_encode()
+        names_count = max(len(text.dictionary), 1)
+        pairs = np.unique(np.concatenate(rows) * names_count + text.indices.to_numpy())
+        parents, numbers = np.divmod(pairs, names_count)
         ends = np.cumsum(np.bincount(parents, minlength=events.num_rows))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        in_order = pa.array(np.argsort(parents, kind="stable"))
-        lists = pa.ListArray.from_arrays(offsets, pa.concat_arrays(texts).take(in_order))
+        lists = pa.ListArray.from_arrays(offsets, text.dictionary.take(pa.array(numbers)))
         return events.set_column(events.schema.get_field_index(UNSENT), UNSENT, lists)
 
     # --- rows --------------------------------------------------------------------------------------------------
@@ -202,7 +210,8 @@ class ChangedTable:
         is_whole = pc.any(pc.equal(events[OP], TRUNCATE)).as_py()
         null_key = pa.table([pa.nulls(1, field.type) for field in keys.schema], schema=keys.schema)
         found = self._events.rows_of(None if is_whole else pa.concat_tables([keys, null_key]))
-        return _aligned(found, events.schema, [])
+        # An event that was stored before a column was added does not have its value: the column is unchanged.
+        return self._with_unsent(_aligned(found, events.schema, []))
 
     def _commit(
         self,
@@ -241,6 +250,14 @@ class ChangedTable:
             self._events.remove_old_files()
         else:
             self._rows.create(rows, named, "written by cdcd.spark.apply_changes")
+
+
+def _is_valid(column: pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _aligned(rows: pa.Table, schema: pa.Schema, further: Sequence[pa.Field]) -> pa.Table:

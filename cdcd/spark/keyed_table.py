@@ -36,6 +36,8 @@ MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY = 100
 _LONGEST_TEXT = 64
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
 _READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _COLUMN_MAPPING = 2
 """The reader version of a table with column mapping, whose files have other names of columns."""
@@ -47,13 +49,14 @@ _CHANGED_HINT = "let one query at a time write to the table: stop the other one,
 class _File:
     """A file of the table. `first`, `last`, `nulls`: the range and the number of nulls of the key's first column.
 
-    They are None if they are not known.
+    They are null if they are not known. The range is of Arrow: Python has no dates before the year 1 or after 9999.
     """
 
     path: str
     rows: int
-    first: Any
-    last: Any
+    size: int
+    first: pa.Scalar
+    last: pa.Scalar
     nulls: int | None
 
 
@@ -186,7 +189,7 @@ class KeyedTable:
         now_ms, before = int(time.time() * 1000), self._table.version()
         with self._access.errors("change", lambda: before):
             self._table.create_write_transaction(
-                [*added, *(RemoveAction(one.path, True, now_ms, None, {}) for one in removed)],
+                [*added, *(RemoveAction(one.path, True, now_ms, one.size, {}) for one in removed)],
                 "append",
                 Schema.from_arrow(self.schema),
                 commit_properties=_properties(transactions),
@@ -207,10 +210,11 @@ class KeyedTable:
         found = pa.table(self._table.get_add_actions(flatten=True))
         names = found.column_names
         key = self._keys[0]
-        paths, rows = found["path"].to_pylist(), found["num_records"].to_pylist()
+        own = [found[name].to_pylist() for name in ("path", "num_records", "size_bytes")]
         wanted = (f"min.{key}", f"max.{key}", f"null_count.{key}")
-        statistics = [found[name].to_pylist() if name in names else [None] * len(paths) for name in wanted]
-        return [_File(*one) for one in zip(paths, rows, *statistics, strict=True)]
+        unknown = pa.nulls(found.num_rows)
+        first, last, nulls = (found[name] if name in names else unknown for name in wanted)
+        return [_File(*one) for one in zip(*own, first, last, nulls.to_pylist(), strict=True)]
 
     @property
     def _type(self) -> pa.DataType:
@@ -224,10 +228,10 @@ class KeyedTable:
         first = pc.unique(keys[self._keys[0]]).drop_null()
         has_null = bool(keys[self._keys[0]].null_count)
         for file in self._files():
-            if file.first is None or file.last is None or (has_null and file.nulls != 0):
+            if not (file.first.is_valid and file.last.is_valid) or (has_null and file.nulls != 0):
                 yield file
                 continue
-            bounds = [pa.scalar(one, self._type) for one in (file.first, file.last)]
+            bounds = [one.cast(self._type) for one in (file.first, file.last)]
             is_inside = pc.and_(pc.greater_equal(first, bounds[0]), pc.less_equal(first, bounds[1]))
             if pc.any(is_inside).as_py():
                 yield file
@@ -301,7 +305,11 @@ def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     type_ = rows[key].type
     if not _is_exact(type_) or rows[key].null_count:
         return {}
-    bounds = pc.min_max(rows[key]).as_py()
+    found = pc.min_max(rows[key])
+    days = [found[name].cast(pa.int32()).as_py() for name in ("min", "max")] if pa.types.is_date32(type_) else []
+    if any(not _FIRST_DAY <= one <= _LAST_DAY for one in days):
+        return {}
+    bounds = found.as_py()
     if pa.types.is_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
         return {}
     texts = {name: one if isinstance(one, int | str) else one.isoformat() for name, one in bounds.items()}

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -352,6 +353,24 @@ def test_a_null_leaves_the_values_of_these_columns(
     assert rows_of(tmp_path) == [{"id": 1, "name": expected[0], "n": expected[1]}]
 
 
+@pytest.mark.parametrize("rule", [TYPE_1, TYPE_2], ids=["type 1", "type 2"])
+def test_a_null_and_a_new_column_leave_the_values_whatever_the_order_of_arrival(
+    tmp_path: Path, rule: TableRule
+) -> None:
+    """The later change comes from a frame that did not have the column yet."""
+    later, earlier = changes((1, None, 3, "u")), changes((1, "b", 2, "u"), n=pa.array([7]))
+    found = []
+    for target, batches in ((tmp_path / "1", (earlier, later)), (tmp_path / "2", (later, earlier))):
+        done = table(target, replace(rule, ignored_nulls=None))
+        done.apply(changes((9, "other", 1, "u")))
+        for one in (*batches, *batches):
+            done.apply(one)
+        found.append([(one["name"], one["n"]) for one in rows_of(target) if one["id"] == 1])
+        stored = DeltaTable(str(target / STATE)).to_pyarrow_table().to_pylist()
+        assert all(len(one[UNSENT]) == len(set(one[UNSENT])) for one in stored)
+    assert found == [[("b", 7)] * len(found[0])] * 2
+
+
 def test_other_parameters_and_other_tables_are_refused(tmp_path: Path) -> None:
     table(tmp_path / "t").apply(changes((1, "a", 1, "u")))
     with pytest.raises(ConfigError, match="made with other parameters: scd_type"):
@@ -455,10 +474,12 @@ def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_p
         pa.array([b"a", b"\xff"]),
         pa.array([0.5, float("nan")]),
         pa.array([1, 2], pa.date32()),
+        pa.array([-800_000, 10_000_000], pa.date32()),
+        pa.array([-719_162, 2_932_896], pa.date32()),
         pa.array([1, 2], pa.int8()),
         pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
     ],
-    ids=["boolean", "binary", "double", "date", "tinyint", "struct"],
+    ids=["boolean", "binary", "double", "date", "far dates", "first and last date", "tinyint", "struct"],
 )
 def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys: pa.Array) -> None:
     def batch(sequence: int, op: str) -> pa.Table:
@@ -468,10 +489,28 @@ def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys
         return pa.table(columns | {SEQUENCE: pa.array(range(sequence, sequence + rows))})
 
     done = table(tmp_path, TableRule(("k",)))
+
+    def values() -> list[int]:
+        found: list[int] = DeltaTable(str(tmp_path)).to_pyarrow_table()["v"].to_pylist()
+        return found
+
     for sequence, op, expected in ((0, "t", 0), (10, "u", 2), (20, "u", 2), (30, "t", 0), (40, "u", 2)):
         done.apply(batch(sequence, op))
-        assert len(rows_of(tmp_path)) == expected
-    assert {one["v"] for one in rows_of(tmp_path)} == {40}
+        assert len(values()) == expected
+    for folder in (tmp_path, tmp_path / STATE):
+        DeltaTable(str(folder)).optimize.compact()
+    done.apply(batch(50, "u"))
+    assert values() == [50, 50]
+
+
+def test_a_key_that_is_not_utf_8_is_an_error_without_its_value(tmp_path: Path) -> None:
+    data = [pa.py_buffer(one) for one in (b"\0\0\0\0\x07\0\0\0", b"secret\xff")]
+    bad = pa.StringArray.from_buffers(1, *data)
+    for given in (bad, pa.StructArray.from_arrays([bad], ["part"])):
+        rows = changes((1, "a", 1, "u")).append_column("k", given)
+        with pytest.raises(ChangesInvalid, match=r"a text that is not UTF-8.*column=k") as caught:
+            table(tmp_path, TableRule(("k",))).apply(rows)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_key_without_an_order_is_an_error(tmp_path: Path) -> None:
