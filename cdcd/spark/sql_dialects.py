@@ -38,7 +38,10 @@ class Dialect(Protocol):
         """Return the types of columns by their names, without the key of the rows."""
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        """Return relations that have the rows of Parquet files of the same columns; several for several files."""
+        """Return relations that have the rows of Parquet files of the same columns; several for several files.
+
+        Raises NoSuchView if the engine cannot read a path.
+        """
 
     def delta_table(self, path: str, version: int) -> str:
         """Return the relation of a Delta table as of a version of its own."""
@@ -103,7 +106,7 @@ class DuckDB(_Dialect):
 
     def files(self, paths: Sequence[str]) -> list[str]:
         """A folder such as `id=7` is no column: the files have all columns."""
-        quoted = ", ".join(_quoted(_of_duckdb(one)) for one in paths)
+        quoted = ", ".join(_quoted(_pattern_of_duckdb(one)) for one in paths)
         return [f"read_parquet([{quoted}], hive_partitioning = false)"]
 
     def delta_table(self, path: str, version: int) -> str:
@@ -189,6 +192,18 @@ def _of_duckdb(path: str) -> str:
     """Return a path as DuckDB has it, which writes Azure's container after the host."""
     found = _AZURE.fullmatch(path)
     return path if found is None else f"{found[1]}://{found[3]}/{found[2]}{found[4] or ''}"
+
+
+def _pattern_of_duckdb(path: str) -> str:
+    """Return a path as a pattern; one of a local file is taken as it is, if the file exists.
+
+    Raises NoSuchView for a `%` in a bucket: DuckDB decodes it once more.
+    """
+    if "://" not in path:
+        return path
+    if "%" in path:
+        raise NoSuchView("the path of the target has a %, with which DuckDB finds no file in a bucket")
+    return re.sub(r"[\[*?]", r"[\g<0>]", _of_duckdb(path))
 
 
 def _of_spark(path: str) -> str:

@@ -20,7 +20,7 @@ from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.shape import SPECIAL
-from cdcd.spark.sql_dialects import DIALECTS
+from cdcd.spark.sql_dialects import DIALECTS, NoSuchView
 from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -397,6 +397,7 @@ def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path
             "abfss://account.dfs.core.windows.net/box/a/b",
         ),
         ("duckdb", "s3://bucket/a", "s3://bucket/a"),
+        ("duckdb", "s3://bucket/a[1]*?]", "'s3://bucket/a[[]1][*][?]]'"),
         ("spark", "s3://bucket/a", "s3a://bucket/a"),
         ("spark", "abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
     ],
@@ -404,6 +405,13 @@ def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path
 def test_a_bucket_has_the_name_that_the_engine_knows(dialect: str, path: str, expected: str) -> None:
     (relation,) = DIALECTS[dialect].files([path])
     assert expected in relation
+
+
+def test_duckdb_has_no_view_of_a_bucket_whose_path_it_would_decode() -> None:
+    """It takes `%25` for `%`."""
+    with pytest.raises(NoSuchView, match="has a %"):
+        DIALECTS["duckdb"].files(["s3://bucket/100%25"])
+    assert DIALECTS["duckdb"].files(["/data/100%25"])
 
 
 def test_spark_has_no_statements_for_delta_tables(tmp_path: Path) -> None:
