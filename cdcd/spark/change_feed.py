@@ -38,7 +38,8 @@ def row_changes(
     Tombstones are left out. `unchanged`: an update without the TOASTed values that PostgreSQL did not send ends the
     query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"); if it changed the key, it
     always ends the query. `truncates`: a TRUNCATE ends the query ("error"), or is a row of nulls ("row").
-    `accept_gaps`: leave gap markers out; otherwise one ends the query. Raises ConfigError for an unknown value, a frame without these columns, or a table without a key.
+    `accept_gaps`: leave gap markers out; otherwise one ends the query. Raises ConfigError for an unknown value, a
+    frame without these columns, or a table without a key.
     """
     _check("unchanged", unchanged, ("error", "column"))
     _check("truncates", truncates, ("error", "row"))

@@ -38,7 +38,7 @@ class TableRule:
     """How the table follows from changes; None for a list of columns means all.
 
     `ignored_nulls`: the columns whose nulls mean that the value is unchanged; `is_partial`: whether changes lack
-    values otherwise.
+    values otherwise; `names`: the columns that they can lack, empty: any.
     """
 
     keys: tuple[str, ...]
@@ -47,6 +47,7 @@ class TableRule:
     untracked: tuple[str, ...] = ()
     ignored_nulls: tuple[str, ...] | None = ()
     is_partial: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def stores_values(self) -> bool:
@@ -83,7 +84,9 @@ class ChangedTable:
         has_values = self._opened_state() if exists else self._rule.stores_values
         schema = self._schema(changes, exists=exists)
         rule = self._rule.of_columns(schema.names)
-        events = self._with_unsent(_aligned(changes, schema, self._event_fields(changes)))
+        events = _aligned(changes, schema, self._event_fields(changes))
+        self._check_names(events[UNSENT])
+        events = self._with_unsent(events)
         stored = self._stored(events) if exists else events.schema.empty_table()
         outcome = apply(stored, events, rule)
         if exists and not is_first and not outcome.keys.num_rows:
@@ -101,7 +104,7 @@ class ChangedTable:
         if number > 0:
             raise ConfigError(
                 "the target does not have the earlier batches of this query: it was deleted, or made again",
-                hint="restore the table, or start with an empty target and a new checkpoint, from the first change on",
+                hint="restore the table, or start with an empty target and a new checkpoint, and all changes",
                 target=self._target.uri,
             )
         return False
@@ -109,10 +112,17 @@ class ChangedTable:
     def _opened_state(self) -> bool:
         """Open the events of the table's version; return whether they have values. Raises ConfigError."""
         version = self._rows.transaction(STATE_VERSION)
-        if version is None or not self._events.open(version):
+        if version is None:
             raise ConfigError(
                 "the target is a Delta table that apply_changes has not made",
                 hint="choose an empty target, or the table that an earlier call with these keys has made",
+                target=self._target.uri,
+            )
+        if not self._events.open(version):
+            raise ConfigError(
+                f"the target lacks the folder {STATE}, which has the sequences of its rows",
+                hint="restore the folder together with the table, or start with an empty target and all changes",
+                target=self._target.uri,
             )
         known = json.loads(self._events.description)
         given = {"format": _FORMAT, "keys": list(self._rule.keys), "scd_type": self._rule.scd_type}
@@ -173,6 +183,16 @@ class ChangedTable:
                 of_target=held.type,
             )
 
+    def _check_names(self, unsent: pa.ChunkedArray) -> None:
+        """Raise ChangesInvalid for the name of a column that the frame does not have."""
+        given, known = pc.unique(pc.list_flatten(unsent)).drop_null(), pa.array(self._rule.names, pa.string())
+        if len(known) and pc.any(pc.invert(pc.is_in(given, known))).as_py():
+            raise ChangesInvalid(
+                "unchanged_column has a name that is no column of the frame",
+                hint="write the names as in the frame, and leave out those of other columns",
+                columns=", ".join(self._rule.names),
+            )
+
     def _event_fields(self, changes: pa.Table) -> list[pa.Field]:
         return [
             pa.field(SEQUENCE, changes.schema.field(SEQUENCE).type),
@@ -187,8 +207,9 @@ class ChangedTable:
         names = [name for name in values if ignored is None or name in ignored]
         given = events[UNSENT].combine_chunks()
         places, unsent = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False)), given.drop_null()
-        rows = [places[pc.list_parent_indices(unsent).to_numpy()]]
-        texts: list[pa.Array] = [unsent.flatten()]
+        is_name = unsent.flatten().is_valid()
+        rows = [places[pc.list_parent_indices(unsent).filter(is_name).to_numpy()]]
+        texts: list[pa.Array] = [unsent.flatten().filter(is_name)]
         for name in names:
             nulls = np.flatnonzero(events[name].is_null().to_numpy())
             rows.append(nulls)

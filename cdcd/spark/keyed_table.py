@@ -1,10 +1,10 @@
 """A Delta table whose rows are replaced by key, by delta-rs.
 
 In: keys, and all rows that they have now.  Out: a version of the table in which these keys have these rows.
-Invariant: a commit succeeds only as the successor of the version that was opened, and the version that is open then is
-this commit, whatever another writer has committed since. Only files that may have one of the
-keys are read: the statistics of a file have the range of the first column of the key. A file is never changed: one
-with a replaced row is replaced by another with all of its other rows.
+Invariant: a commit succeeds only as the successor of the version that was opened, and then its own version is open,
+whatever another writer has committed since. Only files that may have one of the keys are read: the statistics of a
+file have the range of the first column of the key. A file is never changed: one with a replaced row is replaced by
+another with all of its other rows.
 Must not: know what the rows mean; remove a file that a version names.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
 _READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_CONSTRAINTS, _APPEND_ONLY = "delta.constraints.", "delta.appendOnly"
 _COLUMN_MAPPING = 2
 """The reader version of a table with column mapping, whose files have other names of columns."""
 _CHANGED = "another writer has changed the table meanwhile, so nothing of this batch was written"
@@ -97,7 +98,21 @@ class KeyedTable:
                     target=self._target.uri,
                     features=", ".join(sorted(features)) or "columnMapping",
                 )
+            self._check_properties(self._table.metadata().configuration)
         return True
+
+    def _check_properties(self, found: Mapping[str, str]) -> None:
+        """Raise StorageError for properties that a writer has to obey, and this one does not."""
+        names = [name for name in found if name.startswith(_CONSTRAINTS)]
+        if found.get(_APPEND_ONLY, "").lower() == "true":
+            names.append(_APPEND_ONLY)
+        if names:
+            raise StorageError(
+                "the Delta table has constraints that apply_changes does not check",
+                hint="drop the constraints of the table, and unset the property delta.appendOnly",
+                target=self._target.uri,
+                properties=", ".join(sorted(names)),
+            )
 
     def transaction(self, name: str) -> int | None:
         """Return the last version of an application transaction, None if the table has none of this name."""
@@ -306,7 +321,9 @@ def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     if not _is_exact(type_) or rows[key].null_count:
         return {}
     found = pc.min_max(rows[key])
-    days = [found[name].cast(pa.int32()).as_py() for name in ("min", "max")] if pa.types.is_date32(type_) else []
+    days = (
+        [found[name].cast(pa.int32()).as_py() for name in ("min", "max")] if pa.types.is_date32(type_) else []
+    )
     if any(not _FIRST_DAY <= one <= _LAST_DAY for one in days):
         return {}
     bounds = found.as_py()

@@ -23,10 +23,14 @@ class NoSuchView(Exception):
 
 
 class Dialect(Protocol):
-    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`."""
+    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`.
+
+    `many_files`: with more files, a view is slow; None: it is not.
+    """
 
     create: str
     reads_delta: bool
+    many_files: int | None
 
     def identifier(self, name: str) -> str:
         """Return a name in quotes."""
@@ -94,6 +98,7 @@ class DuckDB(_Dialect):
 
     create = "CREATE OR REPLACE VIEW"
     reads_delta = True
+    many_files: int | None = None
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
         pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
@@ -132,10 +137,11 @@ class DuckDB(_Dialect):
 
 
 class SparkSQL(_Dialect):
-    """Spark SQL. A relation has one file."""
+    """Spark SQL. A relation has one file: a pattern of several would hide that one of them is removed."""
 
     create = "CREATE OR REPLACE TEMPORARY VIEW"
     reads_delta = False
+    many_files: int | None = 100
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
         pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",

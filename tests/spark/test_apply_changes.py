@@ -136,6 +136,12 @@ def test_nulls_and_conditions(spark: SparkSession, tmp_path: Path, order: dict[s
             },
             "exclude each other",
         ),
+        (
+            {"stored_as_scd_type": 2, "track_history_column_list": ["name", "op"]},
+            "columns that the table does not have.*columns=op",
+        ),
+        ({"unchanged_column": "op"}, "unchanged_column has to be an array of texts.*type=string"),
+        ({"sequence_by": "struct(op COLLATE UTF8_LCASE)"}, "another collation than.*column=sequence_by"),
         ({"checkpoint": "/nowhere"}, "are for streams"),
         ({"target_options": {"region": "x"}}, "a local target has no options"),
     ],
@@ -149,8 +155,34 @@ def test_parameters_that_do_not_fit_are_an_error_before_anything_is_written(
 
 
 def test_reserved_names_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="__start_at"):
-        apply_changes(spark.range(1).withColumn("__start_at", F.lit(1)), tmp_path, ["id"], "id")
+    for name in ("__start_at", "__OP"):
+        with pytest.raises(ConfigError, match=name):
+            apply_changes(spark.range(1).withColumn(name, F.lit(1)), tmp_path, ["id"], "id")
+
+
+def test_a_key_with_another_collation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    changes = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS id, 1 AS seq")
+    for keys in (changes, changes.select(F.struct("id").alias("id"), "seq")):
+        with pytest.raises(ConfigError, match=r"another collation.*column=id"):
+            apply_changes(keys, tmp_path / "t", ["id"], "seq")
+
+
+def test_the_names_of_unchanged_columns_are_no_column_and_have_to_be_right(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changes = spark.sql("SELECT 1 AS id, 2 AS seq, 'a' AS v, array('v') AS lacks")
+    for given in ("lacks", F.col("lacks"), changes["lacks"]):
+        target = tmp_path / str(given)
+        apply_changes(changes, target, ["id"], "seq", unchanged_column=given)
+        assert rows_of(target) == [{"id": 1, "seq": 2, "v": None}]
+    apply_changes(changes, tmp_path / "null", ["id"], "seq", unchanged_column="array(null, 'v')")
+    assert rows_of(tmp_path / "null")[0]["v"] is None
+    # A column that the table does not have is one of the frame.
+    apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column="lacks", column_list=["seq"])
+    for name in ("V", "nowhere"):
+        with pytest.raises(ChangesInvalid, match="no column of the frame") as caught:
+            apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column=f"array('{name}')")
+        assert name not in str(caught.value).split()
 
 
 @pytest.mark.nightly

@@ -259,9 +259,10 @@ def test_no_writer_names_the_events_of_another(
     def then_another(*given: Any, **options: Any) -> None:
         monkeypatch.setattr(owner, name, whole)
         whole(*given, **options)
-        with monkeypatch.context() as broken, pytest.raises(Crash):
+        with monkeypatch.context() as broken:
             broken.setattr(KeyedTable, of_rows, crash)
-            table(tmp_path).apply(others)
+            with pytest.raises(Crash):
+                table(tmp_path).apply(others)
 
     monkeypatch.setattr(owner, name, then_another)
     if exists:
@@ -465,6 +466,33 @@ def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_p
     changed.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     with pytest.raises(StorageError, match=r"features that apply_changes does not read.*[dD]eletionVectors"):
         table(tmp_path).apply(changes((1, "b", 2, "u")))
+
+
+def test_a_table_with_constraints_is_refused(tmp_path: Path) -> None:
+    for name, change in (
+        ("delta.appendOnly", lambda one: one.alter.set_table_properties({"delta.appendOnly": "true"})),
+        ("delta.constraints.c", lambda one: one.alter.add_constraint({"c": "id > 0"})),
+    ):
+        table(tmp_path / name).apply(changes((1, "a", 1, "u")))
+        change(DeltaTable(str(tmp_path / name)))
+        with pytest.raises(StorageError, match=f"does not check.*{name}"):
+            table(tmp_path / name).apply(changes((-1, "b", 2, "u")))
+
+
+def test_the_change_data_feed_has_the_changes(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    table(tmp_path).apply(changes((1, "b", 2, "u")))
+    found = pa.table(DeltaTable(str(tmp_path)).load_cdf(starting_version=1)).to_pylist()
+    assert sorted((one["_change_type"], one["name"]) for one in found) == [("delete", "a"), ("insert", "b")]
+
+
+def test_a_table_without_its_events_is_an_error(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    shutil.rmtree(tmp_path / STATE)
+    with pytest.raises(ConfigError, match=f"lacks the folder {STATE}"):
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "a"}]
 
 
 @pytest.mark.parametrize(

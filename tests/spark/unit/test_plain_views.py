@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -14,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import cdcd.spark.plain_views
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
 from cdcd.spark.commit_log import TargetWriter, read_latest
@@ -148,6 +150,38 @@ def test_folders_that_look_like_partitions_are_no_columns(
     items.run(rows, loading=False)
     items.run([items.change("u", 20, 1, after={"id": 1, "body": "changed", "size": 1})], loading=False)
     assert_equal(read_mirror(items.target))
+
+
+def test_many_files_are_united_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine puts each UNION ALL inside the next one, so a long chain is slow, or too deep."""
+    items = Batches(tmp_path / "mirror", [ID, BODY])
+    for number in range(1, 12):
+        items.run(
+            [items.change("u", 10 * number, 1, after={"id": number % 5, "body": str(number)})], loading=False
+        )
+    opened = read_mirror(items.target)
+    assert len(opened.version.tables[TOPIC].deltas) > 8
+    monkeypatch.setattr(cdcd.spark.plain_views, "UNITED", 2)
+    monkeypatch.setattr(DIALECTS["spark"], "many_files", 8)
+    assert_equal(opened)
+    for dialect in DIALECTS:
+        (view,) = plain_views(opened, dialect)
+        assert view.statement is not None
+        assert longest_union(view.statement) == 2
+        assert ["is a relation of its own" in note for note in view.notes] == [True] * (dialect == "spark")
+
+
+def longest_union(statement: str) -> int:
+    """Return the most queries of one UNION ALL."""
+    longest, counts = 1, [1]
+    for word in re.findall(r"[()]|UNION ALL", statement):
+        if word == "(":
+            counts.append(1)
+        elif word == ")":
+            longest = max(longest, counts.pop())
+        else:
+            counts[-1] += 1
+    return longest
 
 
 def test_names_that_differ_in_case_only_are_said(tmp_path: Path) -> None:
