@@ -151,7 +151,7 @@ class KeyedTable:
                 storage_options=self._access.options,
                 commit_properties=_properties(transactions),
             )
-            self._table = self._access.open()
+            self._table = self._access.open(None if replace else 0)
         if self._table.version() != before + 1:  # which of them is this commit is not known
             raise self._access.changed()
         self._synchronise()
@@ -254,8 +254,17 @@ class KeyedTable:
     def _read(self, file: _File) -> pa.Table:
         """Return the rows of a file with the table's columns; those that it does not have are null."""
         schema = self.schema
-        with self._target.open(f"{self._folder}/{file.path}".lstrip("/")) as opened:
-            rows = pq.ParquetFile(opened).read()
+        path = f"{self._folder}/{file.path}".lstrip("/")
+        with self._target.open(path) as opened:
+            try:
+                rows = pq.ParquetFile(opened).read()
+            except pa.ArrowException as error:
+                raise StorageError(
+                    f"a file of the Delta table cannot be decoded ({type(error).__name__})",
+                    hint="restore the file from a backup, or start with an empty target and all changes",
+                    target=self._target.uri,
+                    file=path,
+                ) from None
         columns = [
             rows[one.name].cast(one.type)
             if one.name in rows.column_names

@@ -487,6 +487,15 @@ def test_the_change_data_feed_has_the_changes(tmp_path: Path) -> None:
     assert sorted((one["_change_type"], one["name"]) for one in found) == [("delete", "a"), ("insert", "b")]
 
 
+def test_a_file_that_is_broken_is_an_error_with_its_name(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    (path,) = tmp_path.glob("*.parquet")
+    path.write_bytes(b"PAR1secretPAR1")
+    with pytest.raises(StorageError, match=f"cannot be decoded.*file={path.name}") as caught:
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+    assert "secret" not in str(caught.value)
+
+
 def test_a_table_without_its_events_is_an_error(tmp_path: Path) -> None:
     table(tmp_path).apply(changes((1, "a", 1, "u")))
     shutil.rmtree(tmp_path / STATE)
