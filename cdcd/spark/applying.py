@@ -3,13 +3,13 @@
 In: a DataFrame of changes, in a batch or a stream; the key, the order, and what deletes a row.
 Out: a Delta table, written by delta-rs on the driver, so that Spark needs no jar.
 Invariant: the table is equal to all changes so far in their order, whatever the order of their arrival. A batch of a
-stream that is repeated changes nothing.
+stream that is repeated changes nothing, as each of its changes is known by key and sequence.
 Must not: decide how changes become rows (`scd` does); make a Python object for a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
 from cdcd.errors import ConfigError
 from cdcd.spark.changed_table import RESERVED, ChangedTable, TableRule
@@ -30,6 +31,8 @@ __all__ = ["apply_changes"]
 
 Expression: TypeAlias = str | Column
 Names: TypeAlias = Sequence[str | Column]
+_COLLATION = "UTF8_BINARY"
+_NAMES_TYPE = "array<string>"
 _STARTED_WITHIN_S = 60.0
 """The longest time from the first batch of a stream to the return of its start, which has the id of the query."""
 
@@ -58,8 +61,8 @@ def apply_changes(
 
     `sequence_by`: any type with an order, also a struct; unique for each change of a key, and never null.
     `where`: which rows of `source` are changes. `ignore_null_updates`: a null leaves the value of a column as it is,
-    in all columns or in these. `unchanged_column`: an array of the names of columns whose values a change
-    does not have, such as `unchanged` of `decode`. `column_list`: the columns of the table, in addition to the keys.
+    in all columns or in these. `unchanged_column`: an array of the names of the frame's columns whose values a change
+    does not have. `column_list`: the columns of the table, in addition to the keys.
     Type 2 adds `__start_at` and `__end_at` (null: current), of the type of `sequence_by`; a change makes a new
     version if a tracked column differs, by default any. `trigger`: the arguments of Spark's `trigger`, such as
     {"availableNow": True}. Types and restarts: docs/spark.md.
@@ -98,7 +101,7 @@ Apply = Callable[[pa.Table, tuple[str, int] | None], bool]
 def _started(
     frame: DataFrame, apply: Apply, checkpoint: str | None, trigger: Mapping[str, Any]
 ) -> StreamingQuery:
-    """Start the query. Its id and a batch's number name the batch in the table, across restarts."""
+    """Start the query. The table has its id, so that a later batch finds whether it is still the same table."""
     if checkpoint is None:
         raise ConfigError("a stream needs a checkpoint", hint='add checkpoint="/data/checkpoints/orders"')
     if is_remote(frame.sparkSession):
@@ -138,7 +141,7 @@ class _Parameters:
         """Raise ConfigError for parameters that exclude each other."""
         if not self.keys:
             raise ConfigError("apply_changes needs keys", hint='name the columns of the key: keys=["id"]')
-        if reserved := sorted({*self.source.columns} & {*RESERVED}):
+        if reserved := sorted(name for name in self.source.columns if name.lower() in RESERVED):
             raise ConfigError(
                 "columns of the frame have names that apply_changes uses itself",
                 hint="rename them in the frame",
@@ -153,6 +156,12 @@ class _Parameters:
             raise ConfigError("track_history_... is for type 2 only", hint="set stored_as_scd_type=2")
         if self.tracked is not None and self.untracked is not None:
             raise _exclusive("track_history_column_list", "track_history_except_column_list")
+        if missing := [name for name in self.tracked or () if name not in (*self.keys, *self._values)]:
+            raise ConfigError(
+                "track_history_column_list names columns that the table does not have",
+                hint="add them to column_list, or leave them out of both lists",
+                columns=", ".join(missing),
+            )
 
     def frame(
         self,
@@ -170,17 +179,23 @@ class _Parameters:
         is_row = op != TRUNCATE
         columns = [F.when(is_row, _column(name)).alias(name) for name in (*self.keys, *self._values)]
         unsent = (
-            F.lit(None).cast("array<string>")
+            F.lit(None).cast(_NAMES_TYPE)
             if self.unchanged is None
             else _expression(self.source, self.unchanged)
         )
         sequence = _expression(self.source, sequence_by)
-        return changes.select(*columns, sequence.alias(SEQUENCE), op.alias(OP), unsent.alias(UNSENT))
+        frame = changes.select(*columns, sequence.alias(SEQUENCE), op.alias(OP), unsent.alias(UNSENT))
+        _check_types(frame.schema, self.keys)
+        return frame
 
     @property
     def _values(self) -> list[str]:
-        other = [self.unchanged] if isinstance(self.unchanged, str) else []
-        return [name for name in self.columns if name not in (*self.keys, *other)]
+        """The columns that are no key; without that of `unchanged`, as a name or as a Column."""
+        return [
+            name
+            for name in self.columns
+            if name not in self.keys and str(self.unchanged) not in (name, str(_column(name)))
+        ]
 
     def rule(self) -> TableRule:
         """Return how the table follows from the events."""
@@ -191,7 +206,34 @@ class _Parameters:
             untracked=self.untracked or (),
             ignored_nulls=self.ignored_nulls,
             is_partial=self.unchanged is not None,
+            names=tuple(self.source.columns),
         )
+
+
+def _check_types(schema: StructType, keys: Sequence[str]) -> None:
+    """Raise ConfigError for a key, a sequence or a list of names of another type than apply_changes compares."""
+    for name in (*keys, SEQUENCE):
+        if any(text != _COLLATION for text in _collations(schema[name].dataType)):
+            raise ConfigError(
+                f"a key or sequence_by has another collation than {_COLLATION}, by which apply_changes compares",
+                hint=f"cast it in the frame, such as by CAST(name AS STRING COLLATE {_COLLATION})",
+                column="sequence_by" if name == SEQUENCE else name,
+            )
+    of_names = schema[UNSENT].dataType
+    if not isinstance(of_names, ArrayType) or not isinstance(of_names.elementType, StringType):
+        raise ConfigError(
+            "unchanged_column has to be an array of texts",
+            hint="name a column such as `unchanged` of decode, or write an expression such as split(names, ',')",
+            type=of_names.simpleString(),
+        )
+
+
+def _collations(type_: DataType) -> Iterator[str]:
+    """Yield the collations of the texts in a type; before Spark 4.0 there is one only."""
+    if isinstance(type_, StringType):
+        yield getattr(type_, "collation", _COLLATION)
+    for field in type_ if isinstance(type_, StructType) else ():
+        yield from _collations(field.dataType)
 
 
 def _scd_type(given: object) -> int:

@@ -2,7 +2,8 @@
 
 In: a frame of `decode` or `format("cdcd")` with one table.
 Out: a frame with the columns of the row, and `__change`, a struct with the rest; the arguments of both functions.
-Invariant: a delete has its key; a gap marker ends the query, unless gaps are accepted.
+Invariant: a delete has its key; a gap marker ends the query, unless gaps are accepted. So does a row whose key has
+changed and that lacks a value: this value is of another key, where neither function looks for it.
 Must not: read anything but the frame's columns.
 """
 
@@ -15,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
-from cdcd.errors import CdcdError, ConfigError, GapInTopic, SparkReadError
+from cdcd.errors import CdcdError, ChangesInvalid, ConfigError, GapInTopic, SparkReadError
 
 __all__ = ["CHANGE", "auto_cdc", "row_changes"]
 
@@ -35,9 +36,10 @@ def row_changes(
 
     A delete has its key, and nulls. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq` and `unchanged`.
     Tombstones are left out. `unchanged`: an update without the TOASTed values that PostgreSQL did not send ends the
-    query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"). `truncates`: a TRUNCATE ends
-    the query ("error"), or is a row of nulls ("row"). `accept_gaps`: leave gap markers out; otherwise one ends the
-    query. Raises ConfigError for an unknown value, a frame without these columns, or a table without a key.
+    query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"); if it changed the key, it
+    always ends the query. `truncates`: a TRUNCATE ends the query ("error"), or is a row of nulls ("row").
+    `accept_gaps`: leave gap markers out; otherwise one ends the query. Raises ConfigError for an unknown value, a
+    frame without these columns, or a table without a key.
     """
     _check("unchanged", unchanged, ("error", "column"))
     _check("truncates", truncates, ("error", "row"))
@@ -52,14 +54,20 @@ def row_changes(
         (F.coalesce(_of("after", name), _of("key", name)) if name in key else _of("after", name)).alias(name)
         for name in row
     ]
-    whole = changes.where(_is_change(_refused(unchanged == "error", truncates == "error", accept_gaps)))
-    return whole.select(*columns, F.struct(*(F.col(name) for name in _FIELDS)).alias(CHANGE))
+    lacks = F.array_intersect("unchanged", F.array(*map(F.lit, row)))  # of the columns of the frame
+    refused = _refused(F.size(F.coalesce(lacks, F.array())) > 0, unchanged == "error", truncates == "error")
+    fields = [lacks.alias(name) if name == "unchanged" else F.col(name) for name in _FIELDS]
+    whole = changes.where(_is_change([*_gaps(accept_gaps), *refused]))
+    return whole.select(*columns, F.struct(*fields).alias(CHANGE))
 
 
-def _refused(unchanged: bool, truncates: bool, accept_gaps: bool) -> Iterator[tuple[Column, CdcdError]]:
-    """Yield the records that end the query, each kind with its error."""
-    if not accept_gaps:
+def _gaps(accepted: bool) -> Iterator[tuple[Column, CdcdError]]:
+    if not accepted:
         yield F.col("op") == "g", GapInTopic("the topic has a gap marker: changes are missing there")
+
+
+def _refused(is_partial: Column, unchanged: bool, truncates: bool) -> Iterator[tuple[Column, CdcdError]]:
+    """Yield the records that end the query, each kind with its error."""
     if truncates:
         hint = 'apply_changes of type 1 applies it: truncates="row"; a flow of a pipeline cannot: refresh its table'
         yield F.col("op") == "t", SparkReadError("the table was truncated", hint=hint)
@@ -69,7 +77,14 @@ def _refused(unchanged: bool, truncates: bool, accept_gaps: bool) -> Iterator[tu
             "FULL on the table, or leave the columns out"
         )
         lacking = SparkReadError("an update lacks TOASTed values, which PostgreSQL did not send", hint=hint)
-        yield F.size(F.coalesce(F.col("unchanged"), F.array())) > 0, lacking
+        yield is_partial, lacking
+    else:
+        hint = "set REPLICA IDENTITY FULL on the table, or leave the columns with such values out (`columns`)"
+        moved = ChangesInvalid(
+            "an update of a key lacks TOASTed values, which PostgreSQL did not send and only the former key has",
+            hint=hint,
+        )
+        yield (F.col("op") == "c") & is_partial, moved
 
 
 def _is_change(refused: Iterable[tuple[Column, CdcdError]]) -> Column:

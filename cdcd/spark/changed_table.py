@@ -38,7 +38,7 @@ class TableRule:
     """How the table follows from changes; None for a list of columns means all.
 
     `ignored_nulls`: the columns whose nulls mean that the value is unchanged; `is_partial`: whether changes lack
-    values otherwise.
+    values otherwise; `names`: the columns that they can lack, empty: any.
     """
 
     keys: tuple[str, ...]
@@ -47,6 +47,7 @@ class TableRule:
     untracked: tuple[str, ...] = ()
     ignored_nulls: tuple[str, ...] | None = ()
     is_partial: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def stores_values(self) -> bool:
@@ -72,36 +73,56 @@ class ChangedTable:
     def apply(self, changes: pa.Table, transaction: tuple[str, int] | None = None) -> bool:
         """Apply changes; return whether the table has a new version.
 
-        `changes`: the columns of the table, SEQUENCE, OP and perhaps UNSENT. `transaction`: the name and number of a
-        batch; one whose number the table has is not applied again. Raises ChangesInvalid, ConfigError for a table of
-        another rule, StorageConflict if another writer was first, StorageError.
+        `changes`: the columns of the table, SEQUENCE, OP and perhaps UNSENT. `transaction`: the name of a query and
+        the number of its batch, from 0 on; the first one always makes a version. Raises ChangesInvalid, ConfigError
+        for a table of another rule, or without the earlier batches of the query, StorageConflict if another writer
+        was first, StorageError.
         """
         changes = _plain(changes)
         exists = self._rows.open()
-        if exists and transaction is not None and self._has(*transaction):
-            return False
+        is_first = transaction is not None and not self._has_batches_before(*transaction, exists=exists)
         has_values = self._opened_state() if exists else self._rule.stores_values
         schema = self._schema(changes, exists=exists)
         rule = self._rule.of_columns(schema.names)
-        events = self._with_unsent(_aligned(changes, schema, self._event_fields(changes)))
+        events = _aligned(changes, schema, self._event_fields(changes))
+        self._check_names(events[UNSENT])
+        events = self._with_unsent(events)
         stored = self._stored(events) if exists else events.schema.empty_table()
         outcome = apply(stored, events, rule)
-        if exists and not outcome.keys.num_rows:
+        if exists and not is_first and not outcome.keys.num_rows:
             return False
         self._commit(outcome, schema, transaction, exists=exists, has_values=has_values)
         return True
 
-    def _has(self, name: str, number: int) -> bool:
-        last = self._rows.transaction(name)
-        return last is not None and last >= number
+    def _has_batches_before(self, name: str, number: int, *, exists: bool) -> bool:
+        """Return whether the table has batches of a query. Raises ConfigError if it lacks those before this one.
+
+        The number does not say whether the table has this batch: with a restored checkpoint it is of other changes.
+        """
+        if exists and self._rows.transaction(name) is not None:
+            return True
+        if number > 0:
+            raise ConfigError(
+                "the target does not have the earlier batches of this query: it was deleted, or made again",
+                hint="restore the table, or start with an empty target and a new checkpoint, and all changes",
+                target=self._target.uri,
+            )
+        return False
 
     def _opened_state(self) -> bool:
         """Open the events of the table's version; return whether they have values. Raises ConfigError."""
         version = self._rows.transaction(STATE_VERSION)
-        if version is None or not self._events.open(version):
+        if version is None:
             raise ConfigError(
                 "the target is a Delta table that apply_changes has not made",
                 hint="choose an empty target, or the table that an earlier call with these keys has made",
+                target=self._target.uri,
+            )
+        if not self._events.open(version):
+            raise ConfigError(
+                f"the target lacks the folder {STATE}, which has the sequences of its rows",
+                hint="restore the folder together with the table, or start with an empty target and all changes",
+                target=self._target.uri,
             )
         known = json.loads(self._events.description)
         given = {"format": _FORMAT, "keys": list(self._rule.keys), "scd_type": self._rule.scd_type}
@@ -130,6 +151,12 @@ class ChangedTable:
         for field in given:
             if field.name in self._rule.keys and not is_orderable(field.type):
                 raise ChangesInvalid("a key has a type without an order", column=field.name, type=field.type)
+            if field.name in self._rule.keys and not _is_valid(changes[field.name]):
+                raise ChangesInvalid(
+                    "a key has a text that is not UTF-8",
+                    hint="correct the column in the frame of changes, or cast it to BINARY",
+                    column=field.name,
+                )
         if not exists:
             found = pa.schema(given)
         else:
@@ -156,6 +183,16 @@ class ChangedTable:
                 of_target=held.type,
             )
 
+    def _check_names(self, unsent: pa.ChunkedArray) -> None:
+        """Raise ChangesInvalid for the name of a column that the frame does not have."""
+        given, known = pc.unique(pc.list_flatten(unsent)).drop_null(), pa.array(self._rule.names, pa.string())
+        if len(known) and pc.any(pc.invert(pc.is_in(given, known))).as_py():
+            raise ChangesInvalid(
+                "unchanged_column has a name that is no column of the frame",
+                hint="write the names as in the frame, and leave out those of other columns",
+                columns=", ".join(self._rule.names),
+            )
+
     def _event_fields(self, changes: pa.Table) -> list[pa.Field]:
         return [
             pa.field(SEQUENCE, changes.schema.field(SEQUENCE).type),
@@ -164,23 +201,26 @@ class ChangedTable:
         ]
 
     def _with_unsent(self, events: pa.Table) -> pa.Table:
-        """Return events with the columns whose null means that the value is unchanged in UNSENT."""
+        """Return events with the columns whose null means that the value is unchanged in UNSENT, each once."""
         ignored = self._rule.ignored_nulls
         values = [name for name in events.column_names if name not in (*self._rule.keys, *RESERVED)]
         names = [name for name in values if ignored is None or name in ignored]
         given = events[UNSENT].combine_chunks()
         places, unsent = np.flatnonzero(given.is_valid().to_numpy(zero_copy_only=False)), given.drop_null()
-        rows = [places[pc.list_parent_indices(unsent).to_numpy()]]
-        texts: list[pa.Array] = [unsent.flatten()]
+        is_name = unsent.flatten().is_valid()
+        rows = [places[pc.list_parent_indices(unsent).filter(is_name).to_numpy()]]
+        texts: list[pa.Array] = [unsent.flatten().filter(is_name)]
         for name in names:
             nulls = np.flatnonzero(events[name].is_null().to_numpy())
             rows.append(nulls)
             texts.append(pa.repeat(pa.scalar(name), len(nulls)))
-        parents = np.concatenate(rows)
+        text = pa.concat_arrays(texts).dictionary_encode()
+        names_count = max(len(text.dictionary), 1)
+        pairs = np.unique(np.concatenate(rows) * names_count + text.indices.to_numpy())
+        parents, numbers = np.divmod(pairs, names_count)
         ends = np.cumsum(np.bincount(parents, minlength=events.num_rows))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        in_order = pa.array(np.argsort(parents, kind="stable"))
-        lists = pa.ListArray.from_arrays(offsets, pa.concat_arrays(texts).take(in_order))
+        lists = pa.ListArray.from_arrays(offsets, text.dictionary.take(pa.array(numbers)))
         return events.set_column(events.schema.get_field_index(UNSENT), UNSENT, lists)
 
     # --- rows --------------------------------------------------------------------------------------------------
@@ -191,7 +231,8 @@ class ChangedTable:
         is_whole = pc.any(pc.equal(events[OP], TRUNCATE)).as_py()
         null_key = pa.table([pa.nulls(1, field.type) for field in keys.schema], schema=keys.schema)
         found = self._events.rows_of(None if is_whole else pa.concat_tables([keys, null_key]))
-        return _aligned(found, events.schema, [])
+        # An event that was stored before a column was added does not have its value: the column is unchanged.
+        return self._with_unsent(_aligned(found, events.schema, []))
 
     def _commit(
         self,
@@ -230,6 +271,14 @@ class ChangedTable:
             self._events.remove_old_files()
         else:
             self._rows.create(rows, named, "written by cdcd.spark.apply_changes")
+
+
+def _is_valid(column: pa.ChunkedArray) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _aligned(rows: pa.Table, schema: pa.Schema, further: Sequence[pa.Field]) -> pa.Table:

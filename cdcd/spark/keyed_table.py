@@ -1,9 +1,10 @@
 """A Delta table whose rows are replaced by key, by delta-rs.
 
 In: keys, and all rows that they have now.  Out: a version of the table in which these keys have these rows.
-Invariant: a commit succeeds only as the successor of the version that was opened. Only files that may have one of the
-keys are read: the statistics of a file have the range of the first column of the key. A file is never changed: one
-with a replaced row is replaced by another with all of its other rows.
+Invariant: a commit succeeds only as the successor of the version that was opened, and then its own version is open,
+whatever another writer has committed since. Only files that may have one of the keys are read: the statistics of a
+file have the range of the first column of the key. A file is never changed: one with a replaced row is replaced by
+another with all of its other rows.
 Must not: know what the rows mean; remove a file that a version names.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,10 @@ MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY = 100
 _LONGEST_TEXT = 64
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
 _READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_CONSTRAINTS, _APPEND_ONLY = "delta.constraints.", "delta.appendOnly"
 _COLUMN_MAPPING = 2
 """The reader version of a table with column mapping, whose files have other names of columns."""
 _CHANGED = "another writer has changed the table meanwhile, so nothing of this batch was written"
@@ -46,13 +50,14 @@ _CHANGED_HINT = "let one query at a time write to the table: stop the other one,
 class _File:
     """A file of the table. `first`, `last`, `nulls`: the range and the number of nulls of the key's first column.
 
-    They are None if they are not known.
+    They are null if they are not known. The range is of Arrow: Python has no dates before the year 1 or after 9999.
     """
 
     path: str
     rows: int
-    first: Any
-    last: Any
+    size: int
+    first: pa.Scalar
+    last: pa.Scalar
     nulls: int | None
 
 
@@ -93,7 +98,21 @@ class KeyedTable:
                     target=self._target.uri,
                     features=", ".join(sorted(features)) or "columnMapping",
                 )
+            self._check_properties(self._table.metadata().configuration)
         return True
+
+    def _check_properties(self, found: Mapping[str, str]) -> None:
+        """Raise StorageError for properties that a writer has to obey, and this one does not."""
+        names = [name for name in found if name.startswith(_CONSTRAINTS)]
+        if found.get(_APPEND_ONLY, "").lower() == "true":
+            names.append(_APPEND_ONLY)
+        if names:
+            raise StorageError(
+                "the Delta table has constraints that apply_changes does not check",
+                hint="drop the constraints of the table, and unset the property delta.appendOnly",
+                target=self._target.uri,
+                properties=", ".join(sorted(names)),
+            )
 
     def transaction(self, name: str) -> int | None:
         """Return the last version of an application transaction, None if the table has none of this name."""
@@ -118,9 +137,11 @@ class KeyedTable:
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
-        if not replace and self._access.exists():
+        exists = self._access.exists()
+        if exists and not replace:
             raise self._access.changed()
         with self._access.errors("create", lambda: None):
+            before = self._access.open().version() if exists else -1
             create_table_with_add_actions(
                 self._access.uri,
                 Schema.from_arrow(rows.schema),
@@ -130,7 +151,9 @@ class KeyedTable:
                 storage_options=self._access.options,
                 commit_properties=_properties(transactions),
             )
-            self._table = self._access.open()
+            self._table = self._access.open(None if replace else 0)
+        if self._table.version() != before + 1:  # which of them is this commit is not known
+            raise self._access.changed()
         self._synchronise()
 
     def add_columns(self, schema: pa.Schema) -> None:
@@ -139,19 +162,21 @@ class KeyedTable:
 
         names = set(self.schema.names)
         if new := [one for one in Schema.from_arrow(schema).fields if one.name not in names]:
-            with self._access.errors("change", lambda: self.version):
+            before = self._table.version()
+            with self._access.errors("change", lambda: before):
                 self._table.alter.add_columns(new, commit_properties=_properties({}))
-                self._table.update_incremental()
+                self._table.load_as_version(before + 1)
             self._synchronise()
 
     def restore(self, version: int) -> None:
         """Make an earlier version the newest one, if it is not."""
         with self._access.errors("restore", lambda: self.version):
             self._table = self._access.open()
-            if self._table.version() == version:
+            before = self._table.version()
+            if before == version:
                 return
             self._table.restore(version, protocol_downgrade_allowed=True, commit_properties=_properties({}))
-            self._table.update_incremental()
+            self._table.load_as_version(before + 1)
         self._synchronise()
 
     def replace(self, keys: pa.Table, rows: pa.Table, transactions: dict[str, int]) -> None:
@@ -176,15 +201,15 @@ class KeyedTable:
                 rows = pa.concat_tables([rows, *(self._read(one) for one in small)])
                 removed += small
             added += self._written(rows)
-        now_ms = int(time.time() * 1000)
-        with self._access.errors("change", lambda: self.version):
+        now_ms, before = int(time.time() * 1000), self._table.version()
+        with self._access.errors("change", lambda: before):
             self._table.create_write_transaction(
-                [*added, *(RemoveAction(one.path, True, now_ms, None, {}) for one in removed)],
+                [*added, *(RemoveAction(one.path, True, now_ms, one.size, {}) for one in removed)],
                 "append",
                 Schema.from_arrow(self.schema),
                 commit_properties=_properties(transactions),
             )
-            self._table.update_incremental()
+            self._table.load_as_version(before + 1)
         self._synchronise()
 
     def remove_old_files(self) -> None:
@@ -200,10 +225,11 @@ class KeyedTable:
         found = pa.table(self._table.get_add_actions(flatten=True))
         names = found.column_names
         key = self._keys[0]
-        paths, rows = found["path"].to_pylist(), found["num_records"].to_pylist()
+        own = [found[name].to_pylist() for name in ("path", "num_records", "size_bytes")]
         wanted = (f"min.{key}", f"max.{key}", f"null_count.{key}")
-        statistics = [found[name].to_pylist() if name in names else [None] * len(paths) for name in wanted]
-        return [_File(*one) for one in zip(paths, rows, *statistics, strict=True)]
+        unknown = pa.nulls(found.num_rows)
+        first, last, nulls = (found[name] if name in names else unknown for name in wanted)
+        return [_File(*one) for one in zip(*own, first, last, nulls.to_pylist(), strict=True)]
 
     @property
     def _type(self) -> pa.DataType:
@@ -217,10 +243,10 @@ class KeyedTable:
         first = pc.unique(keys[self._keys[0]]).drop_null()
         has_null = bool(keys[self._keys[0]].null_count)
         for file in self._files():
-            if file.first is None or file.last is None or (has_null and file.nulls != 0):
+            if not (file.first.is_valid and file.last.is_valid) or (has_null and file.nulls != 0):
                 yield file
                 continue
-            bounds = [pa.scalar(one, self._type) for one in (file.first, file.last)]
+            bounds = [one.cast(self._type) for one in (file.first, file.last)]
             is_inside = pc.and_(pc.greater_equal(first, bounds[0]), pc.less_equal(first, bounds[1]))
             if pc.any(is_inside).as_py():
                 yield file
@@ -228,8 +254,17 @@ class KeyedTable:
     def _read(self, file: _File) -> pa.Table:
         """Return the rows of a file with the table's columns; those that it does not have are null."""
         schema = self.schema
-        with self._target.open(f"{self._folder}/{file.path}".lstrip("/")) as opened:
-            rows = pq.ParquetFile(opened).read()
+        path = f"{self._folder}/{file.path}".lstrip("/")
+        with self._target.open(path) as opened:
+            try:
+                rows = pq.ParquetFile(opened).read()
+            except pa.ArrowException as error:
+                raise StorageError(
+                    f"a file of the Delta table cannot be decoded ({type(error).__name__})",
+                    hint="restore the file from a backup, or start with an empty target and all changes",
+                    target=self._target.uri,
+                    file=path,
+                ) from None
         columns = [
             rows[one.name].cast(one.type)
             if one.name in rows.column_names
@@ -294,7 +329,13 @@ def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     type_ = rows[key].type
     if not _is_exact(type_) or rows[key].null_count:
         return {}
-    bounds = pc.min_max(rows[key]).as_py()
+    found = pc.min_max(rows[key])
+    days = (
+        [found[name].cast(pa.int32()).as_py() for name in ("min", "max")] if pa.types.is_date32(type_) else []
+    )
+    if any(not _FIRST_DAY <= one <= _LAST_DAY for one in days):
+        return {}
+    bounds = found.as_py()
     if pa.types.is_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
         return {}
     texts = {name: one if isinstance(one, int | str) else one.isoformat() for name, one in bounds.items()}

@@ -35,6 +35,8 @@ __all__ = ["PlainView", "plain_views", "script_of"]
 
 THREADS = 8
 """The files of a bucket whose columns are read at the same time."""
+UNITED = 16
+"""The most queries of files, or of groups of them, in one UNION ALL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
     lowered = [one.name.lower() for one in entry.fields]
     if len(set(lowered)) < len(lowered):
         notes.append("columns differ only in the case of their names, of which the engine may show others")
+    if dialect.many_files is not None and len(entry.files) + len(entry.deltas) > dialect.many_files:
+        notes.append(
+            f"{len(entry.files) + len(entry.deltas)} files, each of which is a relation of its own for Spark: each "
+            "reading of the view takes a while. cdcd.spark.consistent_view has one relation for all"
+        )
     try:
         query = _Query(opened, entry, dialect).text()
     except NoSuchView as error:
@@ -244,8 +251,17 @@ class _Query:
             return list(pool.map(partial(_opened_file, self._opened.target), files))
 
 
-def _united(name: str, selects: Iterable[str]) -> str:
-    return f"{name} AS (\n" + "\n  UNION ALL\n".join(selects) + "\n)"
+def _united(name: str, selects: Sequence[str]) -> str:
+    """Return the rows of all. Parentheses limit the depth: each UNION ALL is inside the next one for an engine."""
+    parts = list(selects)
+    while len(parts) > UNITED:
+        groups = (parts[start : start + UNITED] for start in range(0, len(parts), UNITED))
+        parts = [f"  (\n{_union(group)}\n  )" for group in groups]
+    return f"{name} AS (\n{_union(parts)}\n)"
+
+
+def _union(selects: Iterable[str]) -> str:
+    return "\n  UNION ALL\n".join(selects)
 
 
 def _types(fields: Iterable[Field]) -> pa.Schema:

@@ -23,10 +23,14 @@ class NoSuchView(Exception):
 
 
 class Dialect(Protocol):
-    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`."""
+    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`.
+
+    `many_files`: with more files, a view is slow; None: it is not.
+    """
 
     create: str
     reads_delta: bool
+    many_files: int | None
 
     def identifier(self, name: str) -> str:
         """Return a name in quotes."""
@@ -38,7 +42,10 @@ class Dialect(Protocol):
         """Return the types of columns by their names, without the key of the rows."""
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        """Return relations that have the rows of Parquet files of the same columns; several for several files."""
+        """Return relations that have the rows of Parquet files of the same columns; several for several files.
+
+        Raises NoSuchView if the engine cannot read a path.
+        """
 
     def delta_table(self, path: str, version: int) -> str:
         """Return the relation of a Delta table as of a version of its own."""
@@ -91,6 +98,7 @@ class DuckDB(_Dialect):
 
     create = "CREATE OR REPLACE VIEW"
     reads_delta = True
+    many_files: int | None = None
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
         pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
@@ -102,7 +110,9 @@ class DuckDB(_Dialect):
         return '"' + name.replace('"', '""') + '"'
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        return [f"read_parquet([{', '.join(_quoted(_of_duckdb(one)) for one in paths)}])"]
+        """A folder such as `id=7` is no column: the files have all columns."""
+        quoted = ", ".join(_quoted(_pattern_of_duckdb(one)) for one in paths)
+        return [f"read_parquet([{quoted}], hive_partitioning = false)"]
 
     def delta_table(self, path: str, version: int) -> str:
         return f"delta_scan({_quoted(_of_duckdb(path))}, version := {version})"
@@ -127,10 +137,11 @@ class DuckDB(_Dialect):
 
 
 class SparkSQL(_Dialect):
-    """Spark SQL. A relation has one file."""
+    """Spark SQL. A relation has one file: a pattern of several would hide that one of them is removed."""
 
     create = "CREATE OR REPLACE TEMPORARY VIEW"
     reads_delta = False
+    many_files: int | None = 100
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
         pa.string(): "STRING", pa.binary(): "BINARY", pa.date32(): "DATE", pa.time64("us"): "TIME(6)",
@@ -187,6 +198,18 @@ def _of_duckdb(path: str) -> str:
     """Return a path as DuckDB has it, which writes Azure's container after the host."""
     found = _AZURE.fullmatch(path)
     return path if found is None else f"{found[1]}://{found[3]}/{found[2]}{found[4] or ''}"
+
+
+def _pattern_of_duckdb(path: str) -> str:
+    """Return a path as a pattern; one of a local file is taken as it is, if the file exists.
+
+    Raises NoSuchView for a `%` in a bucket: DuckDB decodes it once more.
+    """
+    if "://" not in path:
+        return path
+    if "%" in path:
+        raise NoSuchView("the path of the target has a %, with which DuckDB finds no file in a bucket")
+    return re.sub(r"[\[*?]", r"[\g<0>]", _of_duckdb(path))
 
 
 def _of_spark(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -23,7 +25,7 @@ from cdcd.spark import apply_changes, auto_cdc, decode, row_changes
 from cdcd.spark.changed_table import ChangedTable
 from cdcd.spark.session import reason_of, run_to_end
 from cdcd.spark.source import register
-from cdcd.spark.testing import Database, Table
+from cdcd.spark.testing import Change, Database, Table
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 from tests.support.pages import ROOT, blocks
@@ -134,6 +136,12 @@ def test_nulls_and_conditions(spark: SparkSession, tmp_path: Path, order: dict[s
             },
             "exclude each other",
         ),
+        (
+            {"stored_as_scd_type": 2, "track_history_column_list": ["name", "op"]},
+            "columns that the table does not have.*columns=op",
+        ),
+        ({"unchanged_column": "op"}, "unchanged_column has to be an array of texts.*type=string"),
+        ({"sequence_by": "struct(op COLLATE UTF8_LCASE)"}, "another collation than.*column=sequence_by"),
         ({"checkpoint": "/nowhere"}, "are for streams"),
         ({"target_options": {"region": "x"}}, "a local target has no options"),
     ],
@@ -147,8 +155,34 @@ def test_parameters_that_do_not_fit_are_an_error_before_anything_is_written(
 
 
 def test_reserved_names_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="__start_at"):
-        apply_changes(spark.range(1).withColumn("__start_at", F.lit(1)), tmp_path, ["id"], "id")
+    for name in ("__start_at", "__OP"):
+        with pytest.raises(ConfigError, match=name):
+            apply_changes(spark.range(1).withColumn(name, F.lit(1)), tmp_path, ["id"], "id")
+
+
+def test_a_key_with_another_collation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    changes = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS id, 1 AS seq")
+    for keys in (changes, changes.select(F.struct("id").alias("id"), "seq")):
+        with pytest.raises(ConfigError, match=r"another collation.*column=id"):
+            apply_changes(keys, tmp_path / "t", ["id"], "seq")
+
+
+def test_the_names_of_unchanged_columns_are_no_column_and_have_to_be_right(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changes = spark.sql("SELECT 1 AS id, 2 AS seq, 'a' AS v, array('v') AS lacks")
+    for given in ("lacks", F.col("lacks"), changes["lacks"]):
+        target = tmp_path / str(given)
+        apply_changes(changes, target, ["id"], "seq", unchanged_column=given)
+        assert rows_of(target) == [{"id": 1, "seq": 2, "v": None}]
+    apply_changes(changes, tmp_path / "null", ["id"], "seq", unchanged_column="array(null, 'v')")
+    assert rows_of(tmp_path / "null")[0]["v"] is None
+    # A column that the table does not have is one of the frame.
+    apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column="lacks", column_list=["seq"])
+    for name in ("V", "nowhere"):
+        with pytest.raises(ChangesInvalid, match="no column of the frame") as caught:
+            apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column=f"array('{name}')")
+        assert name not in str(caught.value).split()
 
 
 @pytest.mark.nightly
@@ -231,6 +265,31 @@ def test_a_stream_goes_on_after_a_restart_and_repeats_nothing(
     assert DeltaTable(str(target)).version() == 2
 
 
+def test_a_checkpoint_that_is_older_than_the_table_loses_nothing(
+    changes: Input, run: Callable[..., Exception | None], tmp_path: Path
+) -> None:
+    """The number of the lost batch is given to a batch with further changes."""
+    target, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    changes.add((1, "a", 1, "c", 1, 1))
+    assert run(target) is None
+    shutil.copytree(checkpoint, tmp_path / "older")
+    changes.add((2, "b", 2, "c", 1, 2))
+    assert run(target) is None
+    shutil.rmtree(checkpoint)
+    shutil.move(tmp_path / "older", checkpoint)
+    last = max(changes.folder.iterdir())
+    table = pa.concat_tables([pq.read_table(last), frame(changes.spark, (3, "c", 3, "c", 2, 1)).toArrow()])
+    pq.write_table(table, last)
+    assert run(target) is None
+    assert [one["id"] for one in rows_of(target)] == [1, 2, 3]
+    shutil.rmtree(target)
+    changes.add((4, "d", 4, "c", 3, 1))
+    failure = run(target)
+    assert failure is not None
+    assert "does not have the earlier batches of this query" in reason_of(failure)
+    assert not target.exists()
+
+
 def test_a_second_writer_ends_the_stream(
     changes: Input,
     run: Callable[..., Exception | None],
@@ -299,6 +358,26 @@ def test_the_changes_of_a_table_are_its_rows(spark: SparkSession, tmp_path: Path
         assert found[0]["__start_at"] == {"timeline": 1, "commit_lsn": 200, "tx_seq": 1}
         found = [{name: one[name] for name in ORDERS} for one in found if one["__end_at"] is None]
     assert sorted(found, key=repr) == sorted(mirrored, key=repr)
+
+
+def test_an_update_of_a_key_that_lacks_values_ends_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """They are of the former key. A column that the frame does not have is no reason."""
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1, total=Decimal("9.50"), note="long"))
+    moved = Change(orders, "c", after={"id": 2, "total": Decimal("9.50"), "note": None}, unchanged=("note",))
+    shop.commit(orders.delete(id=1), moved)
+
+    def apply(target: Path, **columns: Any) -> None:
+        changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection, **columns)
+        arguments = auto_cdc(changes) | {"unchanged_column": "__change.unchanged"}
+        apply_changes(row_changes(changes, unchanged="column"), target, **arguments)  # type: ignore[arg-type]
+
+    with pytest.raises(Exception, match=r"CDCD-CHANGES-INVALID: an update of a key lacks TOASTed values"):
+        apply(tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+    apply(tmp_path / "some", columns=["id", "total"])
+    assert rows_of(tmp_path / "some") == [{"id": 2, "total": Decimal("9.50")}]
 
 
 def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> None:

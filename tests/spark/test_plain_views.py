@@ -208,10 +208,11 @@ def test_sparks_dialect_follows_a_column_through_its_names(spark: SparkSession, 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
-def test_duckdb_reads_the_views_of_a_bucket(s3: S3Server, bucket: str) -> None:
+@pytest.mark.parametrize("folder", ["it's a lake", "a[1]", "st*r?", "size=7", "plus+hash#"])
+def test_duckdb_reads_the_views_of_a_bucket(s3: S3Server, bucket: str, folder: str) -> None:
     items = Table("public.items", {"id": "bigint", "body": "text"}, key=["id"])
     shop = Database(items)
-    lake = open_storage(f"{bucket}/it's a lake", s3.options())
+    lake = open_storage(f"{bucket}/{folder}", s3.options())
     shop.commit(*(items.insert(id=number, body="first") for number in range(50)))
     shop.mirror(lake)
     shop.commit(items.update(id=1, body="changed"), items.delete(id=2))

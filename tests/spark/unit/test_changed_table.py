@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable, TableFeatures, transaction
+from deltalake.table import TableAlterer
 
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict, StorageError
 from cdcd.spark import keyed_table
@@ -76,14 +79,34 @@ def test_a_truncate_deletes_what_is_older_also_what_arrives_later(tmp_path: Path
     assert [one["id"] for one in rows_of(tmp_path)] == [2, 4, 6, 7, 8, 9]
 
 
-def test_a_batch_with_its_name_and_number_is_applied_once(tmp_path: Path) -> None:
-    """The name decides before the changes are looked at."""
+def test_a_batch_is_known_by_its_changes_and_not_by_its_number(tmp_path: Path) -> None:
+    """A checkpoint that is older than the table gives a number again, to other changes."""
     done = table(tmp_path)
     assert done.apply(changes((1, "a", 1, "u")), ("query", 0))
-    assert not done.apply(changes((1, "b", 2, "u")), ("query", 0))
     assert done.apply(changes((1, "b", 2, "u")), ("query", 1))
-    assert not table(tmp_path).apply(changes((1, "c", 3, "u")), ("query", 0)), "also after a restart"
-    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}]
+    assert not table(tmp_path).apply(changes((1, "b", 2, "u")), ("query", 1)), "repeated"
+    assert table(tmp_path).apply(changes((1, "b", 2, "u"), (2, "more", 3, "u")), ("query", 1))
+    assert not table(tmp_path).apply(changes((1, "a", 1, "u")), ("query", 0))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "b"}, {"id": 2, "name": "more"}]
+
+
+@pytest.mark.parametrize("rule", [TYPE_1, TYPE_2], ids=["type 1", "type 2"])
+def test_a_table_without_the_earlier_batches_of_a_query_is_an_error(tmp_path: Path, rule: TableRule) -> None:
+    """The first batch makes a version, also if it changes nothing; otherwise the table could not be told apart."""
+    target, first = tmp_path / "t", changes((1, "a", 1, "u"))
+    assert table(target, rule).apply(first.slice(0, 0), ("empty", 0))
+    assert table(target, rule).apply(first, ("empty", 1))
+    assert table(target, rule).apply(first, ("other", 0))
+    assert not table(target, rule).apply(first, ("other", 1))
+    assert [one["name"] for one in rows_of(target)] == ["a"]
+    shutil.rmtree(target)
+    later = changes((1, "b", 2, "u"))
+    with pytest.raises(ConfigError, match="does not have the earlier batches of this query"):
+        table(target, rule).apply(later, ("empty", 2))
+    assert not target.exists()
+    table(target, rule).apply(first)
+    with pytest.raises(ConfigError, match="does not have the earlier batches of this query"):
+        table(target, rule).apply(later, ("empty", 2))
 
 
 class Crash(Exception):
@@ -147,6 +170,110 @@ def test_of_two_writers_one_wins_and_the_other_gets_an_error(
     assert rows_of(tmp_path) == ([{"id": 1, "name": "a"}] if exists else []) + winners
     assert table(tmp_path).apply(changes((2, "again", 4, "u"))), "no event of the loser is left"
     assert {"id": 2, "name": "again"} in rows_of(tmp_path)
+
+
+COMMITS = ("add columns", "restore", "replace", "create again")
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_a_version_that_is_open_after_a_commit_is_this_commit(
+    tmp_path: Path, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits just after, or just before: it is never this writer's version, nor below it."""
+    rows = changes((1, "own", 1, "u")).select(["id", "name"])
+
+    def of(name: str) -> KeyedTable:
+        made = KeyedTable(open_storage(tmp_path / name), "", ["id"])
+        made.create(rows, {}, "")
+        made.replace(rows.select(["id"]), rows, {})
+        return made
+
+    def other(name: str) -> None:
+        second = KeyedTable(open_storage(tmp_path / name), "", ["id"])
+        second.open()
+        row = {"id": 2, "name": "other", "more": "x"}
+        theirs = pa.Table.from_pylist([row], schema=second.schema)
+        second.replace(theirs.select(["id"]), theirs, {})
+
+    def act(opened: KeyedTable) -> None:
+        more = rows.append_column("more", pa.array(["x"]))
+        {
+            "add columns": lambda: opened.add_columns(more.schema),
+            "restore": lambda: opened.restore(0),
+            "replace": lambda: opened.replace(rows.select(["id"]), rows, {}),
+            "create again": lambda: opened.create(rows, {}, "", replace=True),
+        }[commit]()
+
+    owner, name = {
+        "add columns": (TableAlterer, "add_columns"),
+        "restore": (DeltaTable, "restore"),
+        "replace": (DeltaTable, "create_write_transaction"),
+        "create again": (transaction, "create_table_with_add_actions"),
+    }[commit]
+    whole = getattr(owner, name)
+
+    def raced(target: str, *, before: bool) -> KeyedTable:
+        def commit_with_another(*given: Any, **options: Any) -> None:
+            monkeypatch.setattr(owner, name, whole)
+            if before:
+                other(target)
+            whole(*given, **options)
+            if not before:
+                other(target)
+
+        opened = of(target)
+        monkeypatch.setattr(owner, name, commit_with_another)
+        act(opened)
+        return opened
+
+    with pytest.raises(StorageConflict):
+        raced("before", before=True)
+    if commit == "create again":  # the library opens the newest version itself
+        with pytest.raises(StorageConflict):
+            raced("after", before=False)
+        return
+    own = raced("after", before=False)
+    assert (own.version, DeltaTable(str(tmp_path / "after")).version()) == (2, 3)
+    assert {one["name"] for one in own.rows_of(None).to_pylist()} == {"own"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_no_writer_names_the_events_of_another(
+    tmp_path: Path, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits its events just after those of this one, and never its rows."""
+    if exists:
+        table(tmp_path).apply(changes((1, "a", 1, "u"), (2, "b", 1, "u")))
+    own, others = changes((1, "A", 5, "u")), changes((2, "B", 5, "u"))
+    owner, name = (
+        (DeltaTable, "create_write_transaction") if exists else (transaction, "create_table_with_add_actions")
+    )
+    whole, of_rows = getattr(owner, name), "replace" if exists else "create"
+    write = getattr(KeyedTable, of_rows)
+
+    def crash(self: KeyedTable, *given: Any, **options: Any) -> None:
+        if not self._folder:
+            raise Crash
+        write(self, *given, **options)
+
+    def then_another(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr(owner, name, whole)
+        whole(*given, **options)
+        with monkeypatch.context() as broken:
+            broken.setattr(KeyedTable, of_rows, crash)
+            with pytest.raises(Crash):
+                table(tmp_path).apply(others)
+
+    monkeypatch.setattr(owner, name, then_another)
+    if exists:
+        assert table(tmp_path).apply(own)
+    else:  # its version is not known
+        with pytest.raises(StorageConflict):
+            table(tmp_path).apply(own)
+        assert table(tmp_path).apply(own)
+    assert table(tmp_path).apply(others), "its events are not in the table"
+    assert not table(tmp_path).apply(own)
+    assert [one["name"] for one in rows_of(tmp_path)] == ["A", "B"]
 
 
 @pytest.mark.parametrize(
@@ -225,6 +352,24 @@ def test_a_null_leaves_the_values_of_these_columns(
     done.apply(changes((1, "a", 1, "u"), n=pa.array([1])))
     done.apply(changes((1, None, 2, "u"), n=pa.array([None], pa.int64())))
     assert rows_of(tmp_path) == [{"id": 1, "name": expected[0], "n": expected[1]}]
+
+
+@pytest.mark.parametrize("rule", [TYPE_1, TYPE_2], ids=["type 1", "type 2"])
+def test_a_null_and_a_new_column_leave_the_values_whatever_the_order_of_arrival(
+    tmp_path: Path, rule: TableRule
+) -> None:
+    """The later change comes from a frame that did not have the column yet."""
+    later, earlier = changes((1, None, 3, "u")), changes((1, "b", 2, "u"), n=pa.array([7]))
+    found = []
+    for target, batches in ((tmp_path / "1", (earlier, later)), (tmp_path / "2", (later, earlier))):
+        done = table(target, replace(rule, ignored_nulls=None))
+        done.apply(changes((9, "other", 1, "u")))
+        for one in (*batches, *batches):
+            done.apply(one)
+        found.append([(one["name"], one["n"]) for one in rows_of(target) if one["id"] == 1])
+        stored = DeltaTable(str(target / STATE)).to_pyarrow_table().to_pylist()
+        assert all(len(one[UNSENT]) == len(set(one[UNSENT])) for one in stored)
+    assert found == [[("b", 7)] * len(found[0])] * 2
 
 
 def test_other_parameters_and_other_tables_are_refused(tmp_path: Path) -> None:
@@ -323,6 +468,42 @@ def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_p
         table(tmp_path).apply(changes((1, "b", 2, "u")))
 
 
+def test_a_table_with_constraints_is_refused(tmp_path: Path) -> None:
+    for name, change in (
+        ("delta.appendOnly", lambda one: one.alter.set_table_properties({"delta.appendOnly": "true"})),
+        ("delta.constraints.c", lambda one: one.alter.add_constraint({"c": "id > 0"})),
+    ):
+        table(tmp_path / name).apply(changes((1, "a", 1, "u")))
+        change(DeltaTable(str(tmp_path / name)))
+        with pytest.raises(StorageError, match=f"does not check.*{name}"):
+            table(tmp_path / name).apply(changes((-1, "b", 2, "u")))
+
+
+def test_the_change_data_feed_has_the_changes(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    table(tmp_path).apply(changes((1, "b", 2, "u")))
+    found = pa.table(DeltaTable(str(tmp_path)).load_cdf(starting_version=1)).to_pylist()
+    assert sorted((one["_change_type"], one["name"]) for one in found) == [("delete", "a"), ("insert", "b")]
+
+
+def test_a_file_that_is_broken_is_an_error_with_its_name(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    (path,) = tmp_path.glob("*.parquet")
+    path.write_bytes(b"PAR1secretPAR1")
+    with pytest.raises(StorageError, match=f"cannot be decoded.*file={path.name}") as caught:
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_table_without_its_events_is_an_error(tmp_path: Path) -> None:
+    table(tmp_path).apply(changes((1, "a", 1, "u")))
+    shutil.rmtree(tmp_path / STATE)
+    with pytest.raises(ConfigError, match=f"lacks the folder {STATE}"):
+        table(tmp_path).apply(changes((1, "b", 2, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "a"}]
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -330,10 +511,12 @@ def test_a_table_with_features_that_change_the_meaning_of_files_is_refused(tmp_p
         pa.array([b"a", b"\xff"]),
         pa.array([0.5, float("nan")]),
         pa.array([1, 2], pa.date32()),
+        pa.array([-800_000, 10_000_000], pa.date32()),
+        pa.array([-719_162, 2_932_896], pa.date32()),
         pa.array([1, 2], pa.int8()),
         pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
     ],
-    ids=["boolean", "binary", "double", "date", "tinyint", "struct"],
+    ids=["boolean", "binary", "double", "date", "far dates", "first and last date", "tinyint", "struct"],
 )
 def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys: pa.Array) -> None:
     def batch(sequence: int, op: str) -> pa.Table:
@@ -343,10 +526,28 @@ def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys
         return pa.table(columns | {SEQUENCE: pa.array(range(sequence, sequence + rows))})
 
     done = table(tmp_path, TableRule(("k",)))
+
+    def values() -> list[int]:
+        found: list[int] = DeltaTable(str(tmp_path)).to_pyarrow_table()["v"].to_pylist()
+        return found
+
     for sequence, op, expected in ((0, "t", 0), (10, "u", 2), (20, "u", 2), (30, "t", 0), (40, "u", 2)):
         done.apply(batch(sequence, op))
-        assert len(rows_of(tmp_path)) == expected
-    assert {one["v"] for one in rows_of(tmp_path)} == {40}
+        assert len(values()) == expected
+    for folder in (tmp_path, tmp_path / STATE):
+        DeltaTable(str(folder)).optimize.compact()
+    done.apply(batch(50, "u"))
+    assert values() == [50, 50]
+
+
+def test_a_key_that_is_not_utf_8_is_an_error_without_its_value(tmp_path: Path) -> None:
+    data = [pa.py_buffer(one) for one in (b"\0\0\0\0\x07\0\0\0", b"secret\xff")]
+    bad = pa.StringArray.from_buffers(1, *data)
+    for given in (bad, pa.StructArray.from_arrays([bad], ["part"])):
+        rows = changes((1, "a", 1, "u")).append_column("k", given)
+        with pytest.raises(ChangesInvalid, match=r"a text that is not UTF-8.*column=k") as caught:
+            table(tmp_path, TableRule(("k",))).apply(rows)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_key_without_an_order_is_an_error(tmp_path: Path) -> None:
@@ -379,14 +580,14 @@ def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
-    table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 3))
+    table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 0))
     table(tmp_path).apply(changes((3, "other", 10, "u")))
     for folder in (tmp_path, tmp_path / STATE):
         DeltaTable(str(folder)).create_checkpoint()
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
     again = table(tmp_path)
-    assert not again.apply(changes((1, "b", 2, "u")), ("query", 3))
-    assert again.apply(changes((1, "b", 2, "u"), (2, "late", 8, "u")), ("query", 4))
+    assert not again.apply(changes((1, "a", 1, "u")), ("query", 0))
+    assert again.apply(changes((1, "b", 2, "u"), (2, "late", 8, "u")), ("query", 1))
     assert rows_of(tmp_path) == [{"id": 1, "name": "b"}, {"id": 3, "name": "other"}]
     DeltaTable(str(tmp_path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert table(tmp_path).apply(changes((1, "c", 4, "u"))), "VACUUM of the table leaves the events"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -14,13 +15,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import cdcd.spark.plain_views
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
 from cdcd.spark.commit_log import TargetWriter, read_latest
 from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.shape import SPECIAL
-from cdcd.spark.sql_dialects import DIALECTS
+from cdcd.spark.sql_dialects import DIALECTS, NoSuchView
 from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -135,6 +137,51 @@ def test_names_and_paths_have_any_characters(tmp_path: Path) -> None:
         **{name: f"value {place}" for place, name in enumerate(names)},
         'quote"': "changed",
     }
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("folder", ["id=7", "size=text", "__key=x", "env=prod", "body=a/size=6"])
+def test_folders_that_look_like_partitions_are_no_columns(
+    folder: str, table_format: TableFormat, tmp_path: Path
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    items = Batches(tmp_path / folder / "mirror", [ID, BODY, SIZE], table_format=table_format)
+    rows = [items.change("r", 10, number, after={"id": number, "body": "a", "size": 1}) for number in (1, 2)]
+    items.run(rows, loading=False)
+    items.run([items.change("u", 20, 1, after={"id": 1, "body": "changed", "size": 1})], loading=False)
+    assert_equal(read_mirror(items.target))
+
+
+def test_many_files_are_united_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine puts each UNION ALL inside the next one, so a long chain is slow, or too deep."""
+    items = Batches(tmp_path / "mirror", [ID, BODY])
+    for number in range(1, 12):
+        items.run(
+            [items.change("u", 10 * number, 1, after={"id": number % 5, "body": str(number)})], loading=False
+        )
+    opened = read_mirror(items.target)
+    assert len(opened.version.tables[TOPIC].deltas) > 8
+    monkeypatch.setattr(cdcd.spark.plain_views, "UNITED", 2)
+    monkeypatch.setattr(DIALECTS["spark"], "many_files", 8)
+    assert_equal(opened)
+    for dialect in DIALECTS:
+        (view,) = plain_views(opened, dialect)
+        assert view.statement is not None
+        assert longest_union(view.statement) == 2
+        assert ["is a relation of its own" in note for note in view.notes] == [True] * (dialect == "spark")
+
+
+def longest_union(statement: str) -> int:
+    """Return the most queries of one UNION ALL."""
+    longest, counts = 1, [1]
+    for word in re.findall(r"[()]|UNION ALL", statement):
+        if word == "(":
+            counts.append(1)
+        elif word == ")":
+            longest = max(longest, counts.pop())
+        else:
+            counts[-1] += 1
+    return longest
 
 
 def test_names_that_differ_in_case_only_are_said(tmp_path: Path) -> None:
@@ -384,6 +431,7 @@ def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path
             "abfss://account.dfs.core.windows.net/box/a/b",
         ),
         ("duckdb", "s3://bucket/a", "s3://bucket/a"),
+        ("duckdb", "s3://bucket/a[1]*?]", "'s3://bucket/a[[]1][*][?]]'"),
         ("spark", "s3://bucket/a", "s3a://bucket/a"),
         ("spark", "abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
     ],
@@ -391,6 +439,13 @@ def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path
 def test_a_bucket_has_the_name_that_the_engine_knows(dialect: str, path: str, expected: str) -> None:
     (relation,) = DIALECTS[dialect].files([path])
     assert expected in relation
+
+
+def test_duckdb_has_no_view_of_a_bucket_whose_path_it_would_decode() -> None:
+    """It takes `%25` for `%`."""
+    with pytest.raises(NoSuchView, match="has a %"):
+        DIALECTS["duckdb"].files(["s3://bucket/100%25"])
+    assert DIALECTS["duckdb"].files(["/data/100%25"])
 
 
 def test_spark_has_no_statements_for_delta_tables(tmp_path: Path) -> None:
