@@ -444,6 +444,7 @@ def test_the_block_of_a_table_of_cdcd_runs(spark: SparkSession, topics: TopicsWr
     assert rows_of(tmp_path / "orders") == [{"id": 1, "name": "a"}]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(pipelines, "create_auto_cdc_flow"), reason="from Spark 4.3 on")
 def test_the_block_of_a_pipeline_is_analysed_by_spark(topics: TopicsWriter, tmp_path: Path) -> None:
     """Spark's own program resolves keys, sequence and columns of the flow against the changes of a topic."""
