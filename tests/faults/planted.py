@@ -160,7 +160,8 @@ SNAPSHOT_BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "complete_copied_again": (complete_copied_again, "c"),
 }
 """Bugs of a snapshot that is interrupted in the middle."""
-BEYOND_BYTES = 1 << 15
+BEYOND_BYTES = 1 << 20
+"""More WAL than a few writes have, with the full pages after a checkpoint."""
 
 if __name__ == "__main__":
     (BUGS | SNAPSHOT_BUGS)[sys.argv.pop(1)][0]()
