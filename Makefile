@@ -29,7 +29,7 @@ test: $(STAMP) ## the suite on real servers, the cases for each change: make tes
 		$(patsubst %,--ignore=tests/faults/test_%.py,$(OF_FAULTS)) $(ARGS)
 
 test-quick: $(QUICK_STAMP) ## the tests that need no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
-	$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit $(if $(wildcard $(STAMP)),tests/spark/unit) $(ARGS)
+	$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit $(ARGS)
 
 # With more processes a machine of 2 processors is so busy that the waits of tests end. The files of the faults run
 # afterwards, one after another; with ARGS only what these name.
