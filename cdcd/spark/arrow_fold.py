@@ -57,7 +57,7 @@ class Changes:
     def name_columns(self) -> bool:
         """Whether a change has names of columns, in `special` or in `unchanged`."""
         special, unchanged = self.rows["special"], self.rows["unchanged"]
-        has_unchanged = pc.any(pc.greater(pc.list_value_length(unchanged), 0)).as_py()
+        has_unchanged = pc.any(lacks_values(unchanged)).as_py()
         return special.null_count < len(special) or bool(has_unchanged)
 
 
@@ -177,28 +177,23 @@ def latest(changes: Changes, shape: TableShape) -> Latest | None:
 
     None if PostgreSQL did not send a column of a row whose key changed: the value is in the row of the old key.
     """
-    found = new_rows(changes, shape)
-    if found is None:
-        return None
-    rows, rest = found
+    rows = changes.rows.filter(is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
+    rest = pa.array([], pa.int64())
+    lacks = lacks_values(rows["unchanged"])
+    if pc.any(lacks).as_py():
+        if pc.any(pc.equal(rows.filter(lacks)["op"], "c")).as_py():
+            return None
+        is_rest = pc.is_in(rows["key"], value_set=pc.unique(rows.filter(lacks)["key"]))
+        rest = rows.filter(is_rest)["number"].combine_chunks()
+        rows = rows.filter(pc.invert(is_rest))
     rows = _last_of_each_key(rows)
     keys = rows["key"].combine_chunks()
     return Latest(shaped(rows.filter(pc.not_equal(rows["op"], "d")), shape), keys, rest)
 
 
-def new_rows(changes: Changes, shape: TableShape) -> tuple[pa.Table, pa.Array] | None:
-    """Return the changes after the watermark and the last TRUNCATE, in order, that have all columns.
-
-    And the numbers of the records of keys that have a change without some. None: as `latest`.
-    """
-    rows = changes.rows.filter(is_after(changes.rows, max(shape.watermark, shape.emptied_at)))
-    lacks = pc.fill_null(pc.greater(pc.list_value_length(rows["unchanged"]), 0), False)
-    if not pc.any(lacks).as_py():
-        return rows, pa.array([], pa.int64())
-    if pc.any(pc.equal(rows.filter(lacks)["op"], "c")).as_py():
-        return None
-    is_rest = pc.is_in(rows["key"], value_set=pc.unique(rows.filter(lacks)["key"]))
-    return rows.filter(pc.invert(is_rest)), rows.filter(is_rest)["number"].combine_chunks()
+def lacks_values(unchanged: Any) -> Any:
+    """Return for each change whether PostgreSQL did not send some of its columns."""
+    return pc.fill_null(pc.greater(pc.list_value_length(unchanged), 0), False)
 
 
 def at_of(rows: pa.Table) -> pa.StructArray:

@@ -8,15 +8,14 @@ Must not: read or write rows, commit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage import Storage
+from cdcd.spark.storage_local import sync
 
 __all__ = ["DeltaAccess", "require_delta"]
 
@@ -78,9 +77,9 @@ class DeltaAccess:
         name = f"{version:020d}"
         for path in (log / f"{name}.json", log / f"{name}.checkpoint.parquet", log / "_last_checkpoint"):
             with suppress(FileNotFoundError):
-                _sync(path)
+                sync(path)
         for path in (log, log.parent, log.parent.parent):
-            _sync(path)
+            sync(path)
 
     @contextmanager
     def errors(self, action: str, version: Callable[[], int | None]) -> Iterator[None]:
@@ -118,11 +117,3 @@ class DeltaAccess:
             target=self.target.uri,
             table=self.folder,
         )
-
-
-def _sync(path: Path) -> None:
-    held = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)

@@ -131,7 +131,7 @@ class DeltaTables:
         created = {}
         for topic, entry in entries.items():
             self._tables.setdefault(topic, self._table(topic))
-            bare = replace(version, number=version.number, tables={topic: entry})
+            bare = replace(version, tables={topic: entry})
             created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
         return created
 

@@ -22,6 +22,11 @@ from cdcd.spark.schemas import HEADER_BYTES, Schema, parsed_physical, schema_id
 Row = dict[str, Any]
 SNAPSHOT, STREAM = 0, 1
 """The phases of a Sequence."""
+LOST = "x"
+"""The operation of a line of the history behind which changes are missing: the table was parked, or the stream has a
+gap. No record has it."""
+ENDS = ("t", LOST)
+"""The operations that end all rows of a table."""
 
 
 class Sequence(NamedTuple):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.columns import arrow_array
-from cdcd.spark.events import BEGINNING, Event, Sequence
+from cdcd.spark.events import BEGINNING, ENDS, Event, Sequence
 from cdcd.spark.shape import (
     KEY,
     MISSING,
@@ -93,7 +93,7 @@ def row_states(
     removed: tuple[Sequence, bytes, RowState | None] | None = None
     for event in events:
         key = event.key
-        if event.op in ("t", "x"):  # a TRUNCATE, and a gap
+        if event.op in ENDS:
             state, before, removed = {}, _Before([], shape, existing), None
             yield event, None
             continue

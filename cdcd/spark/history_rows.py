@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.spark import events as ev
-from cdcd.spark.arrow_fold import Changes, at_of, is_after, shaped
+from cdcd.spark.arrow_fold import Changes, at_of, is_after, lacks_values, shaped
 from cdcd.spark.fold import RowState, avro_name_of, order_events, row_states, rows_of
 from cdcd.spark.known_rows import complete_rows, incomplete_rows
 from cdcd.spark.plan import TablePlan
@@ -40,8 +40,6 @@ from cdcd.spark.versions import ALL_BUCKETS
 __all__ = ["PIECE_BYTES", "Decoded", "history_rows"]
 
 _AT = ["timeline", "commit_lsn", "phase", "tx_seq"]
-LOST = "x"
-"""The operation of a line behind which changes are missing: the table was parked, or the stream has a gap."""
 PIECE_BYTES = 64 << 20
 """About the most bytes of a table of lines, unless one line has more: a column of Arrow has a limit."""
 _UNSENT_TYPE = CHANGE_TYPE.field("unsent").type
@@ -51,13 +49,12 @@ _UNSENT_TYPE = CHANGE_TYPE.field("unsent").type
 class Decoded:
     """The records of a bucket. `changes`: those that are decoded into columns, None: none of them.
 
-    `others`: the events that are no change of a row; without `changes` all events. `shape`: with the last TRUNCATE.
+    `others`: the events that are no change of a row; without `changes` all events.
     """
 
     records: pa.Table
     changes: Changes | None
     others: Sequence[ev.Event]
-    shape: TableShape
 
 
 def history_rows(found: Decoded, plan: TablePlan, bucket: int, target: Target) -> list[pa.Table]:
@@ -91,7 +88,7 @@ def _as_end(event: ev.Event, plan: TablePlan) -> ev.Event:
     return event if event.op != "g" or plan.accepts_gaps else _end_at(event.sequence, event.commit_us)
 
 
-def _end_at(at: ev.Sequence, commit_us: int | None = None, op: str = LOST) -> ev.Event:
+def _end_at(at: ev.Sequence, commit_us: int | None = None, op: str = ev.LOST) -> ev.Event:
     return ev.Event(at, op, None, None, None, (), {}, 0, commit_us)
 
 
@@ -101,8 +98,7 @@ def _end_at(at: ev.Sequence, commit_us: int | None = None, op: str = LOST) -> ev
 def _lines_in_columns(changes: Changes, shape: TableShape) -> pa.Table | None:
     """Return the lines of changes; None if a row got another key, and some of its values were not sent."""
     rows = _each_once(changes.rows.filter(is_after(changes.rows, shape.watermark)))
-    lacks = pc.fill_null(pc.greater(pc.list_value_length(rows["unchanged"]), 0), False)
-    if pc.any(pc.and_(lacks, pc.equal(rows["op"], "c"))).as_py():
+    if pc.any(pc.and_(lacks_values(rows["unchanged"]), pc.equal(rows["op"], "c"))).as_py():
         return None
     is_delete = pc.equal(rows["op"], "d")
     present, deleted = rows.filter(pc.invert(is_delete)), rows.filter(is_delete)
@@ -137,9 +133,8 @@ def _without_texts(rows: pa.Table, unsent: pa.Array, shape: TableShape) -> pa.Ta
 def _unsent_in(rows: pa.Table, shape: TableShape) -> pa.Array:
     """Return the numbers of the columns that updates did not send; few rows have any."""
     lists = rows["unchanged"].combine_chunks()
-    has_names = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False)
     # Arrays, not chunked ones: of one without a chunk pyarrow's indices_nonzero crashes.
-    lacks = pc.and_(has_names, pc.equal(rows["op"].combine_chunks(), "u"))
+    lacks = pc.and_(lacks_values(lists), pc.equal(rows["op"].combine_chunks(), "u"))
     found: list[list[int] | None] = [None] * len(lists)
     places = pc.indices_nonzero(lacks).to_pylist()
     numbers = {name: one.number for one in shape.fields for name in (one.name, one.avro_name)}

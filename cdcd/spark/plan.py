@@ -85,13 +85,14 @@ def plan_table(
     columns = continued_columns(entry, order, schemas)
     entry = with_fields(entry, order, schemas, columns)
     schemas, renames = as_current(schemas, columns)
-    emptied = _emptied_at(look, entry.applied, schemas, left, accepts_gaps) if keyed else left
+    keyless = list(read_events(((None, value) for value in look.keyless_values), schemas)) if keyed else []
+    emptied = _emptied_at(look.topic, keyless, entry.applied, left, accepts_gaps)
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
     incomplete = {one.bucket: one for one in entry.incomplete}
     plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
     if keyed:
-        plan = _with_ends(plan, look, max(entry.applied, left))
+        plan = _with_ends(plan, keyless, max(entry.applied, left))
     return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
 
 
@@ -195,20 +196,18 @@ def _is_same(old: AvroType, new: AvroType) -> bool:
     return continues(old, new) or continues(new, old)
 
 
-def _with_ends(plan: TablePlan, look: Look, bound: Sequence) -> TablePlan:
+def _with_ends(plan: TablePlan, keyless: list[Event], bound: Sequence) -> TablePlan:
     """Return the plan with its TRUNCATEs, and with a loss if a change before one of them has no key."""
-    events = list(read_events(((None, value) for value in look.keyless_values), plan.schemas))
-    new = [event for event in events if event.sequence > bound]
+    new = [event for event in keyless if event.sequence > bound]
     truncates = {event.sequence for event in new if event.op == "t"}
     is_lost = any(event.op not in ("g", "t") for event in new)
     return replace(plan, truncates=tuple(sorted(truncates)), lost_after=bound if is_lost else None)
 
 
 def _emptied_at(
-    look: Look, applied: Sequence, schemas: Mapping[int, Schema], left: Sequence, accepts_gaps: bool
+    topic: str, found: list[Event], applied: Sequence, left: Sequence, accepts_gaps: bool
 ) -> Sequence:
     """Return the position up to which no row is left. `left`: the last change of a former table."""
-    found = list(read_events(((None, value) for value in look.keyless_values), schemas))
     emptied = max((event.sequence for event in found if event.op == "t"), default=left)
     emptied = max(emptied, left)
     gaps = [event for event in found if event.op == "g"]
@@ -216,10 +215,10 @@ def _emptied_at(
         if event.op not in ("g", "t") and event.sequence > emptied:  # a TRUNCATE drops what is before it
             raise MirrorInconsistent(
                 "a keyed table has a change without a key",
-                topic=look.topic,
+                topic=topic,
                 timeline=event.sequence.timeline,
                 commit_lsn=event.sequence.commit_lsn,
             )
     for gap in gaps:  # a gap before a snapshot needs no check, because the snapshot restores all rows
-        check_gap(gap, look.topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
+        check_gap(gap, topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
     return emptied

@@ -101,7 +101,7 @@ class LocalStorage:
                 if error.errno not in _NO_LINKS:
                     raise
                 self._claim(temporary, final, path)
-            _sync_folder(final.parent)
+            sync(final.parent)
         return _version(data)
 
     def replace(self, path: str, data: bytes, version: Version) -> Version:
@@ -111,14 +111,14 @@ class LocalStorage:
                 if _version(self._content(held, path, MAX_FILE_BYTES)) != version:
                     raise self._conflict("another writer has replaced the file", path)
                 temporary.replace(final)
-            _sync_folder(final.parent)
+            sync(final.parent)
         return _version(data)
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace a file, whatever its version is."""
         with self._errors("write", path), self._complete(path, data) as (temporary, final):
             temporary.replace(final)
-            _sync_folder(final.parent)
+            sync(final.parent)
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths of all files, or of those in the folder `prefix`, in no order."""
@@ -249,11 +249,12 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    sync(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file, or the entries of a folder, durable."""
+    held = os.open(path, os.O_RDONLY)
     try:
         os.fsync(held)
     finally:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from cdcd.spark.columns import without_time
 from cdcd.spark.commit_log import DATA
+from cdcd.spark.events import ENDS
 from cdcd.spark.fold import without_keys
 from cdcd.spark.shape import (
     CHANGE,
@@ -37,9 +38,6 @@ from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 DELETED = "__deleted"
-ENDS = ["t", "x"]
-"""The operations in the history that end all rows: a TRUNCATE, and changes that the mirror did not apply, because the
-table was parked."""
 GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 

@@ -241,19 +241,18 @@ def write_folds(folds: list[Fold], target: Target, *, in_memory: bool = False) -
 
 def _with_history(folds: list[Fold], found: list[FoldResult], target: Target) -> list[FoldResult]:
     """Write the changes of all folds, which are of one table, into files of a bounded size."""
-    results = list(found)
-    for number, lines in enumerate(_in_pieces([one for fold in folds for one in fold.history])):
-        file = write_history(target, folds[0].shape, lines)
-        if number:  # a result of its own, which changes no rows
-            results.append(_described(Fold(folds[0].shape, folds[0].bucket, folds[0].applied), None, None))
-        place = len(results) - 1 if number else 0
-        results[place] = replace(
-            results[place],
-            history_path=file.path,
-            history_rows=file.rows,
-            history_bytes=file.size_bytes,
-        )
-    return results
+    lines = _in_pieces([one for fold in folds for one in fold.history])
+    files = [write_history(target, folds[0].shape, one) for one in lines]
+    if not files:
+        return found
+    further = _described(
+        Fold(folds[0].shape, folds[0].bucket, folds[0].applied), None, None
+    )  # changes no rows
+    with_files = [
+        replace(one, history_path=file.path, history_rows=file.rows, history_bytes=file.size_bytes)
+        for one, file in zip([found[0], *[further] * (len(files) - 1)], files, strict=True)
+    ]
+    return [*with_files, *found[1:]]
 
 
 def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -343,7 +342,7 @@ def fold_group(group: pa.Table, plans: dict[str, TablePlan], target: Target, buc
     nothing = Fold(batch.shape, bucket, batch.applied)
     try:
         if plan.has_history and batch.shape.keyed:
-            decoded = Decoded(group, batch.changes, batch.others, batch.shape)
+            decoded = Decoded(group, batch.changes, batch.others)
             nothing = replace(nothing, history=tuple(history_rows(decoded, plan, bucket, target)))
         if not batch.has_changes and not (emptied_now and not batch.shape.keyed):
             return [nothing]
