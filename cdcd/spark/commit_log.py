@@ -25,7 +25,13 @@ from itertools import pairwise
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.storage import Storage, StoredFile, Target, Version, open_storage
-from cdcd.spark.versions import TargetVersion, record_of, version_after, without_expired
+from cdcd.spark.versions import (
+    TargetVersion,
+    is_complete_record,
+    record_of,
+    version_after,
+    without_expired,
+)
 
 __all__ = [
     "DATA",
@@ -231,7 +237,29 @@ def _first_number(storage: Storage) -> int | None:
             target=storage.uri,
             file=_BEFORE_LOG,
         )
+    _refuse_records(storage)
     return None
+
+
+def _refuse_records(storage: Storage) -> None:
+    """Raise SparkReadError if there are records without latest.json: for a new mirror they would be left-over files."""
+    numbers = [int(found[1]) for path in storage.paths(FOLDER) if (found := _RECORD.fullmatch(path))]
+    if not numbers or storage.exists(LATEST):  # it was made since
+        return
+    complete = (number for number in sorted(numbers, reverse=True) if _is_complete(storage, number))
+    newest = next(complete, None)
+    other = "" if newest is None else f', or write {{"number": {newest}}} into it: the newest complete record'
+    raise SparkReadError(
+        "the target has records of a mirror, but the file that names the newest one is missing",
+        hint=f"restore the file from a backup of the target{other}",
+        target=storage.uri,
+        file=LATEST,
+    )
+
+
+def _is_complete(storage: Storage, number: int) -> bool:
+    stored = storage.read_versioned(path_of(number), max_bytes=MAX_BYTES)
+    return stored is not None and is_complete_record(stored.data)
 
 
 def _number_in(stored: StoredFile) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "TableEntry",
     "TableFormat",
     "TargetVersion",
+    "is_complete_record",
     "record_of",
     "version_after",
 ]
@@ -224,6 +225,14 @@ def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> Ta
         return _version(before, fields)
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise _unreadable("a record of the target has unexpected fields", file) from error
+
+
+def is_complete_record(data: bytes) -> bool:
+    """Return whether bytes are a record from which a version is read without the one before."""
+    try:
+        return json.loads(data).get("is_complete") is True
+    except (ValueError, AttributeError):
+        return False
 
 
 def _unreadable(message: str, file: str) -> SparkReadError:

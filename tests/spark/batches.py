@@ -21,7 +21,7 @@ from cdcd.spark.mirror_batches import MirrorBatches, OnError
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
@@ -45,6 +45,8 @@ class Batches:
         self.retain_s = DEFAULT_RETAIN_S
         self.on_error: OnError = "fail"
         self.scd_type: ScdType = 1
+        self.storage: Storage | None = None
+        """Of the target, for a test that makes it fail."""
         target.mkdir()
         self._schemas: dict[int, Any] = {}
         names = (fields[0]["name"],) if has_key else ()
@@ -81,7 +83,7 @@ class Batches:
     @contextmanager
     def mirror(self, *, accept_gaps: bool = False) -> Iterator[MirrorBatches]:
         """Start a mirror; end it with the merge that it has begun."""
-        target = open_storage(str(self.target))
+        target = self.storage or open_storage(str(self.target))
         start = read_latest(target) or TargetVersion(
             "shop", BUCKETS, table_format=self.table_format, scd_type=self.scd_type
         )

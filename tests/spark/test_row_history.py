@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,86 +27,14 @@ from cdcd.spark.mirror_start import mirror
 from cdcd.spark.target import starting_version
 from cdcd.spark.testing import Database, Table
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
-from tests.spark.batches import TOPIC, Batches, Record
+from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
+from tests.spark.replayed import FIELDS, Model, Row, Version, random_batch, versions_of
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.pages import ROOT, blocks
 
 TABLE = TOPIC.partition(".")[2]
-FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
-Row = dict[str, Any]
-Version = tuple[int, str | None, str | None, tuple[int, int], tuple[int, int] | None]
-"""Columns, and the LSN and the number in the transaction of the start and of the end."""
-
-
-def _versions(spark: SparkSession, target: Path, **options: Any) -> list[Version]:
-    found = history(spark, str(target), TABLE, **options).collect()
-    return sorted(
-        (
-            (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
-            for one in found
-        ),
-        key=lambda one: (one[0], one[3]),
-    )
-
-
-def _place(at: Any) -> Any:
-    return None if at is None else (at["commit_lsn"], at["tx_seq"])
-
-
-class Model:
-    """The versions by a replay of the changes."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
-        self._began: dict[int, tuple[int, int]] = {}
-        self.ended: list[Version] = []
-
-    def put(self, row: Row, at: tuple[int, int]) -> None:
-        if self.rows.get(row["id"]) == row:
-            return
-        self.end(row["id"], at)
-        self.rows[row["id"]], self._began[row["id"]] = row, at
-
-    def end(self, number: int, at: tuple[int, int]) -> None:
-        row = self.rows.pop(number, None)
-        if row is not None:
-            self.ended.append((number, row["name"], row["note"], self._began[number], at))
-
-    @property
-    def versions(self) -> list[Version]:
-        valid: list[Version] = [
-            (number, row["name"], row["note"], self._began[number], None) for number, row in self.rows.items()
-        ]
-        return sorted([*self.ended, *valid], key=lambda one: (one[0], one[3]))
-
-
-def _batch(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
-    """Return random changes of all kinds, with the values that PostgreSQL would send."""
-    records = []
-    for number in range(1, 12):
-        one, at, kind = chosen.randrange(12), (lsn, number), chosen.random()
-        row = {"id": one, "name": chosen.choice(["a", "b", None]), "note": chosen.choice(["n", "m"])}
-        old = model.rows.get(one)
-        if kind < 0.03:
-            for held in list(model.rows):
-                model.end(held, at)
-            records.append(items.change("t", *at))
-        elif old is None:
-            model.put(row, at)
-            records.append(items.change("c", *at, after=row))
-        elif kind < 0.2:
-            model.end(one, at)
-            records.append(items.change("d", *at, before=old))
-        elif kind < 0.4:  # the note is TOASTed, and was not changed
-            model.put({**row, "note": old["note"]}, at)
-            sent = {**row, "note": None}
-            records.append(items.change("u", *at, after=sent, unchanged=["note"]))
-        else:
-            model.put(row, at)
-            records.append(items.change("u", *at, after=row))
-    return records
 
 
 @pytest.mark.parametrize("table_format", TABLE_FORMATS)
@@ -127,12 +54,12 @@ def test_the_versions_are_those_of_a_replay(
     for batch in range(1, 15):
         with items.mirror() as batches:
             batches.compact()
-        items.run(_batch(items, model, 100 * batch, chosen), loading=False)
+        items.run(random_batch(items, model, 100 * batch, chosen), loading=False)
         if batch == 8:
             earlier, at = model.versions, read_mirror(items.target).at
     assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
-    assert _versions(spark, items.target) == model.versions
-    assert _versions(spark, items.target, at=at) == earlier
+    assert versions_of(spark, items.target) == model.versions
+    assert versions_of(spark, items.target, at=at) == earlier
     latest = read_latest(items.target)
     assert latest is not None
     assert len(latest.tables[TOPIC].history) < 8, "the files of 14 batches are merged"
@@ -150,18 +77,18 @@ def _row(number: int, name: str | None, note: str | None = "n") -> Row:
     return {"id": number, "name": name, "note": note}
 
 
-def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches) -> None:
+def test_only_tracked_columns_makeversions_of(spark: SparkSession, items: Batches) -> None:
     items.run([items.change("c", 10, 1, after=_row(1, "a", "first"))], loading=False)
     items.run([items.change("u", 20, 1, after=_row(1, "a", "second"))], loading=False)
     items.run([items.change("u", 30, 1, after=_row(1, "b", "second"))], loading=False)
     expected = [(1, "a", "second", (10, 1), (30, 1)), (1, "b", "second", (30, 1), None)]
-    assert _versions(spark, items.target, track_history_column_list=["name"]) == expected
-    assert _versions(spark, items.target, track_history_except_column_list=["note"]) == expected
-    assert len(_versions(spark, items.target)) == 3
+    assert versions_of(spark, items.target, track_history_column_list=["name"]) == expected
+    assert versions_of(spark, items.target, track_history_except_column_list=["note"]) == expected
+    assert len(versions_of(spark, items.target)) == 3
     with pytest.raises(ConfigError, match="no such column"):
-        _versions(spark, items.target, track_history_column_list=["nmae"])
+        versions_of(spark, items.target, track_history_column_list=["nmae"])
     with pytest.raises(ConfigError, match="not both"):
-        _versions(
+        versions_of(
             spark, items.target, track_history_column_list=[], track_history_except_column_list=["note"]
         )
 
@@ -171,14 +98,14 @@ def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSessi
     items.run([items.change("c", 10, number, after=_row(number, "a")) for number in (1, 2, 3)], loading=False)
     again = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=_row(1, "a"))]
     items.run([*again, items.change("r", 20, 3, after=_row(2, "b"))], loading=False)
-    assert _versions(spark, items.target) == [
+    assert versions_of(spark, items.target) == [
         (1, "a", "n", (10, 1), None),
         (2, "a", "n", (10, 2), (20, 1)),
         (2, "b", "n", (20, 3), None),
         (3, "a", "n", (10, 3), (20, 1)),
     ]
     items.run([items.change("t", 30, 1), items.change("c", 30, 2, after=_row(1, "a"))], loading=False)
-    assert [one for one in _versions(spark, items.target) if one[0] == 1] == [
+    assert [one for one in versions_of(spark, items.target) if one[0] == 1] == [
         (1, "a", "n", (10, 1), (30, 1)),
         (1, "a", "n", (30, 2), None),
     ]
@@ -195,7 +122,7 @@ def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(
             items.change("c", 10 * number, 2, after=_row(number, "a", None), unchanged=["note"]),
         ]
         items.run(moved, loading=False)
-    assert _versions(spark, items.target) == [
+    assert versions_of(spark, items.target) == [
         *(
             (number, "a", "long", (10 * number, 1 + (number > 1)), (10 * number + 10, 1))
             for number in range(1, 7)
@@ -214,7 +141,7 @@ def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
     ]
     items.run([items.change("t", 20, 1, snapshot=True), *changed], loading=True)
     items.run([items.change("r", 30, one, after=_row(one, "b", "new")) for one in range(1, 9)], loading=False)
-    assert _versions(spark, items.target) == [
+    assert versions_of(spark, items.target) == [
         version
         for one in range(1, 9)
         for version in ((one, "a", "old", (10, one), (20, 1)), (one, "b", "new", (30, one), None))
@@ -235,7 +162,7 @@ def test_a_change_without_a_key_before_a_truncate_ends_what_is_known(
     ]
     items.run(records, loading=False)
     ended = [(one, "a", "n", (10, place), (10, 6)) for place, one in enumerate((1, 2, 4, 5), 1)]
-    found = [(*one[:3], one[3], one[4]) for one in _versions(spark, items.target)]
+    found = [(*one[:3], one[3], one[4]) for one in versions_of(spark, items.target)]
     assert [one for one in found if one[4] is None] == [(1, "a", "n", (30, 2), None)]
     assert len(found) == len(ended) + 1
 
@@ -255,7 +182,7 @@ def test_versions_end_at_a_gap_that_a_copy_follows(
     ]
     for records in ([gap, *later],) if at_once else ([gap], later):
         items.run(records, loading=False)
-    found = _versions(spark, items.target)
+    found = versions_of(spark, items.target)
     assert [one for one in found if one[4] is None] == [
         (1, "c", "n", (40, 2), None),
         (2, "c", "n", (40, 3), None),
@@ -269,12 +196,12 @@ def test_a_parked_or_copied_table_has_a_history_only_if_it_is_asked_for(
     items.on_error = "park"
     items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=True)
     with pytest.raises(SparkReadError, match="still copies"):
-        _versions(spark, items.target)
-    assert len(_versions(spark, items.target, loading=True)) == 1
+        versions_of(spark, items.target)
+    assert len(versions_of(spark, items.target, loading=True)) == 1
     items.run([items.change("u", 20, 1, after=_row(9, "z", None), unchanged=["note"])], loading=False)
     with pytest.raises(TablesParked, match="not updated any more"):
-        _versions(spark, items.target)
-    assert len(_versions(spark, items.target, parked=True)) == 1
+        versions_of(spark, items.target)
+    assert len(versions_of(spark, items.target, parked=True)) == 1
 
 
 def test_columns_of_any_names(spark: SparkSession, tmp_path: Path) -> None:
@@ -334,7 +261,7 @@ def test_rows_with_other_keys_are_stored_in_files_of_a_bounded_size(
     assert latest is not None
     assert len(latest.tables[TOPIC].history) > 4
     assert all(one.size_bytes < 40_000 for one in latest.tables[TOPIC].history)
-    found = _versions(spark, items.target)
+    found = versions_of(spark, items.target)
     assert [(one[0], len(one[2] or ""), one[4] is None) for one in found] == [
         (number, 10_000, number == 11) for number in range(1, 12)
     ]
@@ -347,7 +274,7 @@ def test_values_that_are_not_known_are_in_no_version(spark: SparkSession, items:
         loading=True,
     )
     items.run([items.change("r", 20, 1, after=_row(1, "a", "copied"))], loading=False)
-    assert _versions(spark, items.target) == [(1, "a", "copied", (20, 1), None)]
+    assert versions_of(spark, items.target) == [(1, "a", "copied", (20, 1), None)]
 
 
 def test_a_parked_table_has_no_version_of_the_time_that_is_missing(
@@ -360,7 +287,7 @@ def test_a_parked_table_has_no_version_of_the_time_that_is_missing(
     items.run([items.change("u", 30, 1, after=_row(1, "b"))], loading=False)
     again = [items.change("t", 40, 1, snapshot=True), items.change("r", 40, 2, after=_row(1, "a"))]
     items.run(again, loading=False)
-    assert _versions(spark, items.target) == [(1, "a", "n", (10, 1), (10, 2)), (1, "a", "n", (40, 2), None)]
+    assert versions_of(spark, items.target) == [(1, "a", "n", (10, 1), (10, 2)), (1, "a", "n", (40, 2), None)]
 
 
 def test_columns_follow_the_table(spark: SparkSession, items: Batches) -> None:
@@ -376,7 +303,7 @@ def test_a_table_that_was_created_again_begins_a_new_history(spark: SparkSession
     items.run([items.change("c", 10, 1, after=_row(1, "former"))], loading=False)
     items.alter(FIELDS, 200)
     items.run([items.change("c", 20, 1, after=_row(1, "new"))], loading=False)
-    assert _versions(spark, items.target) == [(1, "new", "n", (20, 1), None)]
+    assert versions_of(spark, items.target) == [(1, "new", "n", (20, 1), None)]
 
 
 def test_a_table_without_a_key_has_no_history(spark: SparkSession, tmp_path: Path) -> None:

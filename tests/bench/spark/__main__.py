@@ -10,6 +10,9 @@ With --cluster: a backlog on one and on two workers of a Spark cluster, and a wo
 With --memory: the peak memory of Spark's Python workers (`memory`).
 With --mirror: the cost of the mirror's batches (`mirror`).
 With --merge: the mirror beside a hand-written pipeline with Delta's MERGE (`merges`).
+With --load: the first load on a cluster, into an object store (`loads`).
+With --latency: from COMMIT in PostgreSQL to a version of the mirror, at 1,000 transactions/s (`committing`).
+With --tables: what a batch costs, by the number of tables (`many_tables`).
 """
 
 from __future__ import annotations
@@ -38,9 +41,12 @@ from cdcd.spark.columns import arrow_array
 from cdcd.spark.schemas import expand, parsed_physical
 from tests.bench.spark import envelopes
 from tests.bench.spark.cluster import by_cluster
+from tests.bench.spark.committing import by_commits
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar
 from tests.bench.spark.kafka import by_pipelines
 from tests.bench.spark.live import by_steps
+from tests.bench.spark.loads import by_loads
+from tests.bench.spark.many_tables import by_tables
 from tests.bench.spark.memory import by_memory
 from tests.bench.spark.merges import by_merges
 from tests.bench.spark.mirror import by_mirrors
@@ -77,29 +83,36 @@ def main() -> int:
     parser.add_argument(
         "--merge", action="store_true", help="the mirror beside a pipeline with MERGE; nothing else"
     )
+    parser.add_argument("--load", action="store_true", help="a first load into an object store; nothing else")
+    parser.add_argument(
+        "--latency", type=int, metavar="SECONDS", help="from COMMIT to the mirror; nothing else"
+    )
+    parser.add_argument("--tables", metavar="N,N", help="batches by the number of tables; nothing else")
     options = parser.parse_args()
-    if options.merge:
-        by_merges(options.rows, options.rounds)
-        return 0
-    if options.mirror:
-        by_mirrors(options.rows)
-        return 0
-    if options.live:
-        by_steps(options.live)
-        return 0
-    if options.cluster:
-        return by_cluster(options.rows, options.rounds)
-    if options.memory:
-        return by_memory(options.rows)
-    if options.kafka:
-        by_pipelines(options.rows, options.rounds)
-        return 0
+    for chosen, run in _others(options):
+        if chosen:
+            return run() or 0
     if decoder.Columns is ColumnsInPython:
         print("the C extension cdcd.columnar._arrow is not compiled here", file=sys.stderr)
         return 1
     table(options, before=False)
     table(options, before=True)
     return 0
+
+
+def _others(options: argparse.Namespace) -> list[tuple[object, Callable[[], int | None]]]:
+    """Return the other measurements: the option that asks for each, and what runs it."""
+    return [
+        (options.merge, lambda: by_merges(options.rows, options.rounds)),
+        (options.mirror, lambda: by_mirrors(options.rows)),
+        (options.live, lambda: by_steps(options.live)),
+        (options.cluster, lambda: by_cluster(options.rows, options.rounds)),
+        (options.memory, lambda: by_memory(options.rows)),
+        (options.kafka, lambda: by_pipelines(options.rows, options.rounds)),
+        (options.load, lambda: by_loads(options.rows)),
+        (options.latency, lambda: by_commits(options.latency)),
+        (options.tables, lambda: by_tables([int(one) for one in options.tables.split(",")])),
+    ]
 
 
 def table(options: argparse.Namespace, *, before: bool) -> None:

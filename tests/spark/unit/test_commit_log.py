@@ -335,3 +335,25 @@ def test_a_sweep_keeps_all_that_is_retained(tmp_path: Path, clock: Clock) -> Non
         open_storage(tmp_path).write(path, b"")
     sweep(tmp_path)
     assert {*open_storage(tmp_path).paths()} == before
+
+
+def test_records_without_the_file_that_names_the_newest_are_no_empty_target(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A mirror that began anew there would remove the files of all tables, whose rows Kafka may not have any more."""
+    log = _published(tmp_path, "lost")
+    for _ in range(3 * RECORDS_PER_BASE):
+        clock.now_s += RETAIN_S / 10
+        last = log.publish()
+    assert not (tmp_path / path_of(1)).exists()
+    before = {*tmp_path.rglob("*")} - {tmp_path / LATEST}
+    (tmp_path / LATEST).unlink()
+    with pytest.raises(SparkReadError, match="the file that names the newest one is missing") as raised:
+        read_latest(tmp_path)
+    with pytest.raises(SparkReadError):
+        sweep(tmp_path)
+    assert {*tmp_path.rglob("*")} == before
+    newest = f'{{"number": {last.base}}}'
+    assert newest in str(raised.value)
+    (tmp_path / LATEST).write_text(newest)
+    assert _bare(read_latest(tmp_path)) == _bare(last)

@@ -1,0 +1,100 @@
+"""Random changes of a table, and its rows and their versions by a replay of the changes: the judge of a mirror.
+
+In: what makes the records of a change, a random generator.  Out: records; the model after them.
+Invariant: the model knows no code of the mirror. A row that is put without a difference is one version.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from cdcd.spark import history
+from tests.spark.batches import TOPIC
+from tests.spark.events import column
+
+TABLE = TOPIC.partition(".")[2]
+FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
+Row = dict[str, Any]
+Version = tuple[int, str | None, str | None, tuple[int, int], tuple[int, int] | None]
+"""Columns, and the LSN and the number in the transaction of the start and of the end."""
+Sent = TypeVar("Sent", covariant=True)
+
+
+class Changes(Protocol[Sent]):
+    """Makes what is sent for a change."""
+
+    def change(self, op: str, commit_lsn: int, tx_seq: int, **rest: Any) -> Sent:
+        """Return what is sent."""
+
+
+def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:
+    found = history(spark, str(target), TABLE, **options).collect()
+    return sorted(
+        (
+            (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
+            for one in found
+        ),
+        key=lambda one: (one[0], one[3]),
+    )
+
+
+def _place(at: Any) -> Any:
+    return None if at is None else (at["commit_lsn"], at["tx_seq"])
+
+
+class Model:
+    """The versions by a replay of the changes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self._began: dict[int, tuple[int, int]] = {}
+        self.ended: list[Version] = []
+
+    def put(self, row: Row, at: tuple[int, int]) -> None:
+        if self.rows.get(row["id"]) == row:
+            return
+        self.end(row["id"], at)
+        self.rows[row["id"]], self._began[row["id"]] = row, at
+
+    def end(self, number: int, at: tuple[int, int]) -> None:
+        row = self.rows.pop(number, None)
+        if row is not None:
+            self.ended.append((number, row["name"], row["note"], self._began[number], at))
+
+    @property
+    def versions(self) -> list[Version]:
+        valid: list[Version] = [
+            (number, row["name"], row["note"], self._began[number], None) for number, row in self.rows.items()
+        ]
+        return sorted([*self.ended, *valid], key=lambda one: (one[0], one[3]))
+
+
+def random_batch(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random) -> list[Sent]:
+    """Return random changes of all kinds, as `items` makes them, with the values that PostgreSQL would send."""
+    records: list[Sent] = []
+    for number in range(1, 12):
+        one, at, kind = chosen.randrange(12), (lsn, number), chosen.random()
+        row = {"id": one, "name": chosen.choice(["a", "b", None]), "note": chosen.choice(["n", "m"])}
+        old = model.rows.get(one)
+        if kind < 0.03:
+            for held in list(model.rows):
+                model.end(held, at)
+            records.append(items.change("t", *at))
+        elif old is None:
+            model.put(row, at)
+            records.append(items.change("c", *at, after=row))
+        elif kind < 0.2:
+            model.end(one, at)
+            records.append(items.change("d", *at, before=old))
+        elif kind < 0.4:  # the note is TOASTed, and was not changed
+            model.put({**row, "note": old["note"]}, at)
+            sent = {**row, "note": None}
+            records.append(items.change("u", *at, after=sent, unchanged=["note"]))
+        else:
+            model.put(row, at)
+            records.append(items.change("u", *at, after=row))
+    return records

@@ -1,0 +1,114 @@
+"""A mirror that dies at each of its changes of the target, one after another, and goes on: equal, and nothing twice.
+
+The judge is a replay of the changes, and for the history the versions of that replay.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.spark import compaction, delta_tables
+from cdcd.spark.commit_log import read_latest, sweep
+from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.mirror_records import RecordsOnDriver
+from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
+from tests.spark.batches import TOPIC, Batches, Record, records_table
+from tests.spark.crashes import Died, DyingStorage, moments, with_logs
+from tests.spark.replayed import FIELDS, Model, random_batch, versions_of
+from tests.support.nightly import nightly
+
+BATCHES = 9
+"""So many that files are merged, with the `FAN` of this test."""
+WAYS = [
+    pytest.param(*way, id="{}-scd{}".format(*way), marks=[pytest.mark.nightly] if way[1] == 2 else [])
+    for way in product(TABLE_FORMATS, SCD_TYPES)
+]
+
+
+class _Mirror:
+    """A mirror of one table, the batches that it will be given, and what it has then."""
+
+    def __init__(self, target: Path, table_format: TableFormat, scd_type: ScdType) -> None:
+        self.items = Batches(target, FIELDS, table_format=table_format)
+        self.items.scd_type, self.items.retain_s = scd_type, 0.0
+        chosen = random.Random(1)
+        self.model = Model()
+        self.batches = [
+            random_batch(self.items, self.model, 100 * number, chosen) for number in range(1, BATCHES + 1)
+        ]
+
+    def run(self) -> None:
+        """Apply the batches that the target does not have, as one process does; end it with its merges."""
+        storage = self.items.storage or open_storage(str(self.items.target))
+        with self.items.mirror() as mirror:
+            sweep(storage, mirror._writer)
+            for number, records in self._left(mirror.version.end_lsn):
+                mirror.apply(
+                    RecordsOnDriver(records_table(records)), with_loading({}, frozenset()), _end(number)
+                )
+                mirror.compact()
+
+    def _left(self, end_lsn: int) -> Iterator[tuple[int, list[Record]]]:
+        for number, records in enumerate(self.batches, 1):
+            if _end(number).end_lsn > end_lsn:
+                yield number, records
+
+    def check(self, spark: SparkSession, *, with_history: bool = True) -> None:
+        """Compare the rows, the history, and the files."""
+        assert self.items.rows() == sorted(self.model.rows.values(), key=lambda row: row["id"])
+        if self.items.scd_type == 2 and with_history:
+            assert versions_of(spark, self.items.target) == self.model.versions
+        version = read_latest(self.items.target)
+        assert version is not None
+        left = {*open_storage(self.items.target).paths(f"_data/{TOPIC}")}
+        expected = {*version.files(), *(path for path, _ in version.replaced)}
+        assert left <= expected, "a crash has left a file that no start removes"
+
+
+def _end(number: int) -> SourcePosition:
+    return SourcePosition(100 * number + 50)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("table_format", "scd_type"), WAYS)
+@pytest.mark.parametrize("step", [17, nightly(1)])
+def test_a_crash_at_any_change_of_the_target_changes_nothing(
+    spark: SparkSession,
+    tmp_path: Path,
+    table_format: TableFormat,
+    scd_type: ScdType,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all moments each `step`-th one."""
+    for module in (compaction, delta_tables):
+        monkeypatch.setattr(module, "FAN", 2)
+    dying: list[DyingStorage | None] = [None]
+    with_logs(monkeypatch, lambda: dying[0])
+    whole = _Mirror(tmp_path / "whole", table_format, scd_type)
+    whole.items.storage = dying[0] = DyingStorage(open_storage(str(whole.items.target)))
+    whole.run()
+    changes = dying[0].changes
+    whole.items.storage = dying[0] = None
+    whole.check(spark)
+    assert changes > 2 * BATCHES
+    chosen = list(moments(changes))[::step]
+    hit = 0
+    for place, (at, is_done) in enumerate(chosen):
+        one = _Mirror(tmp_path / f"mirror{place}", table_format, scd_type)
+        one.items.storage = dying[0] = DyingStorage(open_storage(str(one.items.target)), at, is_done=is_done)
+        try:
+            one.run()
+        except Died:
+            hit += 1
+        dying[0] = one.items.storage = None
+        one.run()
+        one.check(spark, with_history=place % 5 == 0)
+    assert hit > len(chosen) / 2, "most of the moments were met"
