@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import deltalake
-import duckdb
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError
@@ -21,6 +20,7 @@ from cdcd.spark.plain_views import plain_views
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.views import consistent_view
 from tests.faults.transfers import TABLES, TOTAL, State
+from tests.spark.unit.test_plain_views import duck
 
 MEAN_PAUSE_S = 0.2
 Read = Callable[[Mirror], State]
@@ -56,9 +56,7 @@ def by_spark(spark: SparkSession) -> Read:
 def by_duckdb(opened: Mirror) -> State:
     """Read by DuckDB, with the statements of `python -m cdcd.spark views`."""
     found: State = {}
-    with duckdb.connect() as connection:
-        if opened.version.table_format == "delta":
-            connection.execute("LOAD delta")
+    with duck(*(["delta"] if opened.version.table_format == "delta" else [])) as connection:
         for one in plain_views(opened, "duckdb"):
             assert one.statement is not None, one.notes
             connection.execute(one.statement)
@@ -77,7 +75,7 @@ def by_delta_rs(opened: Mirror) -> State:
     return found
 
 
-@dataclass
+@dataclass(eq=False)
 class Reader(threading.Thread):
     """Opens the newest version at random moments, until `stop`."""
 
@@ -98,8 +96,6 @@ class Reader(threading.Thread):
         self._over = threading.Event()
         self._dice = random.Random(self.seed)
         self._before: tuple[int, State] | None = None
-
-    __hash__ = threading.Thread.__hash__
 
     def run(self) -> None:
         """Read until `stop`."""

@@ -41,16 +41,21 @@ class MirrorProcess(threading.Thread):
         self.target, self.table_format = str(folder / table_format), table_format
         self._command = [sys.executable, "-m", "cdcd.spark", "mirror", "--target", self.target]
         self._command += ["--config", str(world.daemon.config_path), "--format", table_format]
-        self._command += ["--trigger-ms", "0", "--on-error", "fail"]
+        self._command += ["--trigger-ms", "20", "--on-error", "fail"]
         self._log = folder / f"{table_format}.log"
         self._dice, self._over = dice, threading.Event()
-        self._process = self._started()
+        self._process = self._spawned()
         self.kills = 0
         self.failure: str | None = None
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _spawned(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+
+    def is_loaded(self) -> bool:
+        """Return whether the mirror has both tables."""
+        assert self._process.poll() is None, f"{self.name} has ended: {self._log.read_text()[-4000:]}"
+        return has_tables(self.target)
 
     def run(self) -> None:
         """Kill the process until `stop`; one that ends by itself is a failure."""
@@ -59,7 +64,7 @@ class MirrorProcess(threading.Thread):
                 self.failure = f"{self.name} has ended: {self._log.read_text()[-4000:]}"
                 return
             self._kill()
-            self._process = self._started()
+            self._process = self._spawned()
             self.kills += 1
 
     def rest(self) -> None:
@@ -71,7 +76,8 @@ class MirrorProcess(threading.Thread):
     def stop(self) -> None:
         """End the thread and the process."""
         self._over.set()
-        self.join()
+        if self.is_alive():
+            self.join()
         self._kill()
 
     def _kill(self) -> None:
@@ -142,11 +148,7 @@ def _mirrors(
         mirrors.append(one)
         stack.callback(one.stop)
     for one in mirrors:
-        eventually(
-            lambda one=one: has_tables(one.target),  # type: ignore[misc]
-            f"the mirror {one.table_format} has both tables",
-            deadline_s=MIRRORED_WITHIN_S,
-        )
+        eventually(one.is_loaded, f"the {one.name} has both tables", deadline_s=MIRRORED_WITHIN_S)
     return mirrors
 
 
