@@ -127,8 +127,8 @@ class _Run:
         script, prefix = self._folder / f"{name}.sql", self._folder / name
         script.write_text(
             "\\set n :n + 1\n"
-            f"INSERT INTO orders SELECT :client_id * {CLIENT_ROWS} + {first} + :n, :n % 1000, :n / 7.0, "
-            "'a note of some forty characters, or so', now();\n"
+            f"INSERT INTO orders SELECT {CLIENT_ROWS}::bigint * :client_id + {first} + :n, "
+            ":n::int % 1000, :n::int / 7.0, 'a note of some forty characters, or so', now();\n"
         )
         pgbench = programs_from_wheel(POSTGRES_MAJOR) / "bin" / "pgbench"
         command = [
@@ -138,7 +138,7 @@ class _Run:
             "--host", self._postgres.host, "--port", str(self._postgres.port),
             "--username", self._postgres.superuser, self._database,
         ]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True, timeout=seconds + WITHIN_S)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=seconds + WITHIN_S)
         lines = [
             line for path in self._folder.glob(f"{name}.[0-9]*") for line in path.read_text().splitlines()
         ]
