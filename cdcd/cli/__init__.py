@@ -14,7 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcd.cli.arguments import add_capture, add_decode, add_recovery_commands, add_snapshot
+from cdcd.cli.arguments import (
+    add_capture,
+    add_decode,
+    add_recovery_commands,
+    add_snapshot,
+    add_wait,
+)
 from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.output import say, show_uncaught
 from cdcd.cli.suggestions import Parser, complaint
@@ -96,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_recovery_commands(commands, _add_config)
     add_snapshot(commands, _add_config)
+    add_wait(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
     commands.add_parser("demo", help="run the whole pipeline on temporary servers", add_help=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cdcd.lsn import Lsn, parse_lsn
 from cdcd.redaction import clean
 from cdcd.snapshot.command_json import is_table_name
 
@@ -54,6 +55,11 @@ _STATUS = (
     "Print one line for each table that is being copied: progress, rows since the daemon started, the server's "
     "estimate of all rows, rows per second, the estimated time left, the state and its reason. An unknown value is "
     "-. The exit status of --watch is 1 if every table that is left has failed."
+)
+_WAIT = (
+    "Wait until all transactions that have committed below LSN are durable in Kafka, where a read_committed consumer "
+    "reads them: to read your own writes. LSN is what SELECT pg_current_wal_insert_lsn() returns after the COMMIT. "
+    "The daemon on this machine answers; it may restart meanwhile. The exit status is 1 if the time is over."
 )
 Add = Callable[[argparse.ArgumentParser], None]
 
@@ -142,6 +148,29 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
     status.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
 
 
+def add_wait(commands: Any, add_config: Add) -> None:
+    """Add `cdcd wait`."""
+    wait: argparse.ArgumentParser = commands.add_parser(
+        "wait", help="wait until commits are durable in Kafka", description=_WAIT, allow_abbrev=False
+    )
+    add_config(wait)
+    wait.add_argument("lsn", metavar="LSN", type=_lsn, help="an LSN, such as 16/B374D848")
+    wait.add_argument(
+        "--timeout", dest="timeout_s", metavar="S", type=_seconds, default=60.0, help="the most seconds (60)"
+    )
+    wait.add_argument(
+        "--mirror", metavar="URI", help="then also until the mirror there has them; needs the extra `spark`"
+    )
+    wait.add_argument(
+        "--target-option",
+        action="append",
+        metavar="NAME=VALUE",
+        type=_option,
+        default=[],
+        help="an option of the mirror's storage; a secret is file:PATH or env:NAME",
+    )
+
+
 def add_capture(commands: Any, add_config: Add) -> None:
     """Add `cdcd capture`."""
     capture: argparse.ArgumentParser = commands.add_parser(
@@ -203,6 +232,22 @@ def _table(text: str) -> str:
     if not is_table_name(text):
         raise argparse.ArgumentTypeError(f"{clean(text, 200)} is not SCHEMA.TABLE")
     return text
+
+
+def _lsn(text: str) -> Lsn:
+    try:
+        return parse_lsn(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{clean(text, 40)} is not an LSN as PostgreSQL prints it, such as 16/B374D848"
+        ) from None
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise argparse.ArgumentTypeError("write it as NAME=VALUE")
+    return name, value
 
 
 def _seconds(text: str) -> float:

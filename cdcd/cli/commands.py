@@ -126,6 +126,18 @@ def _snapshot(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _wait(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.command_log import logged
+    from cdcd.cli.wait import wait_durable, wait_mirrored
+
+    with logged(config, "warning"):
+        say([wait_durable(config, options.lsn, options.timeout_s)])
+        if options.mirror is not None:
+            say([wait_mirrored(options.mirror, dict(options.target_option), options.lsn, options.timeout_s)])
+    return EXIT_OK
+
+
 def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.command_log import logged
@@ -178,6 +190,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "resume": _resume,
     "resnapshot": _resnapshot,
     "snapshot": _snapshot,
+    "wait": _wait,
     "drop-slot": _drop_slot,
     "capture": _capture,
     "decode": _decode,

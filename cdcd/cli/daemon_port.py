@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,7 @@ def ask_daemon(
     *,
     header: str | None = None,
     body: bytes | None = None,
+    query: Mapping[str, str] | None = None,
     timeout_s: float = 5.0,
     max_bytes: int = 256 << 10,
 ) -> Answer:
@@ -52,14 +54,14 @@ def ask_daemon(
     host, port = here(config.admin.host), config.admin.port
     connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_TIMEOUT_S)
     connection.response_class = paced_response(Deadline(timeout_s))
-    named = urllib.parse.urlencode({"name": config.name})
+    asked = urllib.parse.urlencode({"name": config.name, **(query or {})})
     headers = {"Host": "localhost"} | ({header: "1"} if header else {})
     try:
         connection.connect()
     except OSError as error:
         raise NobodyListens(error.strerror) from error
     try:
-        connection.request(method, f"{path}?{named}", body=body, headers=headers)
+        connection.request(method, f"{path}?{asked}", body=body, headers=headers)
         answer = connection.getresponse()
         content = answer.read(max_bytes + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:

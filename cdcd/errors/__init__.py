@@ -8,6 +8,7 @@ Must not: import anything above `cdcd.lsn`. Other packages import every class fr
 from cdcd.errors.daemon import (
     CaptureError,
     ConfigError,
+    NotDurableYet,
     NotStreaming,
     OutOfMemory,
     ResumeRefused,
@@ -135,6 +136,7 @@ __all__ = [
     "MessageUnknown",
     "MirrorBehind",
     "MirrorInconsistent",
+    "NotDurableYet",
     "NotStreaming",
     "OptionFailed",
     "OutOfMemory",

@@ -36,6 +36,14 @@ class ResumeRefused(CdcdError):
     resolution = "follow the message; `cdcd check` shows the current state"
 
 
+class NotDurableYet(CdcdError):
+    """Not all commits below an LSN are durable in Kafka, after the time that a command had to wait."""
+
+    code = "CDCD-NOT-DURABLE"
+    hint = "/status has the daemon's state and what it waits for; then wait again"
+    resolution = "look at the daemon's state, at what it waits for, and at its lag; then wait again"
+
+
 class SnapshotRefused(CdcdError):
     """A command for the snapshot of single tables cannot be executed."""
 

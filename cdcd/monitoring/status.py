@@ -26,6 +26,7 @@ from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
 from cdcd.monitoring.waits import WaitEntry, Waits
 from cdcd.monitoring.wal_levels import GuardVerdict
+from cdcd.ops.durable_waits import DurableWaits
 from cdcd.ops.health import HealthState
 from cdcd.ops.metrics import Metrics, SlotReading
 from cdcd.snapshot.control import TableReport
@@ -66,6 +67,7 @@ class Status:
         self._protocol_version: int | None = None
         self._streaming: str | None = None
         self._durable: CommitPosition | Progress | None = None
+        self.durable_waits = DurableWaits()
         self._rows = 0
         self._transactions = 0
         self._dead_letters = 0
@@ -138,6 +140,7 @@ class Status:
     def progress(self, stored: Progress) -> None:
         """Take the durable position from the progress record."""
         self._durable = stored
+        self.durable_waits.begins_at(stored.end_lsn if stored.phase == "streaming" else None)
         if stored.phase != "streaming":
             self.lag.copied_before(stored.commit_us)
         if stored.phase != "streaming" or stored.commit_us <= 0:
@@ -262,9 +265,16 @@ class Status:
         self._transactions += transactions
         commit_us = commit_position.commit_us if transactions else None
         # A position without transactions, or a part, has the commit time of the transaction before it.
-        self.lag.durable(max(commit_position.end_lsn, commit_position.covered_lsn), commit_us)
+        durable_lsn = max(commit_position.end_lsn, commit_position.covered_lsn)
+        self.lag.durable(durable_lsn, commit_us)
+        self.at_rest(commit_position)
         latency_s = None if commit_us is None or not rows else (self.lag.now_us() - commit_us) / 1e6
         self.metrics.group_committed(duration_s=seconds, commit_us=commit_us, latency_s=latency_s)
+
+    def at_rest(self, commit_position: CommitPosition) -> None:
+        """Answer those who wait for a position before which all is durable."""
+        if commit_position.phase == "streaming":
+            self.durable_waits.advanced(max(commit_position.end_lsn, commit_position.covered_lsn))
 
     def given_up(self) -> None:
         """Count an aborted group."""
@@ -486,6 +496,7 @@ class Status:
                 "commit_lsn": format_lsn(durable.commit_lsn),
                 "end_lsn": format_lsn(durable.end_lsn),
             },
+            "waiters": len(self.durable_waits),
             "prepared": self._oldest_prepared.page(),
             "wal_guard": None
             if self._guarded is None

@@ -1,4 +1,5 @@
-"""The admin port: /metrics /livez /readyz /startupz /status, for reading; the schemas (`ops.schemas`); and /resume.
+"""The admin port: /metrics /livez /readyz /startupz /status, for reading; /wait (`ops.wait_page`); the schemas
+(`ops.schemas`); and /resume.
 
 Other packages add pages of their own (`Pages`).
 
@@ -27,10 +28,12 @@ from aiohttp.typedefs import Handler, Middleware
 
 from cdcd.host_names import HostNames
 from cdcd.ops.connections import Connections, Refusals
+from cdcd.ops.durable_waits import DurableWaits
 from cdcd.ops.health import Verdict
 from cdcd.ops.local_commands import is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
+from cdcd.ops.wait_page import WaitPage
 from cdcd.redaction import clean, escape
 
 __all__ = ["RESUME_HEADER", "AdminServer", "Pages", "json_text"]
@@ -75,6 +78,7 @@ class AdminServer:
         resume: Callable[[], None] | None = None,
         snapshots: Pages | None = None,
         host_names: Sequence[str] = (),
+        durable: DurableWaits | None = None,
     ) -> None:
         self._host = host
         self._wanted_port = port
@@ -84,6 +88,7 @@ class AdminServer:
         self._schemas = schemas
         self._resume = resume
         self._snapshots = snapshots
+        self._wait = None if durable is None else WaitPage(durable, status)
         self._host_names = HostNames((host, *host_names))
         self._refusals = Refusals()
         self._connections: Connections | None = None
@@ -97,6 +102,8 @@ class AdminServer:
         router.add_get("/", self._serve_index, allow_head=False)
         router.add_get("/metrics", self._serve_metrics, allow_head=False)
         router.add_get("/status", self._serve_status, allow_head=False)
+        if self._wait is not None:
+            router.add_get("/wait", self._wait.serve, allow_head=False)
         if self._resume is not None:
             router.add_post("/resume", self._serve_resume)
         for path in self._probes:
@@ -117,6 +124,8 @@ class AdminServer:
         server = self._runner.server
         assert server is not None
         self._connections = Connections(server, self._refusals)
+        if self._wait is not None:
+            self._wait.connections = self._connections
         try:
             self.port = await self._connections.listen(self._host, self._wanted_port)
         except OSError:

@@ -3,8 +3,9 @@
 In: a listening address, the factory of the HTTP protocol.  Out: connections, passed to such protocols.
 Invariant: an idle connection, an incomplete request and a client that does not read its response are closed after a
 timeout. At the maximum number, a new connection closes the longest idle connection of the client that has most of
-them, so that a probe is always answered. If descriptors are exhausted, a spare descriptor serves one connection at a
-time.
+them, so that a probe is always answered. A connection that waits (`let_wait`) does not count: these have a maximum of
+their own, and none of them is closed for another one. If descriptors are exhausted, a spare descriptor serves one
+connection at a time.
 Must not: interpret requests, or write a line for each error (`Refusals` counts them).
 """
 
@@ -25,6 +26,7 @@ __all__ = ["Connections", "Refusals"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.ops.admin")
 MAX_CONNECTIONS = 128
+MAX_WAITING = 4096
 _FEWEST = 4
 FIRST_REQUEST_S = 5.0
 NEXT_REQUEST_S = 15.0
@@ -37,7 +39,7 @@ _BACKLOG = 128
 _AT_A_TIME = 16
 _ACCEPT_AGAIN_S = 0.2
 _ROOM_SOON_S = 0.005
-_SETTLED_S = 0.02
+_SETTLED_S = 0.25
 """A connection may be evicted only this long after its accept or its last data, so that a busy event loop reads and
 starts a request first."""
 _LOG_EVERY_S = 10.0
@@ -92,6 +94,8 @@ class Connections:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         has_limit = descriptors != resource.RLIM_INFINITY
         self.most = min(MAX_CONNECTIONS, max(_FEWEST, descriptors // 4)) if has_limit else MAX_CONNECTIONS
+        self.most_waiting = min(MAX_WAITING, descriptors // 2) if has_limit else MAX_WAITING
+        self._waiting: set[asyncio.BaseTransport] = set()
 
     async def listen(self, host: str, port: int) -> int:
         """Bind and accept; return the port. Raises OSError if the address is not available."""
@@ -134,9 +138,20 @@ class Connections:
             connection.wait(ANSWER_S, "unanswered")
             connection.is_answering = True
 
+    def let_wait(self, transport: asyncio.BaseTransport | None, limit_s: float) -> bool:
+        """Note that the response comes when something happens, in `limit_s`. Return False if too many wait."""
+        connection = self.open.get(transport) if transport is not None else None
+        if transport is None or connection is None or len(self._waiting) >= self.most_waiting:
+            return False
+        self._waiting.add(transport)
+        connection.wait(limit_s + ANSWER_S, "unanswered")
+        return True
+
     def ended(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that the response is complete."""
         connection = self.open.get(transport) if transport is not None else None
+        if transport is not None:
+            self._waiting.discard(transport)
         if connection is not None:
             connection.is_answering, connection.head_bytes = False, 0
             connection.wait(NEXT_REQUEST_S, None)  # a persistent connection is no error
@@ -145,7 +160,8 @@ class Connections:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_A_TIME):
-            if len(self.open) + len(self._accepting) >= self.most and not self._evict("too_many"):
+            counted = len(self.open) + len(self._accepting) - len(self._waiting)
+            if counted >= self.most and not self._evict("too_many"):
                 self._pause(listening, _ROOM_SOON_S)
                 return
             try:
@@ -195,8 +211,13 @@ class Connections:
 
     def lost(self, transport: asyncio.Transport) -> None:
         """Remove a closed connection."""
-        self.open.pop(transport, None)
+        self.forget(transport)
         self._keep_spare()
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """Count a connection no more."""
+        self.open.pop(transport, None)
+        self._waiting.discard(transport)
 
     def _evict(self, reason: str) -> bool:
         """Close the oldest idle connection of the client that has most, or its oldest one if none is idle.
@@ -208,7 +229,8 @@ class Connections:
             most = Counter(one.remote for one in idle).most_common(1)[0][0]
             found = next((one for one in idle if one.remote == most and one.is_settled), None)
         else:
-            found = None if self._accepting else next(iter(self.open.values()), None)
+            answering = (one for transport, one in self.open.items() if transport not in self._waiting)
+            found = None if self._accepting else next(answering, None)
         if found is None:
             return False
         self.refusals.note(reason, found.remote)
@@ -287,7 +309,7 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection now."""
         if self._transport is not None:
-            self._connections.open.pop(self._transport, None)
+            self._connections.forget(self._transport)
             self._transport.abort()
 
     def _give_up(self, reason: str | None) -> None:

@@ -84,11 +84,15 @@ class TooLarge(Protocol):
 
 
 class Observer(Protocol):
-    """Receives the writer's reports, one for each group. `given_up`: the group was aborted."""
+    """Receives the writer's reports, one for each group. `given_up`: the group was aborted.
+
+    `at_rest`: no record before the position is left to become durable, also if the position itself is not stored.
+    """
 
     def committed(  # noqa: D102
         self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
     ) -> None: ...
+    def at_rest(self, commit_position: CommitPosition) -> None: ...  # noqa: D102
     def given_up(self) -> None: ...  # noqa: D102
     def epoch_renewed(self, renewal_reason: str, seconds: float) -> None: ...  # noqa: D102
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
@@ -382,6 +386,8 @@ class Writer:
                 break
         if self._group.rows == 0 and not self._has_idle_position():
             self._positions.durable = self._positions.taken
+        if (idle_position := self._group.idle_position) is not None:
+            self._observer.at_rest(idle_position)
         self._is_at_rest = self._group.rows == 0 or self._group.is_partial
         self._moved.set()
 

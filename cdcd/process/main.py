@@ -163,6 +163,7 @@ def _admin(
         resume=resume,
         snapshots=SnapshotPages(snapshots, config.name),
         host_names=config.admin.host_names,
+        durable=status.durable_waits,
     )
 
 

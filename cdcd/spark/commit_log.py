@@ -242,7 +242,7 @@ def _first_number(storage: Storage) -> int | None:
 
 
 def _refuse_records(storage: Storage) -> None:
-    """Raise SparkReadError if there are records without latest.json: for a new mirror they would be left-over files."""
+    """Raise SparkReadError if there are records without latest.json: a new mirror would remove their files."""
     numbers = [int(found[1]) for path in storage.paths(FOLDER) if (found := _RECORD.fullmatch(path))]
     if not numbers or storage.exists(LATEST):  # it was made since
         return

@@ -65,6 +65,7 @@ ELSEWHERE: dict[str, str] = {
     "test_a_mirror_that_another_has_taken_over_stops",
     "CDCD-CHANGES-INVALID": "tests/spark/unit/test_changed_table.py::"
     "test_changes_without_an_order_or_a_key_are_an_error_without_values",
+    "CDCD-NOT-DURABLE": "tests/integration/test_wait.py::test_the_command_ends_with_an_error_when_its_time_is_over",
     "CDCD-MIRROR-BEHIND": "tests/spark/unit/test_reading.py::test_a_wait_returns_with_the_commit_or_at_its_end",
     "CDCD-MIRROR-PARKED": "tests/spark/unit/test_parked.py::"
     "test_a_run_to_an_end_is_no_success_with_a_parked_table",

@@ -10,7 +10,7 @@ import argparse
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET  # noqa: S405 - pytest's own report
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,7 +47,15 @@ def run(series: str, others: list[str]) -> dict[Cell, str]:
     """Return the result of each case, by fault and by format and SCD type."""
     with TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [str(python_with_spark(series)), "-m", "pytest", "-m", "nightly", "-q", f"--junitxml={report}"]
+        command = [
+            str(python_with_spark(series)),
+            "-m",
+            "pytest",
+            "-m",
+            "nightly",
+            "-q",
+            f"--junitxml={report}",
+        ]
         subprocess.run([*command, TESTS, *others], check=False)
         return results_of(report.read_text()) if report.exists() else {}
 
@@ -55,7 +63,7 @@ def run(series: str, others: list[str]) -> dict[Cell, str]:
 def results_of(report: str) -> dict[Cell, str]:
     """Return the results of a report of pytest. Pure."""
     found: dict[Cell, str] = {}
-    for case in ET.fromstring(report).iter("testcase"):  # noqa: S314
+    for case in ET.fromstring(report).iter("testcase"):
         if cell := _CELL.search(case.get("name", "")):
             key = (cell["fault"], f"{cell['format']}-{cell['scd']}")
             if case.find("skipped") is None:

@@ -164,6 +164,9 @@ class World:
         self.reports: list[tuple[int, int, int]] = []
         self.blocked: list[bool] = []
         self.given_up_groups = 0
+        self.written: list[int] = []
+        """The end LSNs of the transactions with rows."""
+        self.at_rest_lsns: list[int] = []
         self.renewed: list[tuple[str, int]] = []
         self.taken_over: Exception | None = None
         self.changed = asyncio.Event()
@@ -195,6 +198,12 @@ class World:
     ) -> None:
         self.reports.append((commit_position.end_lsn, rows, transactions))
 
+    def at_rest(self, commit_position: CommitPosition) -> None:
+        """Those who wait for an LSN are answered: nothing before it may be left in memory."""
+        durable = max((progress.end_lsn for _, progress in self.sink.groups), default=0)
+        assert not [lsn for lsn in self.written if durable < lsn <= commit_position.end_lsn]
+        self.at_rest_lsns.append(commit_position.end_lsn)
+
     def given_up(self) -> None:
         self.given_up_groups += 1
 
@@ -210,8 +219,11 @@ class World:
         self.changed.set()
 
     async def transaction(self, commit_lsn: int, *keys: bytes) -> None:
+        last = end(commit_lsn)
+        assert last.commit_position is not None
+        self.written.append(last.commit_position.end_lsn)
         await self.writer.add(rows(*keys))
-        await self.writer.add(end(commit_lsn))
+        await self.writer.add(last)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Run the event loop until the condition holds."""
@@ -748,6 +760,7 @@ async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
             one.writer.idle(CommitPosition(100, lsn, 5, transactions=0), is_urgent=False)
             await turns()
         assert one.confirmed == [108]
+        assert one.at_rest_lsns[-1] == 400, "who waits for it is answered at once"
         one.writer.idle(CommitPosition(100, 400, 5, transactions=0), is_urgent=True)
         await one.until_confirmed(400)
         assert one.confirmed == [108, 400]

@@ -1,0 +1,95 @@
+"""`cdcd wait`: wait until commits are durable in Kafka, and visible in a mirror.
+
+In: a configuration, an LSN, a time.  Out: a line.
+Invariant: a line is printed only after the daemon, or the mirror's own commit log, has said so. A daemon that does
+not answer may be restarting, so it is asked again until the time is over.
+Must not: connect to PostgreSQL or Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cdcd.cli.daemon_port import Answer, NoAnswer, ask_daemon
+from cdcd.config import Config
+from cdcd.errors import CdcdError, ConfigError, NotDurableYet
+from cdcd.lsn import Lsn, format_lsn
+from cdcd.redaction import clean
+
+__all__ = ["wait_durable", "wait_mirrored"]
+
+_OK, _TIMED_OUT, _BUSY = 200, 504, 503
+_LONGEST_S = 300.0
+"""One request waits for so long at most."""
+_ANSWER_WITHIN_S = 10.0
+"""The time of an answer beyond that of its wait."""
+_ASK_AGAIN_S = 0.5
+
+
+def wait_durable(
+    config: Config, lsn: Lsn, timeout_s: float, *, pause: Callable[[float], None] = time.sleep
+) -> str:
+    """Wait until the daemon says that all commits below an LSN are durable. Raises NotDurableYet."""
+    deadline_s = time.monotonic() + timeout_s
+    why: dict[str, str] = {
+        "reason": "no cdcd answers on this machine's admin port",
+        "port": str(config.admin.port),
+    }
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        try:
+            answer = _asked(config, lsn, min(left_s, _LONGEST_S))
+        except NoAnswer:
+            pause(min(_ASK_AGAIN_S, left_s))
+            continue
+        page = _page(answer)
+        if answer.status == _OK and isinstance(page.get("durable_lsn"), str):
+            return f"durable in Kafka: all commits below {clean(page['durable_lsn'], 40)}"
+        if answer.status not in (_TIMED_OUT, _BUSY):
+            raise _refused(config, answer, page)
+        shown = ("state", "reason", "durable_lsn") if answer.status == _TIMED_OUT else ("message",)
+        why = {name: clean(str(page[name]), 300) for name in shown if page.get(name)}
+        if answer.status == _BUSY:
+            pause(min(_ASK_AGAIN_S, left_s))
+    raise NotDurableYet("not all commits below the LSN are durable in Kafka", lsn=format_lsn(lsn), **why)
+
+
+def _asked(config: Config, lsn: Lsn, wait_s: float) -> Answer:
+    query = {"lsn": format_lsn(lsn), "timeout_ms": str(max(1, int(wait_s * 1000)))}
+    return ask_daemon(config, "GET", "/wait", query=query, timeout_s=wait_s + _ANSWER_WITHIN_S)
+
+
+def _page(answer: Answer) -> dict[str, Any]:
+    try:
+        page = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return page if isinstance(page, dict) else {}
+
+
+def _refused(config: Config, answer: Answer, page: Mapping[str, Any]) -> CdcdError:
+    message = page.get("message")
+    return NotDurableYet(
+        clean(message, 300)
+        if isinstance(message, str)
+        else "the program at the admin port has no page /wait",
+        hint="run this command on the daemon's machine, with its configuration and its version of cdcd",
+        port=config.admin.port,
+        status=answer.status,
+    )
+
+
+def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: float) -> str:
+    """Wait until a mirror has all commits up to an LSN. Raises MirrorBehind, StorageError, ConfigError."""
+    try:
+        from cdcd.spark.reading import wait
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cdcd":
+            raise
+        raise ConfigError(
+            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
+        ) from None
+    opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
+    return f"visible in the mirror: all commits up to {format_lsn(max(opened.end_lsn, opened.commit_lsn))}"
