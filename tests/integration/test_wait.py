@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -172,8 +171,8 @@ def test_a_thousand_wait_and_the_probes_are_answered(daemon: Daemon, writes: Wri
                 await asyncio.to_thread(_await_waiters, daemon, len(tasks))
                 assert await asyncio.to_thread(daemon.get, "/livez") == (200, "streaming\n")
             assert not any(task.done() for task in tasks)
-            body = os.urandom(1 << 20).hex()
-            await asyncio.to_thread(writes.run, "INSERT INTO notes VALUES (3, %s)", body)
+            rows = "INSERT INTO notes SELECT n, repeat('a', 900) FROM generate_series(3, 2000) n"
+            await asyncio.to_thread(writes.run, rows)
             return await asyncio.gather(*tasks)
 
     assert asyncio.run(scenario()) == [200] * WAITERS
