@@ -31,7 +31,7 @@ from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.nightly import nightly
+from tests.support.nightly import nightly, nightly_except
 from tests.support.pages import ROOT, blocks
 
 TABLE = TOPIC.partition(".")[2]
@@ -110,7 +110,7 @@ def _batch(items: Batches, model: Model, lsn: int, chosen: random.Random) -> lis
     return records
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 @pytest.mark.parametrize("seed", [1, nightly(2), nightly(3)])
 def test_the_versions_are_those_of_a_replay(
     spark: SparkSession, tmp_path: Path, seed: int, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
