@@ -30,7 +30,7 @@ class Options:
     keep: bool
     has_registry: bool
     is_chaos: bool
-    mirror_format: Literal["parquet", "delta"]
+    mirror_format: Literal["parquet", "delta", "iceberg"]
     scd_type: Literal[1, 2]
     stop: Path | None
 
@@ -68,9 +68,9 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--format",
         dest="mirror_format",
-        choices=("parquet", "delta"),
+        choices=("parquet", "delta", "iceberg"),
         default="parquet",
-        help="format of the mirror's tables (parquet); delta needs cdcd[spark-delta]",
+        help="format of the mirror's tables (parquet); delta needs cdcd[spark-delta], iceberg cdcd[spark-iceberg]",
     )
     add(
         "--scd",

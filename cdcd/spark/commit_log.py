@@ -1,7 +1,7 @@
 """The commit log of a mirror's target: one record for each version, created under the next number.
 
     <target>/_cdcd/commit-<number>.json    <target>/_cdcd/latest.json    <target>/_data/<topic>/<unique>.parquet
-    of the format delta also <target>/<schema.table>/part-<unique>.parquet, with the log of the Delta table
+    of the formats delta and iceberg also <target>/<schema.table>/part-<unique>.parquet, with the log of the table
 
 In: the storage of a target; the next version.  Out: versions.
 Invariant: a version takes effect when its record is created, which succeeds for one writer only; the files that a
@@ -41,6 +41,7 @@ __all__ = [
     "has_version",
     "is_of_a_mirror",
     "newer_versions",
+    "oldest_version",
     "read_latest",
     "read_version",
     "sweep",
@@ -142,6 +143,15 @@ def find_version(target: Target, *, lsn: int | None = None, time_us: int | None 
         return _first_with(storage, latest, lsn)
     assert time_us is not None
     return _last_until(storage, latest, time_us)
+
+
+def oldest_version(target: Target) -> TargetVersion:
+    """Return the oldest version that can be read. Raises SparkReadError if there is none."""
+    storage = open_storage(target)
+    latest = read_latest(storage)
+    if latest is None:
+        raise SparkReadError("there is no mirror", target=storage.uri)
+    return _oldest(storage, latest)
 
 
 def _first_with(storage: Storage, latest: TargetVersion, lsn: int) -> TargetVersion:
@@ -470,29 +480,29 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     named = (version.files() | {path for path, _ in version.replaced}) if version else set()
     first = version.complete[0][0] if version else 0
     last = version.number if version else 0
-    delta_folders = _delta_folders(version)
+    open_folders = _open_folders(version)
     left = [
         path
         for path in listed
         if path not in named
-        and (is_of_a_mirror(path) or _is_part(path, delta_folders))
+        and (is_of_a_mirror(path) or _is_part(path, open_folders))
         and not _is_retained(path, first, last)
     ]
     remove_files(storage, left)
 
 
 def _folders_of(version: TargetVersion | None) -> list[str]:
-    return [FOLDER, DATA, *_delta_folders(version)]
+    return [FOLDER, DATA, *_open_folders(version)]
 
 
-def _delta_folders(version: TargetVersion | None) -> set[str]:
-    if version is None or version.table_format != "delta":
+def _open_folders(version: TargetVersion | None) -> set[str]:
+    if version is None or version.table_format == "parquet":
         return set()
     return {version.folder_of(topic) for topic in version.tables}
 
 
 def _is_part(path: str, folders: Container[str]) -> bool:
-    """Return whether a mirror has written the file for a Delta table in one of these folders."""
+    """Return whether a mirror has written the file for a Delta or Iceberg table in one of these folders."""
     folder, _, name = path.rpartition("/")
     return folder in folders and _PART.fullmatch(name) is not None
 

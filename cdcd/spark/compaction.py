@@ -66,8 +66,8 @@ class MergeResult:
     files: tuple[BucketFile, ...]
     deltas: tuple[BucketFile, ...]
     history: tuple[BucketFile, ...] = ()
-    delta_version: int | None = None
-    """The version of the table's Delta table that has these files."""
+    table_version: int | None = None
+    """The version of the Delta or Iceberg table that has these files."""
 
 
 class Merges(Protocol):
@@ -147,7 +147,7 @@ def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
         entry,
         files=files,
         deltas=(*deltas[:first], *result.deltas, *deltas[end:]),
-        delta_version=result.delta_version,
+        table_version=result.table_version,
     )
 
 

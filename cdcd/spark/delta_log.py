@@ -12,53 +12,24 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from cdcd.errors import StorageError
-from cdcd.spark.delta_access import DeltaAccess, require_delta
+from cdcd.spark.delta_access import DeltaAccess
 from cdcd.spark.storage import Storage
+from cdcd.spark.table_log import CommitLabel, Part
 from cdcd.spark.versions import BucketFile
 
-__all__ = ["CommitLabel", "DeltaLog", "Part", "require_delta"]
+__all__ = ["DeltaLog"]
 
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file that a commit adds."""
-
-    file: BucketFile
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitLabel:
-    """What a commit says about itself: the topic, the number of the mirror's version, and its commit LSN."""
-
-    topic: str
-    number: int
-    commit_lsn: str
-
-    def properties(self) -> dict[str, Any]:
-        """Return the commit's properties: it is never tried again on top of another's, and removes no version."""
-        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
-
-        of_commit = CommitProperties(
-            custom_metadata={"cdcd.version": str(self.number), "cdcd.commit_lsn": self.commit_lsn},
-            max_commit_retries=0,
-            app_transactions=[Transaction(self.topic, self.number)],
-        )
-        hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
-        return {"commit_properties": of_commit, "post_commithook_properties": hooks}
-
-
 class DeltaLog:
-    """The log of a Delta table. `version`: the newest one, None before this writer has opened or made the table."""
+    """The `TableLog` of a Delta table."""
 
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
@@ -78,10 +49,7 @@ class DeltaLog:
         label: CommitLabel,
         check_owner: Callable[[], object] = lambda: None,
     ) -> None:
-        """Open the table; make the rows and columns of a version the newest ones, if they are not.
-
-        Raises StorageError if that version does not have these files. `check_owner` is called before a commit.
-        """
+        """Do what `TableLog.restore` says."""
         with self._errors("restore"):
             table = self._access.open()
             recorded = table if table.version() == version else self._access.open(version)
@@ -96,7 +64,7 @@ class DeltaLog:
             if _live(table) != _live(recorded) or table.schema() != recorded.schema():
                 check_owner()
                 # As the successor of the version that was opened before: a commit since then is a conflict.
-                table.restore(version, protocol_downgrade_allowed=True, **label.properties())
+                table.restore(version, protocol_downgrade_allowed=True, **_properties(label))
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
@@ -115,22 +83,11 @@ class DeltaLog:
                 mode="overwrite",
                 configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
                 storage_options=self._access.options,
-                **label.properties(),
+                **_properties(label),
             )
             self._table = self._access.open()
         self._check(None if known is None else known + 1)
         self._synchronise()
-
-    def add_columns(self, schema: pa.Schema, label: CommitLabel) -> None:
-        """Add the columns that the table does not have; its rows have null there."""
-        from deltalake import Schema
-
-        known = self.version
-        with self._errors("change"):
-            names = {one.name for one in self._table.schema().fields}
-            new = [one for one in Schema.from_arrow(schema).fields if one.name not in names]
-            self._table.alter.add_columns(new, **label.properties())
-        self._committed(known)
 
     def commit(
         self,
@@ -141,10 +98,13 @@ class DeltaLog:
         *,
         changes_rows: bool = True,
     ) -> None:
-        """Add and remove files. `changes_rows`: whether the table has other rows afterwards."""
+        """Do what `TableLog.commit` says; new columns are a commit of their own."""
         from deltalake import Schema
         from deltalake.transaction import RemoveAction
 
+        self._add_columns(schema, label)
+        if not parts and not removed:
+            return
         known, now_ms = self.version, int(time.time() * 1000)
         gone = [RemoveAction(_name(one), changes_rows, now_ms, None, {}) for one in removed]
         with self._errors("change"):
@@ -152,15 +112,24 @@ class DeltaLog:
                 [*(_added(one, changes_rows=changes_rows) for one in parts), *gone],
                 "append",
                 Schema.from_arrow(schema),
-                **label.properties(),
+                **_properties(label),
             )
         self._committed(known)
 
-    def remove_old_versions(self) -> None:
-        """Remove the versions before the last checkpoint that are older than the table keeps them.
+    def _add_columns(self, schema: pa.Schema, label: CommitLabel) -> None:
+        from deltalake import Schema
 
-        The mirror's commit log has to name the newest version.
-        """
+        known = self.version
+        with self._errors("change"):
+            names = {one.name for one in self._table.schema().fields}
+            new = [one for one in Schema.from_arrow(schema).fields if one.name not in names]
+            if not new:
+                return
+            self._table.alter.add_columns(new, **_properties(label))
+        self._committed(known)
+
+    def remove_old_versions(self, first: Callable[[], int]) -> None:
+        """Remove the versions before the last checkpoint that are older than the table keeps them, days at least."""
         with self._errors("change"):
             self._table.cleanup_metadata()
 
@@ -186,6 +155,19 @@ class DeltaLog:
     def _errors(self, action: str) -> Iterator[None]:
         with self._access.errors(action, lambda: self.version):
             yield
+
+
+def _properties(label: CommitLabel) -> dict[str, Any]:
+    """Return a commit's properties: it is never tried again on top of another's, and removes no version."""
+    from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+
+    of_commit = CommitProperties(
+        custom_metadata=label.texts,
+        max_commit_retries=0,
+        app_transactions=[Transaction(label.topic, label.number)],
+    )
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+    return {"commit_properties": of_commit, "post_commithook_properties": hooks}
 
 
 def _live(table: Any) -> set[str]:

@@ -22,11 +22,11 @@ from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import TargetWriter, remove_files
 from cdcd.spark.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
-from cdcd.spark.delta_tables import DeltaTables, refuse_columns
 from cdcd.spark.events import BEGINNING
 from cdcd.spark.history_merges import HistoryMerges
 from cdcd.spark.mirror_records import Records, looks_of
 from cdcd.spark.next_version import incomplete_tables, next_version, park, with_position
+from cdcd.spark.open_tables import OpenTables
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
 from cdcd.spark.storage import Storage
 from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
@@ -105,15 +105,15 @@ class MirrorBatches:
         self._observer = observer
         self.applied = 0
         self._merged = 0
-        is_delta = self.version.table_format == "delta"
-        self._delta = DeltaTables(target, self.version, writer.own_latest) if is_delta else None
+        is_open = self.version.table_format != "parquet"
+        self._open = OpenTables(target, self.version, writer.own_latest) if is_open else None
         self._compactor = Compactor(self._merges())
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
 
     def _merges(self) -> Merges:
-        rows = self._delta or FileMerges(self._target, self.buckets)
+        rows = self._open or FileMerges(self._target, self.buckets)
         return HistoryMerges(self._target, rows) if self.version.scd_type == 2 else rows
 
     def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
@@ -129,11 +129,11 @@ class MirrorBatches:
         failures |= self._lacking(version, failures)
         self._remove([one for one in folded if one.topic in failures])
         version = with_position(park(version, now, failures, time.time()), position)
-        if self._delta is not None:
+        if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
-            version = self._delta.store(version, now, sound, folded)
+            version = self._open.store(version, now, sound, folded)
         version = self._publish(version)
-        if self._delta is not None:  # Spark's tasks have written the rows that the Delta tables have now
+        if self._open is not None:  # Spark's tasks have written the rows that the tables have now
             stored = [one for one in folded if one.topic not in failures]
             self._remove([replace(one, incomplete_path=None, history_path=None) for one in stored])
         self._compactor.note(entries)
@@ -153,14 +153,14 @@ class MirrorBatches:
         """
         version, refused = self.version, {}
         added = {one.topic: one for one in entries if one.topic not in version.tables}
-        if self._delta is not None:
+        if self._open is not None:
             for topic, entry in list(added.items()):
                 try:
-                    refuse_columns(topic, entry.fields)
+                    self._open.refuse_columns(topic, entry.fields)
                 except MirrorInconsistent as error:
                     refused[topic] = error
                     del added[topic]
-            added = self._delta.create(version, added)
+            added = self._open.create(version, added)
         if added:
             self._publish(replace(version, tables={**version.tables, **added}))
             log.info("tables without a row: %s", ", ".join(sorted(added)))
@@ -222,14 +222,14 @@ class MirrorBatches:
         for look in looks:
             before = version.tables.get(look.topic, TableEntry(look.topic))
             if before.applied == BEGINNING and before.parked is None:  # the records say what its columns are
-                before = TableEntry(look.topic, delta_version=before.delta_version)
+                before = TableEntry(look.topic, table_version=before.table_version)
             entry = resumed(look, before, self._schema_of) if before.parked else before
             if entry is None or not look.last_values:
                 continue
             try:
                 plan, planned = self._plan_of(look, entry, before)
-                if self._delta is not None:
-                    refuse_columns(look.topic, planned.fields)
+                if self._open is not None:
+                    self._open.refuse_columns(look.topic, planned.fields)
                 entries[look.topic] = planned
             except TABLE_ERRORS as error:
                 failures[look.topic] = self._failure(error)
@@ -237,7 +237,7 @@ class MirrorBatches:
                 plans[look.topic] = replace(
                     plan,
                     parks=self._parks,
-                    is_delta=self._delta is not None,
+                    is_open=self._open is not None,
                     has_history=self.version.scd_type == 2,
                 )
         return plans, entries, failures

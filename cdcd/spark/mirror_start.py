@@ -1,4 +1,4 @@
-"""The mirror: every table's current state in Parquet or Delta, exactly once, from the topics of one daemon.
+"""The mirror: every table's current state in Parquet, Delta or Iceberg, exactly once, from the topics of one daemon.
 
 In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
 equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.delta_log import require_delta
+from cdcd.spark.delta_access import require_delta
+from cdcd.spark.iceberg_access import require_iceberg
 from cdcd.spark.metrics_server import MetricsServer, Page
 from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, OnError
 from cdcd.spark.mirror_metrics import MirrorMetrics
@@ -80,7 +81,8 @@ def mirror(
 
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
-    `format`: how a new target has its tables: in Parquet files that need the commit log, or as Delta tables.
+    `format`: how a new target has its tables: in Parquet files that need the commit log, or as
+    Delta or Iceberg tables.
     `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
@@ -90,8 +92,8 @@ def mirror(
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
     `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
-    Raises ConfigError for a session of Spark Connect, and for the format delta without its library. An error of the
-    start itself is raised, and not tried again.
+    Raises ConfigError for a session of Spark Connect, and for the format delta or iceberg without its library. An
+    error of the start itself is raised, and not tried again.
     """
     if is_remote(spark):
         raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
@@ -103,6 +105,8 @@ def mirror(
         raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
     if format == "delta":
         require_delta()
+    if format == "iceberg":
+        require_iceberg()
     if stored_as_scd_type not in SCD_TYPES:
         raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
     settings = MirrorSettings(

@@ -29,12 +29,15 @@ def next_version(
     plans: dict[str, TablePlan],
     folded: list[FoldResult],
 ) -> TargetVersion:
-    """Return the version after a batch; its Delta tables still have the files before. `offsets`: of `look_at`."""
+    """Return the version after a batch; tables in an open format still have the files before.
+
+    `offsets`: of `look_at`.
+    """
     tables = dict(version.tables)
     for topic, entry in entries.items():
         mine = [one for one in folded if one.topic == topic]
         after = entry_after(entry, plans[topic].shape, mine)
-        tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_delta else after
+        tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_open else after
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
     last = max((one.applied for one in tables.values()), default=BEGINNING)
     return replace(

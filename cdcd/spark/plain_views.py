@@ -22,11 +22,11 @@ from cdcd.escaped_names import unescape
 from cdcd.lsn import format_lsn
 from cdcd.spark.columns import arrow_type
 from cdcd.spark.commit_log import newer_versions
+from cdcd.spark.open_schemas import open_schema
 from cdcd.spark.reading import EPOCH, Mirror
 from cdcd.spark.shape import SPECIAL, SPECIAL_TYPE, Field
 from cdcd.spark.sql_dialects import DIALECTS, Dialect, NoSuchView
 from cdcd.spark.storage import Storage
-from cdcd.spark.table_files import delta_schema
 from cdcd.spark.table_options import topics_of
 from cdcd.spark.versions import BucketFile, TableEntry
 from cdcd.spark.views import view_names
@@ -58,14 +58,16 @@ def plain_views(
     """Return the view `<prefix><schema>_<table>` of each table that `tables` names, all as of one commit.
 
     The columns are those of `Mirror.table`. Raises ConfigError for an unknown dialect, and for Spark's with a mirror
-    of Delta tables; SparkReadError for a name that no table has; StorageError.
+    of Delta or Iceberg tables; SparkReadError for a name that no table has; StorageError.
     """
     chosen = DIALECTS.get(dialect)
     if chosen is None:
         raise ConfigError(f"unknown dialect {dialect!r}; use {' or '.join(DIALECTS)}")
-    if opened.version.table_format == "delta" and not chosen.reads_delta:
+    table_format = opened.version.table_format
+    if table_format not in chosen.formats:
         raise ConfigError(
-            "the tables of this mirror are Delta tables, of which there are no statements in Spark's dialect",
+            f"the tables of this mirror have the format {table_format}, of which there are no statements in Spark's "
+            "dialect",
             hint="make the views by cdcd.spark.consistent_view, or use the dialect duckdb",
         )
     topics = topics_of(tables, opened.version.prefix, opened.topics)
@@ -160,11 +162,14 @@ class _Query:
     def text(self) -> str:
         """Return the query. Raises NoSuchView."""
         entry = self._entry
-        if entry.delta_version is not None:
-            return self._of_delta_table(entry.delta_version)
+        if entry.table_version is not None:
+            return self._of_open_table(entry.table_version)
         if entry.is_empty:
-            of_delta = self._opened.version.table_format == "delta"
-            types = self._dialect.types(delta_schema(self._fields) if of_delta else _types(self._fields))
+            table_format = self._opened.version.table_format
+            is_parquet = table_format == "parquet"
+            types = self._dialect.types(
+                _types(self._fields) if is_parquet else open_schema(table_format, self._fields)
+            )
             return f"SELECT {', '.join(self._null(*one) for one in types.items())} WHERE false"
         parts = [*self._base(), *self._changed(), f"present AS (\n{self._present()}\n)"]
         shown = ", ".join(
@@ -175,11 +180,12 @@ class _Query:
         )
         return f"WITH {', '.join(parts)}\nSELECT {shown} FROM present"
 
-    def _of_delta_table(self, version: int) -> str:
+    def _of_open_table(self, version: int) -> str:
         folder = self._opened.version.folder_of(self._entry.topic)
         names = [*(one.name for one in self._fields), SPECIAL]
         shown = ", ".join(map(self._dialect.identifier, names))
-        relation = self._dialect.delta_table(_path(self._opened.target, folder), version)
+        table_format, path = self._opened.version.table_format, _path(self._opened.target, folder)
+        relation = self._dialect.open_table(table_format, path, version)
         return f"SELECT {shown} FROM {relation}"
 
     def _null(self, name: str, type_: str) -> str:

@@ -51,8 +51,8 @@ class TablePlan:
     deltas: tuple[BucketFile, ...] = ()
     parks: bool = False
     """Whether an error of the table's records is a result, with which the table is parked."""
-    is_delta: bool = False
-    """Whether the complete rows go to a Delta table, to which the driver commits them."""
+    is_open: bool = False
+    """Whether the complete rows go to a table of an open format, to which the driver commits them."""
     has_history: bool = False
     """Whether each change of the table becomes a line of its history."""
     former_until: Sequence = BEGINNING

@@ -25,7 +25,7 @@ from cdcd.spark.shape import KEY
 from cdcd.spark.storage import Storage, Target, open_storage
 from cdcd.spark.table_files import count_rows, read_table
 from cdcd.spark.table_frame import table_frame
-from cdcd.spark.versions import Parked, TableEntry, TargetVersion
+from cdcd.spark.versions import Parked, TableEntry, TableFormat, TargetVersion
 
 __all__ = ["At", "Mirror", "read_mirror", "wait"]
 
@@ -93,11 +93,24 @@ class Mirror:
     def delta_table(self, topic: str) -> tuple[str, int]:
         """Return URI and version of a table's Delta table, for another reader of the same commit.
 
-        Raises SparkReadError if the table is in Parquet files.
+        Raises SparkReadError if the table is no Delta table.
         """
-        version = self._entry(topic).delta_version
-        if version is None:
-            raise SparkReadError("the table is no Delta table", topic=topic, target=self.target.uri)
+        return self._open_table(topic, "delta")
+
+    def iceberg_table(self, topic: str) -> str:
+        """Return the location of the metadata of a table's Iceberg table, for another reader of the same commit.
+
+        Raises SparkReadError if the table is no Iceberg table.
+        """
+        folder, version = self._open_table(topic, "iceberg")
+        return f"{folder}/metadata/v{version}.metadata.json"
+
+    def _open_table(self, topic: str, table_format: TableFormat) -> tuple[str, int]:
+        version = self._entry(topic).table_version
+        if version is None or self.version.table_format != table_format:
+            raise SparkReadError(
+                f"the table is no {table_format.capitalize()} table", topic=topic, target=self.target.uri
+            )
         return f"{self.target.uri}/{self.version.folder_of(topic)}", version
 
     def _entry(self, topic: str) -> TableEntry:

@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from cdcd.spark.shape import KEY
+from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 
 __all__ = ["DIALECTS", "Dialect", "NoSuchView"]
 
@@ -23,13 +24,13 @@ class NoSuchView(Exception):
 
 
 class Dialect(Protocol):
-    """SQL of one engine. `create`: the words before a view's name; `reads_delta`: whether it has `delta_table`.
+    """SQL of one engine. `create`: the words before a view's name; `formats`: those of the tables that it reads.
 
     `many_files`: with more files, a view is slow; None: it is not.
     """
 
     create: str
-    reads_delta: bool
+    formats: tuple[TableFormat, ...]
     many_files: int | None
 
     def identifier(self, name: str) -> str:
@@ -47,8 +48,8 @@ class Dialect(Protocol):
         Raises NoSuchView if the engine cannot read a path.
         """
 
-    def delta_table(self, path: str, version: int) -> str:
-        """Return the relation of a Delta table as of a version of its own."""
+    def open_table(self, table_format: TableFormat, path: str, version: int) -> str:
+        """Return the relation of a Delta or Iceberg table as of a version of its own."""
 
     def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
         """Return a value as of another type. Raises NoSuchView if SQL cannot convert it."""
@@ -94,10 +95,10 @@ def _cases(names: Mapping[str, str | None], key: str, text: Callable[[str], str]
 
 
 class DuckDB(_Dialect):
-    """DuckDB; a bucket needs its extension httpfs or azure, a Delta table its extension delta."""
+    """DuckDB; a bucket needs its extension httpfs or azure, a table of an open format the extension of its name."""
 
     create = "CREATE OR REPLACE VIEW"
-    reads_delta = True
+    formats = TABLE_FORMATS
     many_files: int | None = None
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
@@ -114,7 +115,9 @@ class DuckDB(_Dialect):
         quoted = ", ".join(_quoted(_pattern_of_duckdb(one)) for one in paths)
         return [f"read_parquet([{quoted}], hive_partitioning = false)"]
 
-    def delta_table(self, path: str, version: int) -> str:
+    def open_table(self, table_format: TableFormat, path: str, version: int) -> str:
+        if table_format == "iceberg":
+            return f"iceberg_scan({_quoted(f'{_of_duckdb(path)}/metadata/v{version}.metadata.json')})"
         return f"delta_scan({_quoted(_of_duckdb(path))}, version := {version})"
 
     def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:
@@ -140,7 +143,7 @@ class SparkSQL(_Dialect):
     """Spark SQL. A relation has one file: a pattern of several would hide that one of them is removed."""
 
     create = "CREATE OR REPLACE TEMPORARY VIEW"
-    reads_delta = False
+    formats: tuple[TableFormat, ...] = ("parquet",)
     many_files: int | None = 100
     _TYPES: ClassVar[Mapping[pa.DataType, str]] = {
         pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -154,7 +157,7 @@ class SparkSQL(_Dialect):
     def files(self, paths: Sequence[str]) -> list[str]:
         return [f"parquet.{self.identifier(_of_spark(one))}" for one in paths]
 
-    def delta_table(self, path: str, version: int) -> str:
+    def open_table(self, table_format: TableFormat, path: str, version: int) -> str:
         raise NotImplementedError
 
     def cast(self, expression: str, held: pa.DataType, wanted: pa.DataType) -> str:

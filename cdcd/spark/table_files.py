@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcd.spark.columns import without_time
 from cdcd.spark.commit_log import DATA
 from cdcd.spark.events import ENDS
 from cdcd.spark.fold import without_keys
@@ -27,7 +26,7 @@ from cdcd.spark.shape import (
     KEY,
     MISSING,
     MISSING_TYPE,
-    Field,
+    SPECIAL,
     TableShape,
     align,
     arrow_schema,
@@ -60,19 +59,16 @@ def write_delta(
 
 
 def write_part(
-    target: Target, shape: TableShape, folder: str, rows: pa.Table, level: int = 0
+    target: Target, shape: TableShape, schema: pa.Schema, folder: str, rows: pa.Table, level: int = 0
 ) -> tuple[BucketFile, int]:
-    """Write rows in the order of their keys into a new file of a Delta table, durably; return it and its bytes."""
+    """Write rows in the order of their keys into a new file, durably; return it and its bytes.
+
+    `schema`: the columns as the format of the table has them.
+    """
     path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    plain = rows.cast(delta_schema(shape.fields))
-    size_bytes = _write(target, path, plain, use_dictionary=True, write_statistics=True)
+    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=True)
     numbers = tuple(one.number for one in shape.fields)
     return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
-
-
-def delta_schema(fields: Iterable[Field]) -> pa.Schema:
-    """Return the columns of a Delta table: a time of day is in microseconds."""
-    return pa.schema([pa.field(one.name, without_time(one.type)) for one in arrow_schema(fields)])
 
 
 def _written(
@@ -253,6 +249,27 @@ def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
         opened = pq.ParquetFile(source)
         held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
     return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
+
+
+def has_texts(target: Target, file: BucketFile) -> bool:
+    """Return whether a row of a file may have special texts, by the statistics of the file."""
+    with open_storage(target).open(file.path) as source:
+        opened = pq.ParquetFile(source).metadata
+    leaves = [n for n in range(opened.num_columns) if _is_of(opened.row_group(0).column(n), SPECIAL)]
+    return any(
+        _has_values(opened.row_group(group).column(n))
+        for group in range(opened.num_row_groups)
+        for n in leaves
+    )
+
+
+def _is_of(column: Any, name: str) -> bool:
+    return bool(column.path_in_schema.partition(".")[0] == name)
+
+
+def _has_values(column: Any) -> bool:
+    statistics = column.statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count < column.num_values
 
 
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:

@@ -129,7 +129,7 @@ def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[Buck
     if now is None or then is now:
         return []
     before = TableEntry(now.topic) if then is None else then
-    if now.delta_version is not None:  # the files that were replaced, and those that replace them, have all
+    if now.table_version is not None:  # the files that were replaced, and those that replace them, have all
         return sorted({*before.files} ^ {*now.files}, key=lambda one: one.path)
     base = set(now.files) - set(before.files)
     added, gone = set(now.deltas) - set(before.deltas), set(before.deltas) - set(now.deltas)

@@ -1,8 +1,9 @@
 """Fold a batch's records into new bucket files, in Spark's tasks or on the driver.
 
 In: records with topic and bucket, and the plans of their tables.  Out: per bucket the new file, and one with its
-incomplete rows if it has any, or the result that the table has to be folded as a whole. Of a Delta table the driver's
-fold has the complete rows in its result; those that Spark's tasks fold are in files, until the driver commits them.
+incomplete rows if it has any, or the result that the table has to be folded as a whole. Of a table in an open format
+the driver's fold has the complete rows in its result; those that Spark's tasks fold are in files, until the driver
+commits them.
 Invariant: a fold reads the files that the plan names and writes only new files; the new files are not visible before
 a version names them.  Must not: query the registry, read or write the commit log.
 """
@@ -111,7 +112,7 @@ def fold_on_driver(
     groups = list(_split(changes.select(["topic", "bucket", "key", "value"])))
     if not groups:
         return []
-    in_memory = any(plan.is_delta for plan in plans.values())  # all tables of a target have one format
+    in_memory = any(plan.is_open for plan in plans.values())  # all tables of a target have one format
     with ThreadPoolExecutor(min(len(groups), MOST_THREADS), "cdcd-fold") as pool:
         found = pool.map(lambda group: fold_or_failure(group, plans, target, buckets), groups)
         by_topic: dict[str, list[Fold]] = {}

@@ -35,15 +35,16 @@ __all__ = [
     "version_after",
 ]
 
-TableFormat = Literal["parquet", "delta"]
-TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
+TableFormat = Literal["parquet", "delta", "iceberg"]
+TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta", "iceberg")
 ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
-FORMAT = 6
-"""The format of the records; the formats 1 to 5 were a file manifest.json."""
+FORMAT = 7
+"""The format of the records. Format 6 has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+READABLE = (6, FORMAT)
 ALL_BUCKETS = -1
-"""The bucket of a file that has rows of several buckets: a delta, or a file of a Delta table."""
+"""The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ class TableEntry:
     """The oid of the relation in PostgreSQL, 0 if no schema has it."""
     former: tuple[int, ...] = ()
     """The oids of the former tables of this name."""
-    delta_version: int | None = None
-    """The version of the table's Delta table that has exactly `files`; None: the table is no Delta table."""
+    table_version: int | None = None
+    """The version of the Delta or Iceberg table that has exactly `files`; None: the table is in Parquet files."""
 
     @property
     def is_empty(self) -> bool:
@@ -170,7 +171,7 @@ class TargetVersion:
         return {topic: one.parked for topic, one in self.tables.items() if one.parked is not None}
 
     def folder_of(self, topic: str) -> str:
-        """Return the folder of a table's Delta table, below the target."""
+        """Return the folder of a Delta or Iceberg table, below the target."""
         return topic.removeprefix(f"{self.prefix}.")
 
     def files(self) -> set[str]:
@@ -215,7 +216,7 @@ def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> Ta
         written_as = fields.pop("format", None)
     except (ValueError, AttributeError) as error:
         raise _unreadable("a record of the target is not readable", file) from error
-    if written_as != FORMAT:
+    if written_as not in READABLE:
         raise SparkReadError(
             "a record of the target has an unknown format",
             hint="read it with a newer version of cdcd",
@@ -267,6 +268,8 @@ def _table(entry: dict[str, Any]) -> TableEntry:
             BucketFile(**{**one, "columns": tuple(one["columns"])}) for one in entry.get(name, ())
         )
     entry["former"] = tuple(entry.get("former", ()))
+    if "delta_version" in entry:  # of format 6
+        entry["table_version"] = entry.pop("delta_version")
     parked = entry["parked"]
     entry["parked"] = None if parked is None else Parked(**parked)
     return TableEntry(**entry)

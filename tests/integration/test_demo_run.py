@@ -44,10 +44,11 @@ def processes_in(folder: Path) -> list[str]:
         ("--seconds=5", SMALL, SMALL_CHANGES),
         nightly("--seconds=10", DEMO, BULK_CHANGES),
         nightly("--format=delta", SMALL, SMALL_CHANGES),
+        nightly("--format=iceberg", SMALL, SMALL_CHANGES),
         nightly("--scd=2", SMALL, SMALL_CHANGES),
         pytest.param("--no-registry", DEMO, BULK_CHANGES, marks=pytest.mark.long),
     ],
-    ids=["small", "large", "delta", "history", "no registry"],
+    ids=["small", "large", "delta", "iceberg", "history", "no registry"],
 )
 def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
     way: str, demo: list[str], changes: int

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import deltalake
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError
@@ -20,7 +19,8 @@ from cdcd.spark.plain_views import plain_views
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.views import consistent_view
 from tests.faults.transfers import TABLES, TOTAL, State
-from tests.spark.unit.test_plain_views import duck
+from tests.spark.foreign_readers import READERS
+from tests.spark.unit.test_plain_views import EXTENSIONS, duck
 
 MEAN_PAUSE_S = 0.2
 Read = Callable[[Mirror], State]
@@ -56,7 +56,7 @@ def by_spark(spark: SparkSession) -> Read:
 def by_duckdb(opened: Mirror) -> State:
     """Read by DuckDB, with the statements of `python -m cdcd.spark views`."""
     found: State = {}
-    with duck(*(["delta"] if opened.version.table_format == "delta" else [])) as connection:
+    with duck(*EXTENSIONS[opened.version.table_format]) as connection:
         for one in plain_views(opened, "duckdb"):
             assert one.statement is not None, one.notes
             connection.execute(one.statement)
@@ -65,14 +65,14 @@ def by_duckdb(opened: Mirror) -> State:
     return found
 
 
-def by_delta_rs(opened: Mirror) -> State:
-    """Read by delta-rs, the versions of the Delta tables that the mirror's version names."""
-    found: State = {}
-    for table in TABLES:
-        uri, version = opened.delta_table(topic_of(opened, table))
-        rows = deltalake.DeltaTable(uri, version=version).to_pyarrow_table(columns=["id", "amount"])
-        found |= {(table, row["id"]): row["amount"] for row in rows.to_pylist()}
-    return found
+def by_foreign_reader(opened: Mirror) -> State:
+    """Read by delta-rs or PyIceberg, the versions of the tables that the mirror's version names."""
+    reader = READERS[opened.version.table_format]
+    return {
+        (table, row["id"]): row["amount"]
+        for table in TABLES
+        for row in reader.recorded(opened, topic_of(opened, table)).select(["id", "amount"]).to_pylist()
+    }
 
 
 @dataclass(eq=False)
@@ -143,8 +143,8 @@ class Reader(threading.Thread):
 def readers_of(target: str, table_format: str, spark: SparkSession, seed: str) -> Sequence[Reader]:
     """Return all readers that there are for a mirror's format."""
     ways: dict[str, Read] = {"cdcd": by_cdcd, "Spark": by_spark(spark), "DuckDB": by_duckdb}
-    if table_format == "delta":
-        ways["delta-rs"] = by_delta_rs
+    if table_format in READERS:
+        ways[type(READERS[table_format]).__name__] = by_foreign_reader
     return [
         Reader(f"{name} on {table_format}", target, read, f"{seed}.{name}.{table_format}")
         for name, read in ways.items()

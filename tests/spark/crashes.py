@@ -16,7 +16,8 @@ import pytest
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.storage import Storage, StoredFile, Version
 
-OF_DELTA = ("create", "add_columns", "commit", "restore", "remove_old_versions")
+OF_DELTA = ("create", "_add_columns", "commit", "restore", "remove_old_versions")
+"""delta-rs has a storage of its own; Iceberg's metadata are files of the mirror's."""
 
 
 class Died(BaseException):
@@ -31,7 +32,7 @@ class DyingStorage:
 
     def __init__(self, inner: Storage, at: int | None = None, *, is_done: bool = False) -> None:
         self._inner, self._at, self._is_done = inner, at, is_done
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.changes = 0
         self.is_dead = False
 

@@ -1,6 +1,7 @@
 """`make spark-matrix`: the tests of the reading side with each supported series of Spark.
 
-With the series for which there is spark-avro also both engines of `decode`, in a process whose JVM has the jar.
+With the series for which there is spark-avro also both engines of `decode`, and with that of Iceberg also Spark as a
+reader of its tables, each in a process whose JVM has the jar.
 In: --series, and arguments for pytest.  Out: pytest's output for each series; exit status 1 if a test failed.
 """
 
@@ -11,11 +12,14 @@ import subprocess
 import sys
 import time
 
-from tests.bench.spark.jars import AVRO_SERIES
+from tests.bench.spark.jars import AVRO_SERIES, ICEBERG_SERIES
 from tests.support.spark_versions import SERIES, python_with_spark
 
 PATHS = ["tests/spark", "tests/unit/spark", "tests/unit/columnar"]
-WITH_AVRO = "tests/spark/engines_compared.py"
+WITH_JAR = {
+    AVRO_SERIES: ("spark-avro", "tests/spark/engines_compared.py"),
+    ICEBERG_SERIES: ("Iceberg", "tests/spark/iceberg_by_spark.py"),
+}
 NO_TESTS_FAILED, NO_TESTS_COLLECTED = 0, 5
 
 
@@ -32,11 +36,12 @@ def main() -> int:
         print(f"Spark {series}: exit status {status}, {time.monotonic() - begun_s:.0f} s", flush=True)
         if status != NO_TESTS_FAILED:
             failed.append(series)
-        if series == AVRO_SERIES:
-            status = subprocess.run([str(python), "-m", "pytest", WITH_AVRO, *others]).returncode
-            print(f"Spark {series} with spark-avro: exit status {status}", flush=True)
+        if series in WITH_JAR:
+            jar, path = WITH_JAR[series]
+            status = subprocess.run([str(python), "-m", "pytest", path, *others]).returncode
+            print(f"Spark {series} with {jar}: exit status {status}", flush=True)
             if status not in (NO_TESTS_FAILED, NO_TESTS_COLLECTED if others else NO_TESTS_FAILED):
-                failed.append(f"{series} with spark-avro")
+                failed.append(f"{series} with {jar}")
     return 1 if failed else 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark import compaction, delta_tables
+from cdcd.spark import compaction, open_tables
 from cdcd.spark.commit_log import read_latest, sweep
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.mirror_records import RecordsOnDriver
@@ -88,7 +88,7 @@ def test_a_crash_at_any_change_of_the_target_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of all moments each `step`-th one."""
-    for module in (compaction, delta_tables):
+    for module in (compaction, open_tables):
         monkeypatch.setattr(module, "FAN", 2)
     dying: list[DyingStorage | None] = [None]
     with_logs(monkeypatch, lambda: dying[0])

@@ -17,6 +17,7 @@ from cdcd.spark.mirror_start import mirror
 from cdcd.spark.verify import verify
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.nightly import nightly_except
 
 TABLES = """
 CREATE TABLE full_one (id int PRIMARY KEY);
@@ -30,7 +31,7 @@ CREATE PUBLICATION cdcd_{name} FOR TABLE full_one, nothing, keyless, reserved, c
 """
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 def test_a_table_without_a_row_is_there_with_its_columns(
     table_format: TableFormat,
     spark: SparkSession,

@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageConflict
-from cdcd.spark import compaction, delta_tables, mirror_retries
+from cdcd.spark import compaction, mirror_retries, open_tables
 from cdcd.spark.commit_log import LATEST, read_latest, sweep, take_over
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_start import mirror
@@ -149,7 +149,7 @@ def process_killed(case: Case, _: pytest.MonkeyPatch) -> None:
 
 def died_at_a_change(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the process at a random change of the target, again and again."""
-    for module in (compaction, delta_tables):
+    for module in (compaction, open_tables):
         monkeypatch.setattr(module, "FAN", 2)
     dying: list[DyingStorage | None] = [None]
     with_logs(monkeypatch, lambda: dying[0])

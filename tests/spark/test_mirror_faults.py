@@ -27,6 +27,7 @@ from cdcd.spark.mirror_retries import LOST_WORKER
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
+from cdcd.spark.versions import TableFormat
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.doors import KafkaDoors
@@ -115,7 +116,9 @@ def _assert_whole(target: str, writing: _Writing, options: dict[str, str] | None
     records = {path_of(number) for number in range(version.complete[0][0], version.number + 1)}
     replaced = {path for path, _ in version.replaced}
     lock = {"_lock"} & {*storage.paths()}
-    assert {*storage.paths()} == {LATEST, *records, *version.files(), *replaced, *lock}
+    of_logs = {path for path in storage.paths() if path.startswith("public.items/metadata/")}
+    assert bool(of_logs) == (version.table_format == "iceberg")
+    assert {*storage.paths()} == {LATEST, *records, *version.files(), *replaced, *lock, *of_logs}
     assert rows_of(read_mirror(target, options), writing.items) == sorted(writing.expected.values(), key=repr)
 
 
@@ -266,23 +269,26 @@ def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
 def test_a_bucket_that_does_not_answer_is_waited_for(
-    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str
+    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, table_format: TableFormat
 ) -> None:
-    _with_faults(spark, topics, f"{bucket}/lake", s3.stop, s3.start, "CDCD-STORAGE-UNAVAILABLE", s3.options())
+    target, code = f"{bucket}/lake", "CDCD-STORAGE-UNAVAILABLE"
+    _with_faults(spark, topics, target, s3.stop, s3.start, code, s3.options(), format=table_format)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
 def test_connections_to_a_bucket_that_are_cut_at_any_byte_lose_nothing(
-    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str
+    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str, table_format: TableFormat
 ) -> None:
     """An answer that is lost leaves open whether the request took effect."""
     with Proxy(s3.port) as proxy:
         options = s3.options(endpoint=f"http://127.0.0.1:{proxy.port}")
         writing, target = _Writing(topics), f"{bucket}/lake"
         writing.commit(COMMITS[0])
-        with _running(spark, topics, target, target_options=options) as query:
+        with _running(spark, topics, target, target_options=options, format=table_format) as query:
             _reached(target, COMMITS[0], query, s3.options())
             for lsn in COMMITS[1:]:
                 proxy.cut_after("down", lsn * 7)

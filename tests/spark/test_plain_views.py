@@ -30,7 +30,7 @@ from cdcd.spark.testing import Database, Table
 from cdcd.spark.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
-from tests.spark.unit.test_delta_mirror import normalised
+from tests.spark.unit.test_open_tables import normalised
 from tests.spark.unit.test_plain_views import EVERY_TYPE, ID, arrow, duck, mirrored, numbered
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.s3 import PASSWORD, USER, S3Server
@@ -157,7 +157,8 @@ def test_the_views_have_the_rows_of_the_database(
         assert {view.table for view in plain_views(of_parquet)} == {f"public.{name}" for name in NAMES}
         assert_equal(dsn, of_duckdb(of_parquet))
         assert_equal(dsn, of_spark(spark, of_parquet))
-        assert_equal(dsn, of_duckdb(reach(spark, connection, tmp_path / "delta", "delta")))
+        for table_format in ("delta", "iceberg"):
+            assert_equal(dsn, of_duckdb(reach(spark, connection, tmp_path / table_format, table_format)))
 
 
 def test_sparks_dialect_has_any_names_paths_and_types(spark: SparkSession, tmp_path: Path) -> None:

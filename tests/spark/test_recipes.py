@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -132,6 +133,7 @@ def test_the_blocks_of_the_page_run(
 
     assert "|Ada|20.00|\n|Grace|20.00|" in printed("print(view.end_lsn").replace(" ", "")
     assert "1    20.00\n2    20.00" in printed("to_pandas")
+    assert sorted(re.findall(r"'(.+?)'", printed("StaticTable"))) == ["15.00", "5.00"]
     versions = printed("past.where").replace(" ", "").splitlines()
     assert [line for line in versions if line.startswith(("|10.00|", "|15.00|"))] == [
         "|10.00|10|{1,20,1}|",

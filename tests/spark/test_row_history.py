@@ -31,13 +31,13 @@ from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.replayed import FIELDS, Model, Row, Version, random_batch, versions_of
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.nightly import nightly
+from tests.support.nightly import nightly, nightly_except
 from tests.support.pages import ROOT, blocks
 
 TABLE = TOPIC.partition(".")[2]
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 @pytest.mark.parametrize("seed", [1, nightly(2), nightly(3)])
 def test_the_versions_are_those_of_a_replay(
     spark: SparkSession, tmp_path: Path, seed: int, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from cdcd.spark.table_files import changed_rows, read_keys, read_table, write_de
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
+from tests.support.nightly import nightly_except
 
 FIELDS = [column("id", "int", required=True), column("name", "string")]
 Row = dict[str, Any]
@@ -75,7 +76,7 @@ def _applied(rows: list[Row], found: DataFrame) -> Counter[tuple[Any, ...]]:
     [(True, False), (True, True), (False, True)],
     ids=["key", "truncate", "no key"],
 )
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 def test_the_changes_lead_from_one_version_to_the_other(
     spark: SparkSession, tmp_path: Path, has_key: bool, has_truncate: bool, table_format: TableFormat
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_timestamp_that_changes_by_a_microsecond_is_a_change(
     assert {tuple(one) for one in shown.collect()} == expected
 
 
-@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 @pytest.mark.parametrize("since", [10, 20], ids=["base files", "a delta"])
 def test_a_truncate_between_two_versions_removes_each_row(
     spark: SparkSession, tmp_path: Path, since: int, table_format: TableFormat

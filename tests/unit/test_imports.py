@@ -47,6 +47,7 @@ LIBRARY_ROOMS = {
     "prometheus_client": {"ops", "metrics", "spark"},
     "obstore": {"spark"},
     "deltalake": {"spark"},
+    "pyiceberg": {"spark"},
     "pyspark": {"spark", "demo"},
     "pyarrow": {"spark", "columnar", "demo"},
 }

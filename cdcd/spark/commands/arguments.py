@@ -24,7 +24,7 @@ from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
 FORMATS = ("parquet", "json", "orc", "delta")
-MIRROR_FORMATS = ("parquet", "delta")
+MIRROR_FORMATS = ("parquet", "delta", "iceberg")
 OUTPUTS = ("text", "json")
 VIEW_DIALECTS = ("duckdb", "spark")
 DEFAULT_SHOWN = 20
@@ -129,7 +129,7 @@ def misuse(options: argparse.Namespace) -> str | None:
 def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "mirror",
-        help="maintain a mirror of every table, in Parquet or Delta",
+        help="maintain a mirror of every table, in Parquet, Delta or Iceberg",
         description="Maintain a mirror of every table, exactly once, until SIGTERM or SIGINT.",
     )
     _add_connection(command)
@@ -139,8 +139,8 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--format",
         choices=MIRROR_FORMATS,
         default=MIRROR_FORMATS[0],
-        help="how the target has its tables, since it was made: in Parquet files that cdcd reads, or as Delta tables "
-        "for every reader of Delta (default: %(default)s)",
+        help="how the target has its tables, since it was made: in Parquet files that cdcd reads, or as Delta "
+        "or Iceberg tables for every reader of these (default: %(default)s)",
     )
     command.add_argument(
         "--scd",

@@ -58,7 +58,7 @@ def _table(opened: Mirror, entry: TableEntry) -> dict[str, Any]:
         "state": state,
         "reason": None if parked is None else parked.reason,
         "files": len(entry.files) + len(entry.deltas),
-        "delta_version": entry.delta_version,
+        "table_version": entry.table_version,
         "columns": [one.name for one in entry.fields],
     }
 

@@ -12,6 +12,8 @@ from cdcd.errors import StackError
 AVRO_SERIES, AVRO_VERSION = "4.2", "4.2.0"
 """A Spark for which there are both."""
 DELTA_VERSION = "4.4.0"
+ICEBERG_SERIES, ICEBERG_VERSION = "4.1", "1.12.0"
+"""A Spark for which Iceberg has a release."""
 
 
 def avro_jar() -> Path:
@@ -24,6 +26,11 @@ def submit_with_avro() -> None:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {avro_jar()} pyspark-shell"
 
 
+def submit_with_iceberg() -> None:
+    """Have the next JVM of this process start with the jar of Iceberg."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {iceberg_jar()} pyspark-shell"
+
+
 def kafka_jars() -> list[Path]:
     """Return the jars of Spark's Kafka source, with the client and what both need."""
     return _jars("spark-sql-kafka-0-10_2.13", "default")
@@ -32,6 +39,12 @@ def kafka_jars() -> list[Path]:
 def delta_jars() -> list[Path]:
     """Return the jars of Delta for this Spark."""
     return _jars("delta-spark_4.2_2.13", "default", "io.delta", DELTA_VERSION)
+
+
+def iceberg_jar() -> Path:
+    """Return the jar of Iceberg for its Spark, which has all that it needs."""
+    module = f"iceberg-spark-runtime-{ICEBERG_SERIES}_2.13"
+    return _jars(module, "master", "org.apache.iceberg", ICEBERG_VERSION)[0]
 
 
 def _jars(

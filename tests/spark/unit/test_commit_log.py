@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -357,3 +358,17 @@ def test_records_without_the_file_that_names_the_newest_are_no_empty_target(
     assert newest in str(raised.value)
     (tmp_path / LATEST).write_text(newest)
     assert _bare(read_latest(tmp_path)) == _bare(last)
+
+
+def test_a_record_of_format_6_is_read(tmp_path: Path) -> None:
+    """It calls the version of a Delta table so."""
+    storage = open_storage(str(tmp_path))
+    entry = TableEntry(TOPICS[0], keyed=True, table_version=3)
+    written = TargetVersion("shop", 4, table_format="delta", tables={TOPICS[0]: entry})
+    published = TargetWriter(storage, None).publish(written)
+    record = json.loads((tmp_path / path_of(1)).read_text())
+    assert record["format"] == 7
+    record["format"] = 6
+    record["tables"][TOPICS[0]]["delta_version"] = record["tables"][TOPICS[0]].pop("table_version")
+    (tmp_path / path_of(1)).write_text(json.dumps(record))
+    assert read_latest(storage) == published

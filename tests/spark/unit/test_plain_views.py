@@ -27,11 +27,12 @@ from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
-from tests.spark.unit.test_delta_mirror import bag_change, few_rows_in_a_file, normalised
+from tests.spark.unit.test_open_tables import bag_change, few_rows_in_a_file, normalised
 from tests.support.nightly import nightly_except
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
 Row = dict[str, Any]
+EXTENSIONS: dict[TableFormat, list[str]] = {"parquet": [], "delta": ["delta"], "iceberg": ["avro", "iceberg"]}
 
 
 def duck(*extensions: str) -> duckdb.DuckDBPyConnection:
@@ -50,7 +51,7 @@ def shown(opened: Mirror, view: str = '"public_items"') -> list[Row]:
 
 
 def arrow(opened: Mirror, view: str = '"public_items"') -> pa.Table:
-    with duck(*(["delta"] if opened.version.table_format == "delta" else [])) as connection:
+    with duck(*EXTENSIONS[opened.version.table_format]) as connection:
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
         return connection.execute(f"SELECT * FROM {view}").to_arrow_table()
 
@@ -67,7 +68,9 @@ def assert_equal(opened: Mirror) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "table_format"),
-    nightly_except(product(range(6), TABLE_FORMATS), (0, "parquet"), (1, "parquet"), (0, "delta")),
+    nightly_except(
+        product(range(6), TABLE_FORMATS), (0, "parquet"), (1, "parquet"), (0, "delta"), (0, "iceberg")
+    ),
 )
 def test_a_view_has_the_rows_of_the_mirror(
     seed: int, table_format: TableFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,7 +274,7 @@ def test_a_view_has_values_of_every_type_and_null_where_a_file_lacks_the_column(
     opened = read_mirror(items.target)
     found = arrow(opened)
     rows = opened.table(TOPIC)
-    if table_format == "delta":  # which has a time of day in microseconds
+    if table_format != "parquet":  # a time of day is in microseconds
         rows = rows.set_column(rows.column_names.index("clock"), "clock", rows["clock"].cast(pa.int64()))
         of_clocks = rows["clocks"].cast(pa.list_(pa.int64()))
         rows = rows.set_column(rows.column_names.index("clocks"), "clocks", of_clocks)
@@ -448,8 +451,11 @@ def test_duckdb_has_no_view_of_a_bucket_whose_path_it_would_decode() -> None:
     assert DIALECTS["duckdb"].files(["/data/100%25"])
 
 
-def test_spark_has_no_statements_for_delta_tables(tmp_path: Path) -> None:
-    items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_spark_has_no_statements_for_tables_in_an_open_format(
+    tmp_path: Path, table_format: TableFormat
+) -> None:
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format=table_format)
     items.run([items.change("r", 10, 1, after={"id": 1, "body": "a"})], loading=False)
-    with pytest.raises(ConfigError, match="Delta tables"):
+    with pytest.raises(ConfigError, match=f"have the format {table_format}"):
         plain_views(read_mirror(items.target), "spark")

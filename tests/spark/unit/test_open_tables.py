@@ -1,7 +1,7 @@
-"""A mirror with Delta tables: delta-rs, which knows nothing of the mirror, reads the rows of each version.
+"""A mirror with Delta or Iceberg tables: delta-rs and PyIceberg, which know nothing of the mirror, read each version.
 
 In: the histories that the Parquet format is tested with.
-Invariant: after each batch a Delta table has the rows that the mirror in Parquet files has.
+Invariant: after each batch a table has the rows that the mirror in Parquet files has.
 """
 
 from __future__ import annotations
@@ -13,40 +13,46 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 
 from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict, StorageError
-from cdcd.spark import delta_tables
+from cdcd.spark import iceberg_manifests, open_tables
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.delta_access import DeltaAccess
-from cdcd.spark.delta_log import CommitLabel, DeltaLog, require_delta
+from cdcd.spark.delta_access import DeltaAccess, require_delta
+from cdcd.spark.delta_log import DeltaLog
+from cdcd.spark.iceberg_access import IcebergAccess, require_iceberg
+from cdcd.spark.iceberg_log import IcebergLog
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.shape import KEY, SPECIAL
 from cdcd.spark.storage import open_storage
+from cdcd.spark.table_log import CommitLabel, TableLog
 from cdcd.spark.target import starting_version
 from cdcd.spark.versions import TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
+from tests.spark.foreign_readers import READERS
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
-from tests.support.nightly import nightly_except
+from tests.support.nightly import nightly, nightly_except
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
-FORMATS: tuple[TableFormat, ...] = ("parquet", "delta")
+OPEN: tuple[TableFormat, ...] = ("delta", "iceberg")
+of_both = pytest.mark.parametrize("table_format", OPEN)
 Row = dict[str, Any]
 
 
-def delta_rows(target: Path, *, version: int | None = None) -> list[Row]:
-    """Return what delta-rs reads, None: of the newest version."""
-    found = DeltaTable(str(target / "public.items"), version=version).to_pyarrow_table()
-    return normalised(found)
+def newest(items: Batches) -> list[Row]:
+    """Return what another reader of the format finds in the newest version."""
+    return normalised(READERS[items.table_format].newest(items.target))
 
 
 def normalised(rows: pa.Table) -> list[Row]:
@@ -55,20 +61,24 @@ def normalised(rows: pa.Table) -> list[Row]:
     return sorted(({n: v for n, v in row.items() if n != SPECIAL or v} for row in shown), key=repr_of)
 
 
+def log_of(items: Batches) -> TableLog:
+    log = DeltaLog if items.table_format == "delta" else IcebergLog
+    return log(open_storage(str(items.target)), "public.items", 0.0)
+
+
 def repr_of(row: Row) -> str:
     return repr(sorted(row.items(), key=lambda item: item[0]))
 
 
-def mirrored(target: Path, *, at: int | None = None) -> list[Row]:
+def mirrored(target: Path, *, at: int | str | None = None) -> list[Row]:
     """Return what `read_mirror` reads."""
     opened = read_mirror(target, at=at)
     return normalised(opened.table(TOPIC)) if TOPIC in opened.topics else []
 
 
-def recorded(target: Path, *, at: int | None = None) -> list[Row]:
-    """Return what delta-rs reads at the version that the commit log names."""
-    uri, version = read_mirror(target, at=at).delta_table(TOPIC)
-    return normalised(DeltaTable(uri, version=version).to_pyarrow_table())
+def recorded(items: Batches, *, at: int | str | None = None) -> list[Row]:
+    """Return what another reader finds at the version that the commit log names."""
+    return normalised(READERS[items.table_format].recorded(read_mirror(items.target, at=at)))
 
 
 def apply(mirror: MirrorBatches, records: Sequence[Record], end_lsn: int = 0) -> str:
@@ -86,10 +96,15 @@ def position(end_lsn: int) -> SourcePosition:
     return SourcePosition(end_lsn=end_lsn)
 
 
+@pytest.fixture(params=["delta", nightly("iceberg")])
+def table_format(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 @pytest.fixture
-def items(tmp_path: Path) -> Batches:
-    """Return a Delta table with ten rows."""
-    batches = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+def items(tmp_path: Path, table_format: TableFormat) -> Batches:
+    """Return a table with ten rows."""
+    batches = Batches(tmp_path / "mirror", [ID, BODY], table_format=table_format)
     copied = [batches.change("r", 10, number + 1, after=row(number, "first")) for number in range(10)]
     batches.run(copied, loading=False)
     return batches
@@ -102,54 +117,62 @@ def row(number: int, body: str) -> Row:
 # --- the same rows as in Parquet files ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", nightly_except(range(25), *range(5)))
-def test_a_delta_table_has_the_rows_of_the_parquet_format(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("table_format", "seed"), nightly_except(product(OPEN, range(25)), *product(OPEN, range(3)))
+)
+def test_a_table_has_the_rows_of_the_parquet_format(
+    table_format: TableFormat, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With deletes, changes of keys, TRUNCATEs, values that were not sent, and columns that come and go."""
     random.seed(seed)
     few_rows_in_a_file(monkeypatch)
     history = History(with_unchanged=seed % 2 == 0, ddl=random.choice([0, 0.05, 0.3]))
-    both = {one: Batches(tmp_path / one, VERSIONS[1], table_format=one) for one in FORMATS}
+    both = {one: Batches(tmp_path / one, VERSIONS[1], table_format=one) for one in ("parquet", table_format)}
     for batches in both.values():
         batches._schemas = dict(SCHEMAS)
     for _ in range(4):  # starts of the mirror
         parts = [history.batch(random.choice([1, 5, 40])) for _ in range(3)]
         errors = {one: applied(batches, parts) for one, batches in both.items()}
-        assert errors["delta"] == errors["parquet"]
+        assert errors[table_format] == errors["parquet"]
         rows = mirrored(both["parquet"].target)
-        assert recorded(both["delta"].target) == rows
-        assert mirrored(both["delta"].target) == rows
-        assert read_mirror(both["delta"].target).rows(TOPIC) == len(rows)
-        if errors["delta"]:
+        assert recorded(both[table_format]) == rows
+        assert mirrored(both[table_format].target) == rows
+        assert read_mirror(both[table_format].target).rows(TOPIC) == len(rows)
+        if errors[table_format]:
             return
 
 
 def few_rows_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_tables, "FAN", random.choice([2, 4]))
-    monkeypatch.setattr(delta_tables, "FILE_ROWS", random.choice([3, 10, 1000]))
+    monkeypatch.setattr(open_tables, "FAN", random.choice([2, 4]))
+    monkeypatch.setattr(open_tables, "FILE_ROWS", random.choice([3, 10, 1000]))
+    monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", random.choice([2, 5, 1000]))
 
 
 def applied(batches: Batches, parts: Sequence[Sequence[Record]]) -> str:
-    """Apply batches by one mirror, with merges in the background; check the newest Delta version after each."""
+    """Apply batches by one mirror, with merges in the background; check the newest one of the table after each."""
     with batches.mirror() as mirror:
         for records in parts:
             if error := apply(mirror, records):
                 return error
             if random.random() < 0.5:
                 mirror.compact()
-                if batches.table_format == "delta":
-                    assert delta_rows(batches.target) == mirrored(batches.target)
+                if batches.table_format != "parquet":
+                    assert newest(batches) == mirrored(batches.target)
     return ""
 
 
-@pytest.mark.parametrize("seed", nightly_except(range(15), *range(4)))
+@pytest.mark.parametrize(
+    ("table_format", "seed"), nightly_except(product(OPEN, range(15)), *product(OPEN, (0, 1)))
+)
 def test_a_table_without_a_key_has_the_rows_of_the_parquet_format(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table_format: TableFormat, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(seed)
     few_rows_in_a_file(monkeypatch)
-    both = {one: Batches(tmp_path / one, [ID, BODY], has_key=False, table_format=one) for one in FORMATS}
+    both = {
+        one: Batches(tmp_path / one, [ID, BODY], has_key=False, table_format=one)
+        for one in ("parquet", table_format)
+    }
     held: list[Row] = []
     names: tuple[str, ...] = ()
     for commit in range(1, 12):
@@ -162,7 +185,7 @@ def test_a_table_without_a_key_has_the_rows_of_the_parquet_format(
             batches.run([batches.change(*of, **rest) for of, rest in changes], loading=False)
         rows = mirrored(both["parquet"].target)
         assert rows == sorted(held, key=repr_of)
-        assert recorded(both["delta"].target) == rows == mirrored(both["delta"].target)
+        assert recorded(both[table_format]) == rows == mirrored(both[table_format].target)
 
 
 def bag_change(
@@ -189,8 +212,9 @@ def bag_change(
 NAMES = ["Mixed", "two words", "a.b", "x`y", 'q"t', "select"]
 
 
-def test_columns_of_every_type_and_name_are_readable(tmp_path: Path) -> None:
-    """Delta has no time of day: it is in microseconds there, and a time of day in `read_mirror`."""
+@of_both
+def test_columns_of_every_type_and_name_are_readable(tmp_path: Path, table_format: TableFormat) -> None:
+    """Delta has no time of day, nor Spark one of Iceberg: it is in microseconds, and as it is in `read_mirror`."""
     moment, naive = {"logicalType": "timestamp-micros"}, {"logicalType": "local-timestamp-micros"}
     clock = {"type": "long", "logicalType": "time-micros"}
     price = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}
@@ -207,7 +231,7 @@ def test_columns_of_every_type_and_name_are_readable(tmp_path: Path) -> None:
     }
     fields = [ID, *(column(name, one) for name, one in typed.items())]
     fields += [column(f"n{place}", "string", **{"pg.name": name}) for place, name in enumerate(NAMES)]
-    items = Batches(tmp_path / "mirror", fields, table_format="delta")
+    items = Batches(tmp_path / "mirror", fields, table_format=table_format)
     values: Row = {
         "id": 1, "clock": 5, "clocks": [7, None], "moment": 2**62, "naive": -(2**61), "day": -1, "data": b"\0\xff",
         "price": (123).to_bytes(1, "big"), "flag": True, "ratio": 0.5,
@@ -216,7 +240,7 @@ def test_columns_of_every_type_and_name_are_readable(tmp_path: Path) -> None:
     with items.mirror() as mirror:
         assert apply(mirror, [items.change("r", 10, 1, after=values)]) == ""
         assert apply(mirror, [*changed, items.change("c", 20, 2, after=values | {"id": 2})]) == ""
-    found = DeltaTable(str(items.target / "public.items")).to_pyarrow_table()
+    found = READERS[table_format].newest(items.target)
     for name in ("moment", "naive"):  # Python has no such years
         found = found.set_column(found.column_names.index(name), name, found[name].cast(pa.int64()))
     first = found.sort_by("id").to_pylist()[0]
@@ -237,21 +261,21 @@ def test_columns_of_every_type_and_name_are_readable(tmp_path: Path) -> None:
 def test_a_column_that_is_dropped_and_added_again_starts_empty(items: Batches) -> None:
     items.alter([ID])
     items.run([items.change("u", 20, 1, after={"id": 1})], loading=False)
-    assert delta_rows(items.target)[0] == {"id": 0}
+    assert newest(items)[0] == {"id": 0}
     items.alter([ID, BODY])
     rows = items.run([items.change("u", 30, 1, after=row(1, "again"))], loading=False)
     assert rows == [row(number, "again") if number == 1 else row(number, None) for number in range(10)]  # type: ignore[arg-type]
-    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+    assert newest(items) == sorted(rows, key=repr_of)
 
 
 def test_columns_that_differ_only_in_case_park_the_table(items: Batches) -> None:
     items.on_error = "park"
     items.alter([ID, BODY, column("other", "string", **{"pg.name": "Body"})])
-    before = delta_rows(items.target)
+    before = newest(items)
     items.run([items.change("u", 20, 1, after=row(1, "b") | {"other": "x"})], loading=False)
     (reason,) = [one.reason for one in read_mirror(items.target).parked.values()]
     assert "case of their names" in reason
-    assert delta_rows(items.target) == before
+    assert newest(items) == before
 
 
 # --- crashes and other writers ---------------------------------------------------------------------------------
@@ -280,27 +304,34 @@ def _truncate(items: Batches) -> list[Record]:
     return [items.change("t", 20, 1), items.change("c", 20, 2, after=row(1, "again"))]
 
 
-@pytest.mark.parametrize("change", [_more_rows, _new_column, _other_columns, _truncate])
+@pytest.mark.parametrize(
+    ("table_format", "change"),
+    nightly_except(
+        product(OPEN, [_more_rows, _new_column, _other_columns, _truncate]),
+        *product(["delta"], [_more_rows, _new_column, _other_columns, _truncate]),
+        *product(["iceberg"], [_more_rows, _other_columns]),
+    ),
+)
 def test_a_crash_before_the_record_changes_nothing(
     items: Batches, change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Delta table has the batch already: the next start restores it, and repeats the batch."""
-    before = delta_rows(items.target)
+    """The table has the batch already: the next start restores it, and repeats the batch."""
+    before = newest(items)
     records = change(items)
     with monkeypatch.context() as patched, items.mirror() as mirror:
         patched.setattr(TargetWriter, "publish", crash)
         with pytest.raises(KeyboardInterrupt):
             apply(mirror, records)
-    assert delta_rows(items.target) != before
-    assert recorded(items.target) == mirrored(items.target) == before
+    assert newest(items) != before
+    assert recorded(items) == mirrored(items.target) == before
     with items.mirror() as mirror:
         sweep(items.target)
-        assert delta_rows(items.target) == mirrored(items.target) == before
+        assert newest(items) == mirrored(items.target) == before
         assert apply(mirror, records) == ""
         after = mirrored(items.target)
-        assert delta_rows(items.target) == after != before
+        assert newest(items) == after != before
         assert apply(mirror, records) == ""
-    assert delta_rows(items.target) == recorded(items.target) == after
+    assert newest(items) == recorded(items) == after
 
 
 def crash(*_: Any, **__: Any) -> None:
@@ -308,9 +339,9 @@ def crash(*_: Any, **__: Any) -> None:
 
 
 def test_a_crash_before_the_first_record_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format=table_format)
     records = [items.change("r", 10, 1, after=row(1, "a"))]
     with monkeypatch.context() as patched, items.mirror() as mirror:
         patched.setattr(TargetWriter, "publish", crash)
@@ -318,56 +349,64 @@ def test_a_crash_before_the_first_record_changes_nothing(
             apply(mirror, records)
     assert items.rows() == []
     assert items.run(records, loading=False) == [row(1, "a")]
-    assert delta_rows(items.target) == [row(1, "a")]
+    assert newest(items) == [row(1, "a")]
 
 
+@of_both
 def test_a_crash_between_the_columns_and_the_rows_changes_nothing(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, records = delta_rows(items.target), _new_column(items)
+    before, records = newest(items), _new_column(items)
     with monkeypatch.context() as patched, items.mirror() as mirror:
-        patched.setattr(DeltaLog, "commit", crash)
+        if items.table_format == "delta":
+            patched.setattr(DeltaTable, "create_write_transaction", crash)
+        else:
+            patched.setattr(IcebergAccess, "write_hint", crash)
         with pytest.raises(KeyboardInterrupt):
             apply(mirror, records)
-    assert [*delta_rows(items.target)[0]] == ["id", "body", "size"]
+    if (
+        items.table_format == "delta"
+    ):  # Iceberg's columns and rows are one commit, which its hint does not name yet
+        assert [*newest(items)[0]] == ["id", "body", "size"]
     with items.mirror():
-        assert delta_rows(items.target) == before
+        assert newest(items) == before
 
 
+@of_both
 def test_another_writer_is_refused_and_its_rows_are_taken_back(items: Batches) -> None:
-    before = delta_rows(items.target)
-    uri, _ = read_mirror(items.target).delta_table(TOPIC)
+    before = newest(items)
     with items.mirror() as mirror:
-        write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 1), mode="append")
-        assert len(delta_rows(items.target)) == 11
+        READERS[items.table_format].append(items.target)
+        assert len(newest(items)) == 11
         with pytest.raises(StorageConflict, match="another writer"):
             mirror.apply(RecordsOnDriver(records_table(_more_rows(items))), with_loading({}, frozenset()))
     assert mirrored(items.target) == before
     rows = items.run(_more_rows(items), loading=False)
-    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+    assert newest(items) == sorted(rows, key=repr_of)
 
 
-def test_a_mirror_that_another_has_taken_over_changes_no_delta_table(items: Batches) -> None:
+def test_a_mirror_that_another_has_taken_over_changes_no_table(items: Batches) -> None:
     with items.mirror() as first, items.mirror() as second:
         assert apply(second, _more_rows(items)) == ""
         rows = mirrored(items.target)
         error = apply(first, [items.change("u", 30, 1, after=row(1, "late"))])
         assert "CDCD-STORAGE-CONFLICT" in error
-    assert delta_rows(items.target) == mirrored(items.target) == rows
+    assert newest(items) == mirrored(items.target) == rows
 
 
+@of_both
 def test_a_late_commit_of_a_mirror_that_another_has_taken_over_is_taken_back(items: Batches) -> None:
     """It comes after the other one's start and before its first batch, which fails; its next start restores."""
     with items.mirror() as first, items.mirror() as second:
         rows = mirrored(items.target)
         assert "CDCD-STORAGE-CONFLICT" in apply(first, [items.change("u", 30, 1, after=row(1, "late"))])
-        assert delta_rows(items.target) != rows
+        assert newest(items) != rows
         assert "CDCD-STORAGE-CONFLICT" in apply(second, _more_rows(items))
     assert mirrored(items.target) == rows
     with items.mirror() as third:
-        assert delta_rows(items.target) == rows
+        assert newest(items) == rows
         assert apply(third, _more_rows(items)) == ""
-        assert delta_rows(items.target) == mirrored(items.target) != rows
+        assert newest(items) == mirrored(items.target) != rows
 
 
 def test_a_start_that_was_taken_over_restores_nothing_of_the_other(items: Batches) -> None:
@@ -381,9 +420,9 @@ def test_a_start_that_was_taken_over_restores_nothing_of_the_other(items: Batche
         rows = mirrored(items.target)
         with pytest.raises(StorageConflict, match="another mirror has taken over"):
             MirrorBatches(target, writer, items._schemas.__getitem__)
-        assert delta_rows(items.target) == recorded(items.target) == rows
+        assert newest(items) == recorded(items) == rows
         assert apply(second, [items.change("c", 30, 1, after=row(60, "new"))]) == ""
-    assert delta_rows(items.target) == mirrored(items.target)
+    assert newest(items) == mirrored(items.target)
 
 
 def test_a_start_that_is_taken_over_after_it_has_asked_restores_nothing_of_the_other(
@@ -409,33 +448,35 @@ def test_a_start_that_is_taken_over_after_it_has_asked_restores_nothing_of_the_o
     with pytest.raises(StorageConflict), items.mirror():
         pass
     assert row(60, "new") in rows
-    assert delta_rows(items.target) == recorded(items.target) == mirrored(items.target) == rows
+    assert newest(items) == recorded(items) == mirrored(items.target) == rows
 
 
+@of_both
 def test_a_start_that_has_nothing_to_restore_does_not_build_on_the_rows_of_the_other(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one commits after the start has opened the Delta table: the start has its files, not the new ones."""
-    opened, rows = DeltaAccess.open, []
+    """The other one commits after the start has opened the table: the start has its files, not the new ones."""
+    opener, name = (DeltaAccess, "open") if items.table_format == "delta" else (IcebergAccess, "newest")
+    opened, rows = getattr(opener, name), []
 
-    def taken_over_after(log: DeltaAccess, version: int | None = None) -> Any:
+    def taken_over_after(log: Any, version: int | None = None) -> Any:
         found = opened(log, version)
-        monkeypatch.setattr(DeltaAccess, "open", opened)
+        monkeypatch.setattr(opener, name, opened)
         with items.mirror() as second:
             assert apply(second, _more_rows(items)) == ""
         rows.extend(mirrored(items.target))
         return found
 
-    monkeypatch.setattr(DeltaAccess, "open", taken_over_after)
+    monkeypatch.setattr(opener, name, taken_over_after)
     with items.mirror() as first:
         error = apply(first, [items.change("u", 30, 1, after=row(5, "late"))])
     assert "CDCD-STORAGE-CONFLICT" in error
-    assert delta_rows(items.target) == recorded(items.target) == mirrored(items.target) == rows
+    assert newest(items) == recorded(items) == mirrored(items.target) == rows
 
 
 def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) -> None:
     """A folder that cannot be written heals; the next session has the same rows."""
-    log = items.target / "public.items" / "_delta_log"
+    log = READERS[items.table_format].log(items.target)
     rows = mirrored(items.target)
     with items.mirror() as mirror:
         away = log.rename(log.with_name("away"))
@@ -445,16 +486,17 @@ def test_a_commit_that_the_storage_does_not_take_is_tried_again(items: Batches) 
         assert "CONFLICT" not in error
         log.unlink()
         away.rename(log)
-    assert delta_rows(items.target) == mirrored(items.target) == rows
+    assert newest(items) == mirrored(items.target) == rows
 
 
 def test_files_that_the_log_does_not_have_are_an_error(items: Batches) -> None:
     """As after a backup of another time was restored."""
     version = read_latest(items.target)
     assert version is not None
-    log = DeltaLog(open_storage(str(items.target)), "public.items", 0.0)
+    entry = version.tables[TOPIC]
+    assert entry.table_version is not None
     with pytest.raises(StorageError, match="one backup"):
-        log.restore(0, (), CommitLabel(TOPIC, 1, "0/0"))
+        log_of(items).restore(entry.table_version, (), CommitLabel(TOPIC, 1, "0/0"))
 
 
 # --- versions and files ----------------------------------------------------------------------------------------
@@ -471,62 +513,71 @@ def test_an_earlier_version_is_readable_by_every_reader(items: Batches) -> None:
             expected[100 + batch] = mirrored(items.target)
     assert len({repr(rows) for rows in expected.values()}) == 12
     for lsn, rows in expected.items():
-        assert recorded(items.target, at=lsn) == mirrored(items.target, at=lsn) == rows
+        assert recorded(items, at=lsn) == mirrored(items.target, at=lsn) == rows
 
 
 def test_a_commit_says_which_version_it_belongs_to(items: Batches) -> None:
     items.run(_more_rows(items), loading=False)
-    found = DeltaTable(str(items.target / "public.items"))
     version = read_mirror(items.target).version
+    if items.table_format == "iceberg":
+        snapshot = StaticTable.from_metadata(str(items.target / "public.items")).current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        assert snapshot.summary["cdcd.commit_lsn"] == "0/14"
+        assert snapshot.summary["cdcd.version"] == str(version.number)
+        return
+    found = DeltaTable(str(items.target / "public.items"))
     assert found.transaction_version(TOPIC) == version.number
     assert found.history(1)[0]["cdcd.commit_lsn"] == "0/14"
     assert found.history(1)[0]["cdcd.version"] == str(version.number)
 
 
+@of_both
 def test_small_files_become_few(items: Batches) -> None:
     with items.mirror() as mirror:
-        for batch in range(3 * delta_tables.FAN):
+        for batch in range(3 * open_tables.FAN):
             assert apply(mirror, [items.change("c", 100 + batch, 1, after=row(100 + batch, "new"))]) == ""
             mirror.compact()
-            assert len(DeltaTable(str(items.target / "public.items")).file_uris()) < 2 * delta_tables.FAN
-    assert len(delta_rows(items.target)) == 10 + 3 * delta_tables.FAN
-    assert delta_rows(items.target) == mirrored(items.target)
+            assert len(READERS[items.table_format].files(items.target)) < 2 * open_tables.FAN
+    assert len(newest(items)) == 10 + 3 * open_tables.FAN
+    assert newest(items) == mirrored(items.target)
 
 
 def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batches) -> None:
-    for number in range(delta_tables.FAN):
+    for number in range(open_tables.FAN):
         items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
     version = read_mirror(items.target).version
-    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    tables = open_tables.OpenTables(open_storage(str(items.target)), version)
     before = version.tables[TOPIC]
     merge = tables.next(TOPIC, before)
     assert merge is not None
     with items.mirror() as mirror:
         assert apply(mirror, [items.change("u", 50, 1, after=row(1, "changed"))]) == ""
     version = read_mirror(items.target).version
-    tables = delta_tables.DeltaTables(open_storage(str(items.target)), version)
+    tables = open_tables.OpenTables(open_storage(str(items.target)), version)
     paths = sorted(items.target.rglob("part-*.parquet"))
     assert tables.write(before, merge, threading.Event()) is None
     assert sorted(items.target.rglob("part-*.parquet")) == paths
-    assert delta_rows(items.target) == mirrored(items.target)
+    assert newest(items) == mirrored(items.target)
     stopping = threading.Event()
     stopping.set()
     assert tables.write(version.tables[TOPIC], merge, stopping) is None
-    assert delta_rows(items.target) == mirrored(items.target)
+    assert newest(items) == mirrored(items.target)
 
 
 def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_tables, "FILE_ROWS", 10)
+    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
-    before = set(DeltaTable(str(items.target / "public.items")).file_uris())
+    before = READERS[items.table_format].files(items.target)
     assert len(before) == 11
     items.run([items.change("u", 30, 1, after=row(5, "x"))], loading=False)
-    after = set(DeltaTable(str(items.target / "public.items")).file_uris())
+    after = READERS[items.table_format].files(items.target)
     assert (len(before - after), len(after - before)) == (1, 1)
 
 
+@of_both
 def test_replaced_files_are_removed_and_the_table_remains_readable(items: Batches) -> None:
-    (first,) = DeltaTable(str(items.target / "public.items")).file_uris()
+    (first,) = READERS[items.table_format].files(items.target)
     items.run(_more_rows(items), loading=False)
     assert Path(first).exists()
     items.retain_s = -1.0
@@ -538,10 +589,12 @@ def test_replaced_files_are_removed_and_the_table_remains_readable(items: Batche
     assert not Path(first).exists()
     assert not left.exists()
     assert others.exists()
-    assert delta_rows(items.target) == sorted(rows, key=repr_of)
+    assert newest(items) == sorted(rows, key=repr_of)
 
 
-@pytest.mark.parametrize(("made", "asked"), [FORMATS, FORMATS[::-1]])
+@pytest.mark.parametrize(
+    ("made", "asked"), [("parquet", "delta"), ("delta", "iceberg"), ("iceberg", "parquet")]
+)
 def test_a_target_of_the_other_format_is_refused(
     tmp_path: Path, made: TableFormat, asked: TableFormat
 ) -> None:
@@ -550,28 +603,33 @@ def test_a_target_of_the_other_format_is_refused(
     with pytest.raises(SparkReadError, match="another format"):
         starting_version(items.target, "shop", 4, "", table_format=asked)
     assert starting_version(items.target, "shop", 4, "", table_format=made).table_format == made
-    if made == "parquet":
+    if made != "delta":
         with pytest.raises(SparkReadError, match="no Delta table"):
             read_mirror(items.target).delta_table(TOPIC)
+    if made != "iceberg":
+        with pytest.raises(SparkReadError, match="no Iceberg table"):
+            read_mirror(items.target).iceberg_table(TOPIC)
 
 
 def test_the_library_is_needed_only_where_the_mirror_runs(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = delta_rows(items.target)
+    rows, library = newest(items), {"delta": "deltalake", "iceberg": "pyiceberg"}[items.table_format]
+    require = {"delta": require_delta, "iceberg": require_iceberg}[items.table_format]
     with monkeypatch.context() as patched:
-        for name in [one for one in sys.modules if one.partition(".")[0] == "deltalake"]:
+        for name in [one for one in sys.modules if one.partition(".")[0] == library]:
             patched.setitem(sys.modules, name, None)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="package deltalake"):
-            require_delta()
+        with pytest.raises(ConfigError, match=f"package {library}"):
+            require()
         assert mirrored(items.target) == rows
     with suppress(ConfigError):
-        require_delta()
+        require()
 
 
+@pytest.mark.parametrize("table_format", ["delta"])
 def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a batch each second would leave millions of files."""
-    monkeypatch.setattr(delta_tables, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 1)
     for batch in range(4):
         items.run([items.change("u", 20 + batch, 1, after=row(1, f"{batch}"))], loading=False)
     table = items.target / "public.items"
@@ -581,4 +639,4 @@ def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: 
         os.utime(path, (0, 0))
     rows = items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)
     assert len([*log.glob("*.json")]) == 2
-    assert delta_rows(items.target) == recorded(items.target) == sorted(rows, key=repr_of)
+    assert newest(items) == recorded(items) == sorted(rows, key=repr_of)

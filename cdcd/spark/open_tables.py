@@ -1,10 +1,10 @@
-"""The tables of a mirror as Delta tables: `<target>/<schema.table>`, for every reader of Delta.
+"""The tables of a mirror in an open format, Delta or Iceberg: `<target>/<schema.table>`, for every reader of it.
 
-In: the version after a batch, the folded rows.  Out: the version with the files and versions of its Delta tables.
-Invariant: the newest version of a Delta table has the rows of the mirror's newest version, once that is published;
+In: the version after a batch, the folded rows.  Out: the version with the files and versions of its tables.
+Invariant: the newest version of a table has the rows of the mirror's newest version, once that is published;
 until then, and after a crash before it, it may have those of the batch, and a start restores the published ones. The
-commit log names the files of each table, so a reader with the log needs no Delta. A file is never changed: one that
-has a changed row is replaced by another with all of its other rows.
+commit log names the files of each table, so a reader with the log needs no library of the format. A file is never
+changed: one that has a changed row is replaced by another with all of its other rows.
 Must not: publish a version of the mirror, delete a file that one has named.
 """
 
@@ -19,43 +19,44 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.errors import MirrorInconsistent
 from cdcd.lsn import format_lsn
-from cdcd.spark.commit_log import remove_files
+from cdcd.spark.commit_log import oldest_version, remove_files
 from cdcd.spark.compaction import FAN, Merge, MergeResult
-from cdcd.spark.delta_log import CommitLabel, DeltaLog, Part
+from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.fold import without_keys
+from cdcd.spark.open_schemas import check_names, open_schema
 from cdcd.spark.plan import TablePlan
 from cdcd.spark.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
-    delta_schema,
+    has_texts,
     held_keys,
     read_bucket,
     read_deltas,
     without_deleted,
     write_part,
 )
+from cdcd.spark.table_log import CommitLabel, Part, TableLog
 from cdcd.spark.tasks import MOST_THREADS, FoldResult
-from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
+from cdcd.spark.versions import BucketFile, TableEntry, TableFormat, TargetVersion
 
-__all__ = ["DeltaTables", "refuse_columns"]
+__all__ = ["OpenTables"]
 
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
 CLEAN_EVERY = 100
-"""After so many versions of a Delta table, the oldest ones are removed."""
+"""After so many versions of a table, the oldest ones are removed."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
 
 @dataclass
 class _Table:
-    """A Delta table as this writer has committed it last."""
+    """A table as this writer has committed it last."""
 
-    log: DeltaLog
+    log: TableLog
     files: tuple[BucketFile, ...] = ()
     fields: tuple[Field, ...] = ()
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,8 +71,8 @@ class _Change:
     keys: pa.Array
 
 
-class DeltaTables:
-    """The Delta tables of one target, and their merges in the background."""
+class OpenTables:
+    """The Delta or Iceberg tables of one target, and their merges in the background."""
 
     def __init__(
         self, target: Storage, version: TargetVersion, check_owner: Callable[[], object] = lambda: None
@@ -82,23 +83,41 @@ class DeltaTables:
         """
         self._target, self._version, self._check_owner = target, version, check_owner
         self._tables: dict[str, _Table] = {}
-        with ThreadPoolExecutor(MOST_THREADS, "cdcd-delta") as pool:
-            entries = [one for one in version.tables.values() if one.delta_version is not None]
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
                 self._tables[entry.topic] = table
 
     def _restored(self, entry: TableEntry) -> _Table:
-        assert entry.delta_version is not None
+        assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        table.log.restore(entry.delta_version, entry.files, label, self._check_owner)
+        table.log.restore(entry.table_version, entry.files, label, self._check_owner)
         return table
 
     def _table(
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
     ) -> _Table:
-        log = DeltaLog(self._target, self._version.folder_of(topic), self._version.retain_s)
-        return _Table(log, files, fields)
+        folder = self._version.folder_of(topic)
+        return _Table(self._log(self._target, folder, self._version.retain_s), files, fields)
+
+    @property
+    def _log(self) -> Callable[[Storage, str, float], TableLog]:
+        if self._version.table_format == "iceberg":
+            from cdcd.spark.iceberg_log import IcebergLog  # its library is optional
+
+            return IcebergLog
+        return DeltaLog
+
+    def refuse_columns(self, topic: str, fields: Iterable[Field]) -> None:
+        """Raise MirrorInconsistent for columns that a table of the format cannot have."""
+        check_names(self._version.table_format, topic, fields)
+
+    def _schema(self, fields: Iterable[Field]) -> pa.Schema:
+        return open_schema(self._version.table_format, fields)
+
+    def _is_extended(self, old: Sequence[Field], new: Sequence[Field]) -> bool:
+        return is_extended(self._version.table_format, old, new)
 
     # --- a batch -----------------------------------------------------------------------------------------------
 
@@ -122,12 +141,12 @@ class DeltaTables:
             if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
         run = partial(self._stored, version, before.number + 1, emptied)
-        with ThreadPoolExecutor(MOST_THREADS, "cdcd-delta") as pool:
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             stored = pool.map(run, mine.items())
             return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
 
     def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
-        """Make the Delta tables of tables without rows; return the entries with their versions."""
+        """Make the tables that have no rows; return the entries with their versions."""
         created = {}
         for topic, entry in entries.items():
             self._tables.setdefault(topic, self._table(topic))
@@ -149,8 +168,8 @@ class DeltaTables:
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
             known = table.log.version
-            if known is not None and known == entry.delta_version and known % CLEAN_EVERY == 0:
-                table.log.remove_old_versions()
+            if known is not None and known == entry.table_version and known % CLEAN_EVERY == 0:
+                table.log.remove_old_versions(partial(self._first_named, topic))
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
             gone = set(removed)
@@ -159,7 +178,12 @@ class DeltaTables:
                 *(one.file for one in parts),
             )
             table.fields = shape.fields
-            return replace(entry, files=table.files, deltas=(), delta_version=table.log.version)
+            return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
+
+    def _first_named(self, topic: str) -> int:
+        """Return the version of the table that the oldest readable version of the mirror names, 0: any."""
+        oldest = oldest_version(self._target).tables.get(topic)
+        return 0 if oldest is None or oldest.table_version is None else oldest.table_version
 
     def _change(self, folds: Sequence[FoldResult], shape: TableShape) -> _Change:
         deltas = [rows for one in folds if one.is_delta and (rows := self._rows(one, shape)) is not None]
@@ -189,7 +213,7 @@ class DeltaTables:
         A row that was changed remains in the file of its key, so the files' ranges of keys hardly overlap.
         """
         folder = self._version.folder_of(shape.topic)
-        continues = is_extended(table.fields, shape.fields)
+        is_current = self._current(table, shape)
         parts: list[Part] = []
         removed: list[BucketFile] = []
         left = change.rows
@@ -198,7 +222,7 @@ class DeltaTables:
                 removed.append(file)
                 continue
             keys = held_keys(self._target, file, change.keys) if len(change.keys) else change.keys
-            if not len(keys) and continues:
+            if not len(keys) and is_current(file):
                 continue
             removed.append(file)
             others = without_keys(read_bucket(self._target, shape, file), keys)
@@ -207,15 +231,27 @@ class DeltaTables:
             parts += self._parts(folder, shape, pa.concat_tables([others, own]), file.level)
         return [*parts, *self._parts(folder, shape, left)], removed
 
+    def _current(self, table: _Table, shape: TableShape) -> Callable[[BucketFile], bool]:
+        """Return whether a file has the current columns for every reader.
+
+        Iceberg identifies columns by numbers. Only `__special`, and the key of a row without one, go by their names.
+        """
+        old, new = table.fields, shape.fields
+        if self._is_extended(old, new):
+            return lambda _: True
+        if self._version.table_format == "iceberg" and shape.keyed and has_same_types(old, new):
+            return lambda file: not has_texts(self._target, file)
+        return lambda _: False
+
     def _parts(self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0) -> list[Part]:
         """Write rows into files; all but the last one are full."""
         if not rows.num_rows:
             return []
         in_order = rows.take(pc.sort_indices(rows[KEY]))
         most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
-        starts = range(0, rows.num_rows, most)
+        starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
         return [
-            Part(*write_part(self._target, shape, folder, in_order.slice(start, most), of_level))
+            Part(*write_part(self._target, shape, schema, folder, in_order.slice(start, most), of_level))
             for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True)
         ]
 
@@ -227,13 +263,11 @@ class DeltaTables:
         removed: Sequence[BucketFile],
         label: CommitLabel,
     ) -> None:
-        schema = delta_schema(shape.fields)
-        if table.log.version is None or not is_extended(table.fields, shape.fields):
+        before, schema = self._schema(table.fields), self._schema(shape.fields)
+        by_number = self._version.table_format == "iceberg"
+        if table.log.version is None or not (by_number or self._is_extended(table.fields, shape.fields)):
             table.log.create(schema, parts, label)
-            return
-        if len(table.fields) < len(shape.fields):
-            table.log.add_columns(schema, label)
-        if parts or removed:
+        elif parts or removed or not schema.equals(before, check_metadata=True):
             table.log.commit(schema, parts, removed, label)
 
     # --- merges ------------------------------------------------------------------------------------------------
@@ -253,25 +287,30 @@ class DeltaTables:
             if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
                 remove_files(self._target, [one.file.path for one in parts])
                 return None
-            schema = delta_schema(shape.fields)
-            table.log.commit(schema, parts, small, label, changes_rows=False)
+            table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
             gone = set(small)
             table.files = (
                 *(one for one in table.files if one not in gone),
                 *(one.file for one in parts),
             )
-            return MergeResult(merge, table.files, (), delta_version=table.log.version)
+            return MergeResult(merge, table.files, (), table_version=table.log.version)
 
     def discard(self, result: MergeResult) -> None:
-        """Leave the files of a merge that no version of the mirror names: the Delta table has them."""
+        """Leave the files of a merge that no version of the mirror names: the table has them."""
 
 
-def is_extended(old: Sequence[Field], new: Sequence[Field]) -> bool:
-    """Return whether columns are those of a Delta table, unchanged, and perhaps further ones."""
+def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether columns are those of a table, unchanged, and perhaps further ones."""
     if not old:
         return True
-    held = {one.name: (one.number, one.type) for one in _columns(new)}
-    return all(held.get(one.name) == (one.number, one.type) for one in _columns(old))
+    held = {one.name: (one.number, one.type) for one in _columns(table_format, new)}
+    return all(held.get(one.name) == (one.number, one.type) for one in _columns(table_format, old))
+
+
+def has_same_types(old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether the columns that are in both have the same types, whatever their names are."""
+    held = {one.number: one.type for one in _columns("iceberg", old)}
+    return all(held.get(one.number, one.type) == one.type for one in _columns("iceberg", new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +320,8 @@ class _Column:
     type: pa.DataType
 
 
-def _columns(fields: Sequence[Field]) -> list[_Column]:
-    schema = delta_schema(fields)
+def _columns(table_format: TableFormat, fields: Sequence[Field]) -> list[_Column]:
+    schema = open_schema(table_format, fields)
     return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]
 
 
@@ -293,12 +332,3 @@ def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:
         if len(same) >= FAN:
             return same
     return ()
-
-
-def refuse_columns(topic: str, fields: Sequence[Field]) -> None:
-    """Raise MirrorInconsistent for columns that a Delta table cannot have: its names do not differ in case only."""
-    names = [one.name.lower() for one in fields]
-    if len(set(names)) < len(names):
-        raise MirrorInconsistent(
-            "two columns differ only in the case of their names, which a Delta table cannot have", topic=topic
-        )

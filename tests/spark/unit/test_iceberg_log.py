@@ -1,0 +1,221 @@
+"""What the log of an Iceberg table has that Delta's has not: its manifests, its hint, and absolute paths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark import iceberg_manifests, iceberg_metadata, open_tables
+from cdcd.spark.open_schemas import MOST_NESTED, check_names, iceberg_schema
+from cdcd.spark.reading import read_mirror
+from cdcd.spark.shape import Field
+from cdcd.spark.versions import TableEntry
+from tests.spark.batches import TOPIC, Batches
+from tests.spark.events import column
+from tests.spark.foreign_readers import FOLDER, PyIceberg
+from tests.spark.unit.test_open_tables import mirrored, newest, normalised, recorded, row
+from tests.spark.unit.test_plain_views import arrow
+
+ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Batches:
+    """Return a table with ten rows."""
+    batches = Batches(tmp_path / "mirror", [ID, BODY], table_format="iceberg")
+    batches.run(
+        [batches.change("r", 10, number + 1, after=row(number, "first")) for number in range(10)],
+        loading=False,
+    )
+    return batches
+
+
+def metadata_of(items: Batches) -> dict[str, object]:
+    """Return the newest metadata as it is stored."""
+    folder = items.target / FOLDER / "metadata"
+    number = (folder / "version-hint.text").read_text()
+    found: dict[str, object] = json.loads((folder / f"v{number}.metadata.json").read_text())
+    return found
+
+
+def update(items: Batches, lsn: int) -> None:
+    items.run([items.change("u", lsn, 1, after=row(lsn % 3, f"at {lsn}"))], loading=False)
+
+
+def test_metadata_of_versions_that_are_not_retained_is_removed(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch each second would leave millions of files; the next batch leaves those of the version before."""
+    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 1)
+    for lsn in range(20, 30):
+        update(items, lsn)
+    folder = items.target / FOLDER / "metadata"
+    assert len([*folder.glob("v*.metadata.json")]) == 11
+    for number in range(2, read_mirror(items.target).version.number + 1):
+        assert recorded(items, at=f"v{number}") == mirrored(items.target, at=f"v{number}")
+    items.retain_s = -1.0
+    update(items, 30)
+    update(items, 31)
+    assert sorted(one.name for one in folder.glob("v*.metadata.json")) == [
+        "v12.metadata.json",
+        "v13.metadata.json",
+    ]
+    assert len([*folder.glob("*.avro")]) == 4
+    assert newest(items) == recorded(items) == mirrored(items.target)
+
+
+def test_the_metadata_names_the_snapshots_that_are_retained(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg_metadata, "MOST_SNAPSHOTS", 3)
+    expected = {}
+    for lsn in range(20, 26):
+        update(items, lsn)
+        table = StaticTable.from_metadata(str(items.target / FOLDER))
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        expected[snapshot.snapshot_id] = mirrored(items.target)
+        assert len(table.snapshots()) <= 3
+    for one in table.snapshots():
+        assert normalised(table.scan(snapshot_id=one.snapshot_id).to_arrow()) == expected[one.snapshot_id]
+    items.retain_s = -1.0
+    update(items, 30)
+    assert len(StaticTable.from_metadata(str(items.target / FOLDER)).snapshots()) == 1
+
+
+def test_a_commit_leaves_the_large_manifests_of_other_files(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg_manifests, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
+    items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 300)], loading=False)
+    before = manifests_of(items)
+    assert [len(live) for live in before.values()] == [4, 4, 4, 4, 4, 1]
+    items.run([items.change("u", 30, 1, after=row(5, "x"))], loading=False)
+    after = manifests_of(items)
+    assert len(before.keys() & after.keys()) == 4, (
+        "neither the last one, which is small, nor that of the row's file"
+    )
+    assert sum(len(live) for live in after.values()) == 21
+    assert newest(items) == mirrored(items.target)
+
+
+def manifests_of(items: Batches) -> dict[str, list[str]]:
+    """Return the manifests of the newest snapshot with the names of their files."""
+    table = StaticTable.from_metadata(str(items.target / FOLDER))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return {
+        one.manifest_path: [entry.data_file.file_path for entry in one.fetch_manifest_entry(table.io)]
+        for one in snapshot.manifests(table.io)
+    }
+
+
+def test_a_target_that_was_moved_is_readable_after_the_next_start(items: Batches, tmp_path: Path) -> None:
+    """The metadata has absolute paths."""
+    rows = mirrored(items.target)
+    items.target = items.target.rename(tmp_path / "moved")
+    with items.mirror():
+        assert newest(items) == rows
+    assert all(one.startswith(str(tmp_path / "moved")) for one in PyIceberg().files(items.target))
+    update(items, 20)
+    assert newest(items) == recorded(items) == mirrored(items.target) != rows
+
+
+def test_a_table_without_a_row_is_readable(items: Batches) -> None:
+    """Its metadata has no snapshot."""
+    held = read_mirror(items.target).version.tables[TOPIC]
+    bare = TableEntry("shop.public.bare", keyed=True, fields=held.fields)
+    with items.mirror() as mirror:
+        assert mirror.add_empty([bare]) == {}
+    opened = read_mirror(items.target)
+    found = [PyIceberg().recorded(opened, bare.topic).drop_columns(["__key"]), arrow(opened, "public_bare")]
+    assert [(one.column_names, one.num_rows) for one in found] == [(["id", "body", "__special"], 0)] * 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"7", b"1", b"x"])
+def test_a_start_corrects_the_hint_of_the_newest_version(items: Batches, content: bytes | None) -> None:
+    update(items, 20)
+    hint = items.target / FOLDER / "metadata" / "version-hint.text"
+    hint.unlink()
+    if content is not None:
+        hint.write_bytes(content)
+    with items.mirror():
+        assert hint.read_bytes() == b"2"
+        assert newest(items) == mirrored(items.target)
+
+
+def test_a_column_has_an_id_of_its_own(items: Batches) -> None:
+    items.alter([ID, BODY, SIZE])
+    items.run([items.change("u", 20, 1, after=row(1, "a") | {"size": 5})], loading=False)
+    first = ids_of(items)
+    items.alter([ID, SIZE])
+    items.run([items.change("u", 30, 1, after={"id": 1, "size": 6})], loading=False)
+    items.alter([ID, SIZE, BODY])
+    items.run([items.change("u", 40, 1, after=row(1, "again") | {"size": 7})], loading=False)
+    last = ids_of(items)
+    assert (last["id"], last["size"], last["__key"]) == (first["id"], first["size"], first["__key"])
+    assert last["body"] > max(first["id"], first["size"], first["body"])
+    assert newest(items) == mirrored(items.target)
+
+
+def test_a_renamed_or_dropped_column_leaves_the_files_without_special_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts go by the columns' names: files that have some are written again."""
+    monkeypatch.setattr(open_tables, "FILE_ROWS", 1)
+    columns = [numbered("id", 1, "int"), numbered("a", 2), numbered("b", 3)]
+    items = Batches(tmp_path / "mirror", columns, table_format="iceberg")
+    rows = [items.change("r", 10, n, after={"id": n, "a": f"a{n}", "b": "b"}) for n in range(1, 7)]
+    text = items.change("r", 10, 7, after={"id": 7, "a": None, "b": "b"}, special={"after.a": "infinity"})
+    items.run([*rows, text], loading=False)
+    before = PyIceberg().files(items.target)
+    items.alter([numbered("id", 1, "int"), numbered("b", 2)])
+    items.run([items.change("u", 20, 1, after={"id": 1, "b": "was a"})], loading=False)
+    after = PyIceberg().files(items.target)
+    assert (len(before), len(after), len(before & after)) == (7, 7, 5)
+    assert newest(items) == recorded(items) == mirrored(items.target)
+    assert [one["__special"] for one in newest(items) if one["id"] == 7] == [[("b", "infinity")]]
+
+
+def numbered(name: str, attnum: int, avro: str = "string") -> dict[str, object]:
+    return column(name, avro, required=name == "id", **{"pg.attnum": attnum})
+
+
+def ids_of(items: Batches) -> dict[str, int]:
+    schema = StaticTable.from_metadata(str(items.target / FOLDER)).schema()
+    return {one.name: one.field_id for one in schema.fields}
+
+
+def fields(*columns: tuple[str, object]) -> list[Field]:
+    return [Field(number + 1, name, name, avro) for number, (name, avro) in enumerate(columns)]
+
+
+def place(*names: str) -> dict[str, object]:
+    return {"type": "record", "name": "Place", "fields": [{"name": one, "type": "string"} for one in names]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (fields(("a", "int"), ("A", "int")), "case of their names"),
+        (fields(("home", place("street")), ("home.street", "int")), "inside another"),
+        (fields(("tags", {"type": "map", "values": "string"}), ("TAGS.key", "int")), "inside another"),
+        (fields(("home", place(*(f"f{n}" for n in range(MOST_NESTED))))), "fields inside"),
+    ],
+)
+def test_columns_that_readers_cannot_tell_apart_are_refused(columns: list[Field], text: str) -> None:
+    with pytest.raises(MirrorInconsistent, match=text):
+        check_names("iceberg", TOPIC, columns)
+
+
+def test_the_ids_of_fields_inside_a_column_are_those_of_no_other() -> None:
+    found = iceberg_schema(
+        fields(("a", place("x", "y")), ("b", {"type": "array", "items": place("x", "y")}), ("c", "int"))
+    )
+    numbers = [int(one) for one in str(found).replace("'", " ").split() if one.isdigit()]
+    assert len(numbers) == len({*numbers}) == 12
