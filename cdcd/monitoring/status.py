@@ -140,7 +140,6 @@ class Status:
     def progress(self, stored: Progress) -> None:
         """Take the durable position from the progress record."""
         self._durable = stored
-        self.durable_waits.begins_at(stored.end_lsn if stored.phase == "streaming" else None)
         if stored.phase != "streaming":
             self.lag.copied_before(stored.commit_us)
         if stored.phase != "streaming" or stored.commit_us <= 0:
@@ -174,6 +173,8 @@ class Status:
         self.metrics.source_connected(True)
         self.metrics.open_transactions(0)
         self._left_to_copy(0)
+        is_copied = self._durable is not None and self._durable.phase == "streaming"
+        self.durable_waits.begins_at(start_lsn if is_copied else None)
         self.lag.streams(ServerTimeline(server.system_identifier, server.timeline), start_lsn, durable_us)
         self.state("streaming")
 
@@ -181,6 +182,7 @@ class Status:
         """Note that the replication stream is closed."""
         self._count_sent()
         self._sent = None
+        self.durable_waits.ends()
         self.health = replace(self.health, is_source_streaming=False)
         self.metrics.source_connected(False)
         self.metrics.open_transactions(None)

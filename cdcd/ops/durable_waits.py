@@ -2,7 +2,8 @@
 
 In: the durable position, after each group; LSNs.  Out: an answer for each LSN when it is reached.
 Invariant: an answer is never early: all transactions that committed below the LSN, and are published, are durable in
-Kafka then. The position is unknown, and everybody waits, until the initial snapshot is complete.
+Kafka then. The position is unknown, and everybody waits, until the initial snapshot is complete, and while no stream
+is open: the source may be another server then, whose LSNs mean something else.
 Must not: do anything for each waiter at a commit, but for those whose LSN it reaches.
 """
 
@@ -24,6 +25,7 @@ class DurableWaits:
     def __init__(self) -> None:
         self.lsn: Lsn = INVALID_LSN
         """All commits below it are durable in Kafka; INVALID_LSN: unknown."""
+        self._is_streaming = False
         self._waiting: list[tuple[Lsn, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
 
@@ -32,13 +34,24 @@ class DurableWaits:
         return sum(not one.done() for _, _, one in self._waiting)
 
     def begins_at(self, lsn: Lsn | None) -> None:
-        """Set the position that Kafka has, None while it is unknown. It may be lower: the source may be restored."""
+        """Note that a stream is open, from a durable position on, None while that is unknown.
+
+        It may be lower than the one of the stream before: the source may be restored.
+        """
+        self._is_streaming = True
         self.lsn = INVALID_LSN
         if lsn is not None:
             self.advanced(lsn)
 
+    def ends(self) -> None:
+        """Note that no stream is open."""
+        self._is_streaming = False
+        self.lsn = INVALID_LSN
+
     def advanced(self, lsn: Lsn) -> None:
         """Set a later durable position, and answer those whose LSN it has reached."""
+        if not self._is_streaming:
+            return
         self.lsn = max(self.lsn, lsn)
         while self._waiting and (self._waiting[0][0] <= self.lsn or self._waiting[0][2].done()):
             _, _, waiter = heapq.heappop(self._waiting)

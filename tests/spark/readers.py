@@ -2,8 +2,8 @@
 
 `make readers MINUTES=10 SEED=7`: real servers, the real daemon and a mirror for each format, which are killed now and
 then, sessions that write all the time, and readers that open the mirrors at random moments: cdcd, another Spark,
-DuckDB, delta-rs, PyIceberg. In the end what each of them reads is compared with PostgreSQL's tables. Exit status 1 for a
-violation.
+DuckDB, delta-rs, PyIceberg. In the end what each of them reads is compared with PostgreSQL's tables. Exit status 1
+for a violation.
 """
 
 from __future__ import annotations
