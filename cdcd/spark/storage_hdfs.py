@@ -21,6 +21,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -219,17 +220,25 @@ class HdfsStorage:
         return b"".join(parts)
 
     def _listed(self, folder: str, *, recursive: bool) -> Iterator[list[str]]:
-        """Yield the paths of files, some at a time; nothing for a folder that does not exist."""
+        """Yield the paths of files, some at a time; nothing for a folder that does not exist.
+
+        An error after the first of them is not repeated: the library cannot continue a listing.
+        """
         start = self._full(folder) if folder else self._root
-        found = iter(self._client.call(lambda hdfs: hdfs.list_status(start, recursive)))
-
-        def some(_: Any) -> list[Any]:
-            return [one for one, _ in zip(found, range(_LISTED_AT_ONCE), strict=False)]
-
         skipped = len(self._root.rstrip("/")) + 1
-        with contextlib.suppress(FileNotFoundError):
-            while statuses := self._client.call(some):
-                yield [one.path[skipped:] for one in statuses if not one.isdir]
+
+        def begun() -> tuple[Iterator[Any], list[Any]]:
+            found = self._client.call(lambda hdfs: iter(hdfs.list_status(start, recursive)))
+            return found, self._client.call(partial(_some, found))
+
+        try:
+            repeated(lambda: self._client.call(lambda hdfs: hdfs.get_file_info(start)))
+        except FileNotFoundError:
+            return
+        found, statuses = repeated(begun)
+        while statuses:
+            yield [one.path[skipped:] for one in statuses if not one.isdir]
+            statuses = self._client.call(partial(_some, found))
 
     @contextlib.contextmanager
     def _complete(self, path: str, data: bytes | memoryview, number: int) -> Iterator[str]:
@@ -288,6 +297,10 @@ class HdfsStorage:
 
     def _lost(self, path: str) -> StorageUnavailable:
         return StorageUnavailable(_NOT_RENAMED, target=self._uri, file=path)
+
+
+def _some(found: Iterator[Any], _: Any) -> list[Any]:
+    return [*islice(found, _LISTED_AT_ONCE)]
 
 
 def _part(file: Any, start: int, length: int, _: Any) -> bytes:
