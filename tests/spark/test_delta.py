@@ -16,6 +16,7 @@ from cdcd.spark.reading import Mirror
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
+from tests.support.hdfs import HdfsServer
 from tests.support.s3 import S3Server
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
@@ -101,14 +102,22 @@ def test_the_command_makes_delta_tables(topics: TopicsWriter, target: Path, comm
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
-def test_delta_tables_in_a_bucket(
-    spark: SparkSession, topics: TopicsWriter, s3: S3Server, bucket: str
+@pytest.mark.parametrize("place", ["s3", "hdfs"])
+def test_delta_tables_in_a_bucket_and_in_hdfs(
+    spark: SparkSession, topics: TopicsWriter, place: str, request: pytest.FixtureRequest
 ) -> None:
     """delta-rs reads them with the options of the clouds' own tools."""
     items = topics.table("items", ITEMS)
-    options = s3.options()
-    secret = Path(options["secret_access_key"].removeprefix("file:")).read_text()
-    lake, of_mirror = f"{bucket}/lake", {"format": "delta", "target_options": options}
+    server: S3Server | HdfsServer = request.getfixturevalue(place)
+    options = plain = server.options()
+    if isinstance(server, S3Server):
+        lake = request.getfixturevalue("bucket") + "/lake"
+        plain = options | {
+            "secret_access_key": Path(options["secret_access_key"].removeprefix("file:")).read_text()
+        }
+    else:
+        lake = server.uri
+    of_mirror = {"format": "delta", "target_options": options}
     topics.commit(
         10, [one for number in range(50) for one in topics.change(items, "r", 10, number, after=row(number))]
     )
@@ -116,7 +125,6 @@ def test_delta_tables_in_a_bucket(
     for lsn in (20, 30, 40):
         run_mirror_in(spark, topics, lake, of_mirror)
         opened = read_mirror(lake, options)
-        plain = options | {"secret_access_key": secret}
         assert delta_rows(opened, items, plain) == rows_of(opened, items) == sorted(expected, key=repr)
         expected[lsn] = row(lsn, "changed")
         topics.commit(lsn, topics.change(items, "u", lsn, 1, after=row(lsn, "changed")))
