@@ -32,7 +32,8 @@ REPEATED_FOR_S = 60.0
 PART_BYTES = 16 << 20
 """A larger file is read and written in parts, so that the time-out of a request suffices on a slow link."""
 DEFAULT_PORT = 8020
-_OWN = ("name_nodes", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+OF_THE_LOGIN = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
+_OWN = ("name_nodes", "config_dir", *OF_THE_LOGIN)
 _PROPERTIES = (
     "dfs.client.block.write.replace-datanode-on-failure.best-effort",
     "dfs.client.block.write.replace-datanode-on-failure.enable",
@@ -52,7 +53,7 @@ _OF_A_NAME_SERVICE = (
     "dfs.namenode.rpc-address.",
 )
 _LIMITS = {
-    # Else one call takes minutes; this module repeats it, and ends.
+    # Else one call takes minutes before its error is known.
     "dfs.client.failover.max.attempts": "3",
     "dfs.client.failover.sleep.base.millis": "100",
     "dfs.client.failover.sleep.max.millis": "1000",
@@ -139,7 +140,7 @@ def _problems(host: str, given: Mapping[str, str]) -> Iterator[str]:
 def properties_of(host: str, options: Options) -> dict[str, str]:
     """Return the options as properties of Hadoop."""
     named = dict(options)
-    properties = {name: value for name, value in options if name not in _OWN}
+    properties = _LIMITS | {name: value for name, value in options if name not in _OWN}
     if "name_nodes" in named:
         nodes = {f"nn{number}": one for number, one in enumerate(named["name_nodes"].split(","))}
         properties[f"dfs.ha.namenodes.{host}"] = ",".join(nodes)
@@ -187,11 +188,11 @@ class HdfsClient:
     def _connected(self) -> Any:
         from hdfs_native import Client
 
-        properties = _LIMITS | properties_of(self._host, self._options)
+        properties = properties_of(self._host, self._options)
         if self._shuffles:
             properties[f"dfs.client.failover.random.order.{self._host}"] = "true"
         named = dict(self._options)
-        login = {name: named.get(name) for name in _OWN if name.startswith("kerberos_")}
+        login = {name: named.get(name) for name in OF_THE_LOGIN}
         try:
             return Client(f"hdfs://{self._host}", properties, named.get("config_dir"), **login)
         except RuntimeError as error:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
+from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.hdfs_client import (
+    OF_THE_LOGIN,
     PART_BYTES,
     HdfsClient,
     Options,
@@ -50,6 +51,8 @@ from cdcd.spark.storage import (
 )
 
 _LISTED_AT_ONCE = 1000
+_PLAIN = re.compile(r"[A-Za-z0-9._~/-]+")
+"""Paths that a URL has as they are. delta-rs looks for another one under its encoded name, and finds nothing."""
 _NOT_RENAMED = "the file was not renamed, or it was and the answer was lost"
 
 
@@ -88,7 +91,18 @@ class HdfsStorage:
         return None
 
     def client_options(self) -> Mapping[str, str]:
-        """Return the properties of another client of these files."""
+        """Return the properties of delta-rs. Raises ConfigError for a path and for options that it does not have."""
+        unknown = [name for name, _ in self._options if name in OF_THE_LOGIN or name == "config_dir"]
+        if unknown:
+            raise ConfigError(
+                f"Delta tables in HDFS do not have the options {', '.join(unknown)}",
+                hint="set HADOOP_CONF_DIR, and renew the ticket of Kerberos (kinit), on the driver",
+            )
+        if not _PLAIN.fullmatch(self._root):
+            raise ConfigError(
+                "Delta tables in HDFS need a path of letters without accents, digits and the characters . _ - ~",
+                hint="choose another target, or the format parquet",
+            )
         return ResolvedProperties(properties_of(urlsplit(self._uri).netloc, self._options))
 
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:

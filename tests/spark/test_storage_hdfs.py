@@ -21,6 +21,7 @@ import pytest
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark import hdfs_client
+from cdcd.spark.delta_access import check_delta_target
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.storage_hdfs import HdfsStorage
 from tests.support.hdfs import HdfsServer
@@ -300,6 +301,21 @@ def test_a_name_node_that_does_not_answer_is_not_waited_for_without_end(
 def test_an_option_that_cannot_be_used_is_an_error(uri: str, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         open_storage(uri, options)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "text"),
+    [
+        ("a folder", {}, "need a path of letters"),
+        ("lake", {"kerberos_principal": "spark"}, "do not have the options kerberos_principal"),
+        ("lake", {"config_dir": "/etc/hadoop"}, "do not have the options config_dir"),
+    ],
+)
+def test_a_target_that_delta_does_not_reach_is_an_error(
+    path: str, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        check_delta_target(open_storage(f"hdfs://namenode/{path}", options))
 
 
 @pytest.mark.nightly
