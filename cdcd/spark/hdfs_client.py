@@ -26,7 +26,10 @@ from urllib.parse import urlsplit
 from cdcd.errors import ConfigError
 
 Options = tuple[tuple[str, str], ...]
-REQUEST_WITHIN_S = 60.0
+REQUEST_WITHIN_S = 15.0
+"""Of the name node. After that another one may be asked, also if this one's host is gone without a trace."""
+PART_WITHIN_S = 60.0
+"""Of data nodes, which also synchronise their disks."""
 REPEATED_FOR_S = 60.0
 """As long as a failover of name nodes, or a restart of a data node, takes."""
 PART_BYTES = 16 << 20
@@ -156,8 +159,8 @@ class HdfsClient:
         self._opened: Any = None
         self._shuffles = False
 
-    def call(self, request: Callable[[Any], Result]) -> Result:
-        """Return what a request to the library's client returns. Raises its errors, TimeoutError after a minute.
+    def call(self, request: Callable[[Any], Result], within_s: float | None = None) -> Result:
+        """Return what a request to the library's client returns. Raises its errors, and TimeoutError.
 
         The library waits for a name node without a limit, so that the request is in a thread of its own.
         """
@@ -171,7 +174,7 @@ class HdfsClient:
 
         threading.Thread(target=run, name="cdcd-hdfs", daemon=True).start()
         try:
-            result, error = answers.get(timeout=REQUEST_WITHIN_S)
+            result, error = answers.get(timeout=within_s or REQUEST_WITHIN_S)
         except queue.Empty:
             self._opened, self._shuffles = None, True  # the next client may begin with another name node
             raise TimeoutError from None

@@ -155,7 +155,10 @@ def _bucket_uri(text: str, scheme: str) -> str:
 
 def _hdfs_uri(text: str) -> str:
     """Return the URI without a slash at its end, its path as it is: Hadoop decodes no %. Raises StorageError."""
-    host, _, path = text.partition("://")[2].partition("/")
+    _, has_host, place = text.partition("://")
+    if not has_host:
+        raise StorageError("the URI of the target has no host", hint=f"use {FORMS}", target=text)
+    host, _, path = place.partition("/")
     if "@" in host:
         raise StorageError(
             "the URI of the target has credentials in it",

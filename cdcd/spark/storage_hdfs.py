@@ -30,6 +30,7 @@ from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnava
 from cdcd.spark.hdfs_client import (
     OF_THE_LOGIN,
     PART_BYTES,
+    PART_WITHIN_S,
     HdfsClient,
     Options,
     explained,
@@ -125,7 +126,7 @@ class HdfsStorage:
             def part(hdfs: Any) -> bytes:
                 return bytes(hdfs.read(full).read_range(start, length))
 
-            return repeated(lambda: self._client.call(part))
+            return repeated(lambda: self._client.call(part, PART_WITHIN_S))
 
     def read_versioned(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> StoredFile | None:
         """Return content and version of a file, None if there is none."""
@@ -230,7 +231,7 @@ class HdfsStorage:
         parts = []
         for start in range(0, size, PART_BYTES):
             length = min(PART_BYTES, size - start)
-            parts.append(self._client.call(partial(_part, file, start, length)))
+            parts.append(self._client.call(partial(_part, file, start, length), PART_WITHIN_S))
         return b"".join(parts)
 
     def _listed(self, folder: str, *, recursive: bool) -> Iterator[list[str]]:
@@ -269,8 +270,9 @@ class HdfsStorage:
             writer = self._client.call(lambda hdfs: hdfs.create(full))
             for start in range(0, len(data), PART_BYTES):
                 part = bytes(data[start : start + PART_BYTES])
-                self._client.call(partial(_append, writer, part))
-            self._client.call(lambda _: writer.close())  # its last packet makes the data nodes synchronise
+                self._client.call(partial(_append, writer, part), PART_WITHIN_S)
+            # The last packet of a block makes the data nodes synchronise their disks.
+            self._client.call(lambda _: writer.close(), PART_WITHIN_S)
         return complete
 
     @contextlib.contextmanager

@@ -292,6 +292,7 @@ def test_a_file_of_the_log_that_is_no_json_is_an_error(storage: Storage, path: s
     [
         ("webhdfs://namenode/lake", r"own protocol, not by HTTP.*hdfs://NAME_NODE"),
         ("hdfs://user:hunter2secret@namenode/lake", "has credentials"),
+        ("hdfs:/lake", "has no host"),
         ("hdfs://namenode/../lake", "leads out of the target"),
         ("dbfs:/lake", r"scheme of the target is unknown.*scheme=dbfs.*s3://BUCKET/PATH"),
         ("s3:///lake", "has no bucket"),

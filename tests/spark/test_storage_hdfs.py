@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -266,23 +265,44 @@ def test_a_user_without_rights_is_named(
         assert text.startswith("access is refused -> give the user (HADOOP_USER_NAME")
 
 
+@pytest.mark.nightly
+def test_a_file_that_no_data_node_takes_is_an_error(
+    hdfs: HdfsServer, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hdfs.tell("data-node stop")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(hdfs_client, "REPEATED_FOR_S", 0)
+            failure(lambda: storage.write("a", b"1"), StorageUnavailable)
+        assert [*storage.paths()] == []
+    finally:
+        hdfs.tell("data-node start")
+    storage.write("a", b"1")
+    assert storage.read("a") == b"1"
+
+
 @pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "is silent"])
 def test_a_name_node_that_does_not_answer_is_not_waited_for_without_end(
     is_silent: bool, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdfs_client, "REQUEST_WITHIN_S", 0.2)
-    if not is_silent:
-        monkeypatch.setattr(hdfs_client, "REQUEST_WITHIN_S", 60)
-        monkeypatch.setitem(hdfs_client._LIMITS, "dfs.client.failover.max.attempts", "0")
+    if is_silent:
+        monkeypatch.setattr(hdfs_client, "REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setitem(hdfs_client._LIMITS, "dfs.client.failover.max.attempts", "0")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         if not is_silent:
             server.close()
-        storage = open_storage(f"hdfs://127.0.0.1:{port}/lake")
-        started_s = time.monotonic()
-        text = failure(lambda: storage.exists("a"), StorageUnavailable)
-        assert text.startswith("no name node answers, or no data node -> check the address")
-        assert time.monotonic() - started_s < 30
+        text = failure(lambda: open_storage(f"hdfs://127.0.0.1:{port}/lake").exists("a"), StorageUnavailable)
+    assert text.startswith("no name node answers, or no data node -> check the address")
+
+
+@pytest.mark.nightly
+def test_a_name_node_that_is_silent_is_passed_over(pair: HdfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host may be gone without a trace, so that a connection is neither refused nor made."""
+    monkeypatch.setattr(hdfs_client, "REQUEST_WITHIN_S", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nodes = f"127.0.0.1:{silent.getsockname()[1]},{pair.options()['name_nodes']}"
+        open_storage(pair.uri, {"name_nodes": nodes}).put_new("a", b"1")
 
 
 # --- options -------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ import org.apache.hadoop.hdfs.server.namenode.NameNodeAdapter;
  * Out: to each line "ok", or the error. The control port is open when the cluster serves.
  */
 public class HdfsCluster {
+    private static MiniDFSCluster.DataNodeProperties stopped;
+
     public static void main(String[] args) throws Exception {
         File folder = new File(args[0]);
         Configuration conf = new Configuration();
@@ -69,7 +71,14 @@ public class HdfsCluster {
                 case "active" -> cluster.transitionToActive(Integer.parseInt(words[1]));
                 case "safe" -> NameNodeAdapter.enterSafeMode(cluster.getNameNode(), false);
                 case "unsafe" -> NameNodeAdapter.leaveSafeMode(cluster.getNameNode());
-                case "no-data-node" -> cluster.stopDataNode(0);
+                case "data-node" -> {
+                    if (words[1].equals("stop")) {
+                        stopped = cluster.stopDataNode(0);
+                    } else {
+                        cluster.restartDataNode(stopped, true);
+                        cluster.waitActive();
+                    }
+                }
                 default -> {
                     return "unknown";
                 }

@@ -78,7 +78,10 @@ class HdfsServer(LocalServer):
         )
 
     def tell(self, command: str) -> None:
-        """Have the cluster do something: standby N, active N, safe, unsafe, no-data-node. Raises StackError."""
+        """Have the cluster do something. Raises StackError.
+
+        Commands: standby N, active N (a name node), safe, unsafe, data-node stop, data-node start.
+        """
         with socket.create_connection(("127.0.0.1", self.control), 60) as control:
             control.sendall(f"{command}\n".encode())
             answer = control.makefile().readline()

@@ -140,7 +140,7 @@ class NameNode:
 
 def storage_of(name_node: NameNode) -> HdfsStorage:
     storage = HdfsStorage("hdfs://name-node:8020/lake", ())
-    storage._client = SimpleNamespace(call=lambda request: request(name_node))  # type: ignore[assignment]
+    storage._client = SimpleNamespace(call=lambda request, _=0: request(name_node))  # type: ignore[assignment]
     return storage
 
 
