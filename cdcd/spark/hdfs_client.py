@@ -20,6 +20,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -102,6 +103,7 @@ _CAUSES = {
         "shorten the path of the target, or raise dfs.namenode.fs-limits.max-component-length",
     ),
     "ParentNotDirectoryException": ("a folder of the path is a file", "correct the path of the target"),
+    "XmlParseError": ("the configuration of Hadoop is no XML", "correct core-site.xml and hdfs-site.xml here"),
     "InvalidArgument": (
         "the client cannot make the request",
         "correct the URI of the target: hdfs://HOST:PORT/PATH, or a name service that the Hadoop configuration "
@@ -195,6 +197,11 @@ class HdfsClient:
         if self._shuffles:
             properties[f"dfs.client.failover.random.order.{self._host}"] = "true"
         named = dict(self._options)
+        if not Path(named.get("config_dir", "/")).is_dir():  # the library would do without
+            raise ConfigError(
+                "the folder of the option config_dir does not exist on this host",
+                hint="create it on the driver and on each executor, or correct the option",
+            )
         login = {name: named.get(name) for name in OF_THE_LOGIN}
         try:
             return Client(f"hdfs://{self._host}", properties, named.get("config_dir"), **login)
@@ -220,7 +227,7 @@ def repeated(attempt: Callable[[], Result]) -> Result:
 
 def kind_of(error: BaseException) -> str | None:
     """Return the name of the library's error, or of the server's exception."""
-    if not isinstance(error, RuntimeError):
+    if not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError):
         return None
     found = _KIND.match(str(error))
     return found and (found[2] if found[1] in ("RPCError", "FatalRPCError") and found[2] else found[1])

@@ -169,9 +169,7 @@ class HdfsStorage:
                     if stored is None or stored.version != version:
                         raise self._conflict("another writer has replaced the file", path)
                     self._rename(mine, path, overwrite=True)
-            except (
-                FileNotFoundError
-            ):  # a higher candidate has deleted this one, while it was written or afterwards
+            except FileNotFoundError:  # it is deleted while it is written, or afterwards
                 raise self._conflict("another writer is replacing the file", path) from None
         return version_of_content(data)
 

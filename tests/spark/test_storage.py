@@ -72,6 +72,17 @@ def test_a_file_is_read_as_it_was_written(storage: Storage, size: int) -> None:
     assert storage.read("shop.public.Ärger/a b.parquet") == b"newer"
 
 
+def test_a_part_of_a_file_is_read(storage: Storage) -> None:
+    data = os.urandom(9 << 20)  # two blocks of HDFS
+    storage.write("large", data)
+    with storage.open("large") as opened:
+        assert opened.seek(-5, os.SEEK_END) == len(data) - 5
+        assert opened.read() == data[-5:]
+        opened.seek(8_388_600)
+        assert opened.read(20) == data[8_388_600:8_388_620]
+        assert opened.tell() == 8_388_620
+
+
 def test_a_file_that_is_not_there(storage: Storage) -> None:
     for path in ("none", "no/folder"):
         assert storage.read_versioned(path) is None

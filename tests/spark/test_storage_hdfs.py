@@ -112,18 +112,6 @@ def test_a_listing_has_all_pages(storage: Storage) -> None:
     assert len([*storage.paths("t")]) == 130
 
 
-@pytest.mark.nightly
-def test_a_part_of_a_file_is_read(storage: Storage) -> None:
-    data = os.urandom(20 << 20)  # three blocks
-    storage.write("large", data)
-    with storage.open("large") as opened:
-        assert opened.seek(-5, os.SEEK_END) == len(data) - 5
-        assert opened.read() == data[-5:]
-        opened.seek(8_388_600)
-        assert opened.read(20) == data[8_388_600:8_388_620]
-        assert opened.read(0) == b""
-
-
 # --- writers -------------------------------------------------------------------------------------------------
 
 
@@ -367,6 +355,19 @@ def test_a_host_without_a_port_is_a_name_node_at_hadoops_port(
     monkeypatch.setitem(hdfs_client._LIMITS, "dfs.client.failover.max.attempts", "0")
     text = failure(lambda: open_storage("hdfs://127.0.0.1/lake").read("a"), StorageUnavailable)
     assert text.startswith("no name node answers")
+
+
+def test_a_folder_of_the_configuration_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    storage = open_storage("hdfs://namenode/lake", {"config_dir": str(tmp_path / "none")})
+    with pytest.raises(ConfigError, match="config_dir does not exist on this host"):
+        storage.read("a")
+
+
+def test_a_configuration_that_is_no_xml_is_an_error(tmp_path: Path, impatient: None) -> None:
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (tmp_path / name).write_text("<configuration>")
+    storage = open_storage("hdfs://namenode/lake", {"config_dir": str(tmp_path)})
+    assert failure(lambda: storage.read("a")).startswith("the configuration of Hadoop is no XML -> correct")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
