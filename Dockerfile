@@ -8,7 +8,7 @@ ARG BASE=python:3.13-slim-bookworm
 # hadolint ignore=DL3006
 FROM ${BASE} AS build
 WORKDIR /src
-# Extras of the package, with commas: spark, spark-cloud. An image of the daemon needs none.
+# Extras of the package, with commas: spark, spark-cloud, spark-hdfs. An image of the daemon needs none.
 ARG EXTRAS=
 # The C extensions of the hot path are compiled here; the build of an image without them fails.
 RUN command -v cc >/dev/null || (apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev)

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
 from cdcd.errors import ConfigError
 from cdcd.spark.changed_table import RESERVED, ChangedTable, TableRule
-from cdcd.spark.delta_access import require_delta
+from cdcd.spark.delta_access import check_delta_target, require_delta
 from cdcd.spark.scd import DELETE, OP, SEQUENCE, TRUNCATE, UNSENT, UPSERT
 from cdcd.spark.session import is_remote
 from cdcd.spark.storage import Target, open_storage
@@ -70,6 +70,8 @@ def apply_changes(
     StorageConflict if another writer was first, StorageError; those of a stream's batches end the query.
     """
     require_delta("apply_changes", "it is called")
+    storage = open_storage(target, target_options)
+    check_delta_target(storage)
     given = _Parameters(
         source=source,
         keys=tuple(_names(source, "keys", keys)),
@@ -84,7 +86,7 @@ def apply_changes(
     )
     given.check(has_truncates=apply_as_truncates is not None)
     frame = given.frame(where, sequence_by, apply_as_deletes, apply_as_truncates)
-    table = ChangedTable(open_storage(target, target_options), given.rule())
+    table = ChangedTable(storage, given.rule())
     if not source.isStreaming:
         if checkpoint is not None or trigger is not None:
             raise ConfigError(

@@ -17,7 +17,7 @@ from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnava
 from cdcd.spark.storage import Storage
 from cdcd.spark.storage_local import sync
 
-__all__ = ["DeltaAccess", "require_delta"]
+__all__ = ["DeltaAccess", "check_delta_target", "require_delta"]
 
 LOG = "_delta_log"
 _S3 = ("s3://", "s3a://")
@@ -32,6 +32,12 @@ def require_delta(what: str = "the format delta", where: str = "the mirror is st
             f"{what} needs the package deltalake, which is not installed",
             hint=f"install cdcd with its extra `spark-delta` where {where}",
         ) from None
+
+
+def check_delta_target(target: Storage) -> None:
+    """Raise ConfigError for a target in HDFS that delta-rs does not reach."""
+    if target.uri.startswith("hdfs:"):
+        target.client_options()  # it has no secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
-from cdcd.spark.delta_access import require_delta
+from cdcd.spark.delta_access import check_delta_target, require_delta
 from cdcd.spark.iceberg_access import require_iceberg
 from cdcd.spark.metrics_server import MetricsServer, Page
 from cdcd.spark.mirror_batches import ON_ERROR, BatchReport, OnError
@@ -105,6 +105,7 @@ def mirror(
         raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
     if format == "delta":
         require_delta()
+        check_delta_target(open_storage(target, target_options))
     if format == "iceberg":
         require_iceberg()
     if stored_as_scd_type not in SCD_TYPES:

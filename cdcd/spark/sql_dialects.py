@@ -198,7 +198,9 @@ def _spark_text(text: str) -> str:
 
 
 def _of_duckdb(path: str) -> str:
-    """Return a path as DuckDB has it, which writes Azure's container after the host."""
+    """Return a path as DuckDB has it, which writes Azure's container after the host. Raises NoSuchView for HDFS."""
+    if path.startswith("hdfs:"):
+        raise NoSuchView("DuckDB does not read HDFS")
     found = _AZURE.fullmatch(path)
     return path if found is None else f"{found[1]}://{found[3]}/{found[2]}{found[4] or ''}"
 

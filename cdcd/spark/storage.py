@@ -1,4 +1,4 @@
-"""The files of a target, by its URI: a local folder, or a prefix of a bucket.
+"""The files of a target, by its URI: a local folder, a prefix of a bucket, or a folder of HDFS.
 
 In: a path or URI, and options of the storage.  Out: a `Storage`, whose paths are relative to the URI.
 Invariant: a reader sees a file complete or not at all. Of several writers that create one file, or replace one
@@ -8,6 +8,7 @@ Must not: know what is in the files, connect, read a secret (each storage does, 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from urllib.parse import unquote, urlsplit
 from cdcd.errors import StorageError
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss")
-FORMS = "a local path, file:///PATH, s3://BUCKET/PATH, gs://BUCKET/PATH, abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+FORMS = (
+    "a local path, file:///PATH, s3://BUCKET/PATH, gs://BUCKET/PATH, "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH, hdfs://NAME_NODE:PORT/PATH"
+)
 MAX_FILE_BYTES = 8 << 30
 MAX_FILES = 5_000_000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -30,6 +34,11 @@ class Version:
 
     tag: str | None
     generation: str | None = None
+
+
+def version_of_content(data: bytes) -> Version:
+    """Return the version of a file in a storage that gives files none: the hash of the content."""
+    return Version(hashlib.blake2b(data, digest_size=16).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,16 @@ def open_storage(target: Target, options: Mapping[str, str] | None = None) -> St
         from cdcd.spark.storage_cloud import cloud_storage  # its library is optional
 
         return cloud_storage(_bucket_uri(str(target), scheme), options or {})
+    if scheme == "hdfs":
+        from cdcd.spark.storage_hdfs import hdfs_storage  # its library is optional
+
+        return hdfs_storage(_hdfs_uri(str(target)), options or {})
+    if scheme in ("webhdfs", "swebhdfs"):
+        raise StorageError(
+            "HDFS is reached by its own protocol, not by HTTP",
+            hint="use hdfs://NAME_NODE:PORT/PATH",
+            scheme=scheme,
+        )
     if scheme != "file":
         raise StorageError("the scheme of the target is unknown", hint=f"use {FORMS}", scheme=scheme)
     if options:
@@ -132,6 +151,24 @@ def _bucket_uri(text: str, scheme: str) -> str:
     if not host or (has_container and not user):
         raise StorageError("the URI of the target has no bucket", hint=f"use {FORMS}", target=text)
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _hdfs_uri(text: str) -> str:
+    """Return the URI without a slash at its end, its path as it is: Hadoop decodes no %. Raises StorageError."""
+    _, has_host, place = text.partition("://")
+    if not has_host:
+        raise StorageError("the URI of the target has no host", hint=f"use {FORMS}", target=text)
+    host, _, path = place.partition("/")
+    if "@" in host:
+        raise StorageError(
+            "the URI of the target has credentials in it",
+            hint="remove them: the user is HADOOP_USER_NAME, or that of the ticket of Kerberos",
+            target="hdfs://***",
+        )
+    path = path.rstrip("/")
+    if path:
+        check_path(path)
+    return f"hdfs://{host}/{path}".rstrip("/") if host else f"hdfs:///{path}"
 
 
 def check_path(path: str) -> str:

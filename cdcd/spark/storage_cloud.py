@@ -12,17 +12,18 @@ Credentials that no option gives are those of the environment, as the clouds' ow
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
+from cdcd.spark.remote_file import remote_file
 from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
@@ -100,7 +101,7 @@ class CloudStorage:
 
         with self._errors("read", path) as store:
             size = int(obstore.head(store, check_path(path))["size"])
-        return cast(BinaryIO, _RemoteFile(self, path, size))
+        return remote_file(partial(self.read_range, path), size)
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a part of a file."""
@@ -251,37 +252,6 @@ class CloudStorage:
         shown = {name: value for name, value in context.items() if value}
         kind = StorageUnavailable if _heals(error, message) else StorageError
         return kind(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
-
-
-class _RemoteFile(io.RawIOBase):
-    """A file of a bucket; each read is a request."""
-
-    def __init__(self, storage: CloudStorage, path: str, size: int) -> None:
-        super().__init__()
-        self._storage, self._path, self._size, self._place = storage, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
-        self._place = max(0, start + offset)
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        length = min(len(view), self._size - self._place)
-        if length <= 0:
-            return 0
-        view[:length] = self._storage.read_range(self._path, self._place, length).cast("B")
-        self._place += length
-        return length
 
 
 def _client(uri: str, options: Options) -> Any:

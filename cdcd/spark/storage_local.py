@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import logging
 import os
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
-from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
+from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path, version_of_content
 
 LOCKED_WITHIN_S = 10.0
 """Maximum wait for the lock of a file, which another writer holds for one write."""
@@ -83,7 +82,7 @@ class LocalStorage:
                     data = self._content(file.fileno(), path, max_bytes)
             except FileNotFoundError:
                 return None
-        return StoredFile(data, _version(data))
+        return StoredFile(data, version_of_content(data))
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file of this path."""
@@ -102,17 +101,17 @@ class LocalStorage:
                     raise
                 self._claim(temporary, final, path)
             sync(final.parent)
-        return _version(data)
+        return version_of_content(data)
 
     def replace(self, path: str, data: bytes, version: Version) -> Version:
         """Replace this version of a file. Raises StorageConflict if the file has another version, or is gone."""
         with self._errors("replace", path), self._complete(path, data) as (temporary, final):
             with self._locked(final, path) as held:
-                if _version(self._content(held, path, MAX_FILE_BYTES)) != version:
+                if version_of_content(self._content(held, path, MAX_FILE_BYTES)) != version:
                     raise self._conflict("another writer has replaced the file", path)
                 temporary.replace(final)
             sync(final.parent)
-        return _version(data)
+        return version_of_content(data)
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace a file, whatever its version is."""
@@ -221,10 +220,6 @@ class LocalStorage:
                 target=self.uri,
                 file=path,
             ) from error
-
-
-def _version(data: bytes) -> Version:
-    return Version(hashlib.blake2b(data, digest_size=16).hexdigest())
 
 
 def _is_of_the_file_system(name: str) -> bool:

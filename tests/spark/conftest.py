@@ -20,6 +20,7 @@ from cdcd.spark.session import session
 from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
 from tests.support.azure import AzureServer
+from tests.support.hdfs import HdfsServer
 from tests.support.s3 import S3Server
 
 
@@ -86,6 +87,13 @@ def s3(artefacts: Cache, stack_folder: Path) -> Iterator[S3Server]:
 def azure(artefacts: Cache, stack_folder: Path) -> Iterator[AzureServer]:
     """Yield a real API of Azure's blob storage."""
     with AzureServer(stack_folder / "azure", cache=artefacts) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(artefacts: Cache, stack_folder: Path) -> Iterator[HdfsServer]:
+    """Yield a real HDFS. A test that stops it starts it again."""
+    with HdfsServer(stack_folder / "hdfs", cache=artefacts) as server:
         yield server
 
 

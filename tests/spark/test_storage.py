@@ -29,6 +29,7 @@ from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
 from cdcd.spark.versions import TargetVersion
 from tests.support.azure import AzureServer
+from tests.support.hdfs import HdfsServer
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly, nightly_except
 from tests.support.s3 import PASSWORD, S3Server
@@ -36,7 +37,7 @@ from tests.support.s3 import PASSWORD, S3Server
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
 
 
-@pytest.fixture(params=["local", nightly("s3"), nightly("azure")])
+@pytest.fixture(params=["local", nightly("s3"), nightly("azure"), nightly("hdfs")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
     """A target, and its options."""
     if request.param == "local":
@@ -44,6 +45,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3")
         return request.getfixturevalue("bucket") + "/the/target", server.options()
+    if request.param == "hdfs":
+        cluster: HdfsServer = request.getfixturevalue("hdfs")
+        return cluster.uri, cluster.options()
     azure: AzureServer = request.getfixturevalue("azure")
     return azure.create_container(f"c{uuid.uuid4().hex[:12]}") + "/the/target", azure.options()
 
@@ -66,6 +70,17 @@ def test_a_file_is_read_as_it_was_written(storage: Storage, size: int) -> None:
     assert storage.read("shop.public.Ärger/a b.parquet") == data
     storage.write("shop.public.Ärger/a b.parquet", b"newer")
     assert storage.read("shop.public.Ärger/a b.parquet") == b"newer"
+
+
+def test_a_part_of_a_file_is_read(storage: Storage) -> None:
+    data = os.urandom(9 << 20)  # two blocks of HDFS
+    storage.write("large", data)
+    with storage.open("large") as opened:
+        assert opened.seek(-5, os.SEEK_END) == len(data) - 5
+        assert opened.read() == data[-5:]
+        opened.seek(8_388_600)
+        assert opened.read(20) == data[8_388_600:8_388_620]
+        assert opened.tell() == 8_388_620
 
 
 def test_a_file_that_is_not_there(storage: Storage) -> None:
@@ -286,8 +301,11 @@ def test_a_file_of_the_log_that_is_no_json_is_an_error(storage: Storage, path: s
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
-        ("hdfs://namenode/lake", r"scheme of the target is unknown.*scheme=hdfs.*s3://BUCKET/PATH"),
-        ("dbfs:/lake", "scheme of the target is unknown"),
+        ("webhdfs://namenode/lake", r"own protocol, not by HTTP.*hdfs://NAME_NODE"),
+        ("hdfs://user:hunter2secret@namenode/lake", "has credentials"),
+        ("hdfs:/lake", "has no host"),
+        ("hdfs://namenode/../lake", "leads out of the target"),
+        ("dbfs:/lake", r"scheme of the target is unknown.*scheme=dbfs.*s3://BUCKET/PATH"),
         ("s3:///lake", "has no bucket"),
         ("abfss://account.dfs.core.windows.net/lake", "has no bucket"),
         ("s3://USER:hunter2secret@bucket/lake", "has credentials"),

@@ -46,6 +46,7 @@ LIBRARY_ROOMS = {
     "confluent_kafka": {"sink", "registry", "demo", "spark"},
     "prometheus_client": {"ops", "metrics", "spark"},
     "obstore": {"spark"},
+    "hdfs_native": {"spark"},
     "deltalake": {"spark"},
     "pyiceberg": {"spark"},
     "pyspark": {"spark", "demo"},

@@ -451,6 +451,12 @@ def test_duckdb_has_no_view_of_a_bucket_whose_path_it_would_decode() -> None:
     assert DIALECTS["duckdb"].files(["/data/100%25"])
 
 
+def test_duckdb_has_no_view_of_hdfs() -> None:
+    with pytest.raises(NoSuchView, match="does not read HDFS"):
+        DIALECTS["duckdb"].files(["hdfs://namenode:8020/lake/a"])
+    assert "hdfs://namenode:8020/lake/a" in DIALECTS["spark"].files(["hdfs://namenode:8020/lake/a"])[0]
+
+
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_spark_has_no_statements_for_tables_in_an_open_format(
     tmp_path: Path, table_format: TableFormat
