@@ -27,8 +27,8 @@ from tests.spark.events import Table, column
 from tests.spark.foreign_readers import READERS
 from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.spark.unit.test_plain_views import duck
-from tests.support.nightly import nightly_except
 from tests.support.hdfs import HdfsServer
+from tests.support.nightly import nightly_except
 from tests.support.s3 import PASSWORD, USER, S3Server
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
