@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,7 +41,9 @@ class MirrorProcess(threading.Thread):
         super().__init__(name=f"mirror {table_format}", daemon=True)
         self.target, self.table_format = str(folder / table_format), table_format
         self._command = [sys.executable, "-m", "cdcd.spark", "mirror", "--target", self.target]
-        self._command += ["--config", str(world.daemon.config_path), "--format", table_format]
+        config = folder / f"{table_format}.yaml"  # the daemon's own file is written again at each of its starts
+        shutil.copy(world.daemon.config_path, config)
+        self._command += ["--config", str(config), "--format", table_format]
         self._command += ["--trigger-ms", "20", "--on-error", "fail"]
         self._log = folder / f"{table_format}.log"
         self._dice, self._over = dice, threading.Event()
@@ -162,6 +165,8 @@ def _watch(readers: Sequence[Reader], begun_s: float, end_s: float) -> None:
             f" {violations} violations",
             flush=True,
         )
+        for reader in readers:
+            print(*reader.violations[:3], sep="\n", end="\n" if reader.violations else "", flush=True)
         if violations or any(one.failure for one in readers):
             return
 
