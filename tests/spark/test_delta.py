@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark import consistent_view, read_mirror
 from cdcd.spark.mirror_start import mirror
@@ -16,7 +17,6 @@ from cdcd.spark.reading import Mirror
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
-from tests.support.s3 import S3Server
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
 LOG = [column("line", "string")]

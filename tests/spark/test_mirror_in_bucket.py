@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE
 from cdcd.spark.commit_log import LATEST, path_of, read_latest, take_over
 from cdcd.spark.mirror_start import mirror
@@ -19,7 +20,6 @@ from cdcd.spark.session import run_to_end
 from cdcd.spark.storage import open_storage
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of
-from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = [
     pytest.mark.nightly,
@@ -82,7 +82,7 @@ def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_
                 topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 2, "body": "b"}))
     assert process.returncode == EXIT_FAILURE, text
     assert "CDCD-STORAGE-CONFLICT" in text
-    assert PASSWORD not in text
+    assert s3.password not in text
     assert [row["id"] for row in rows(items, bucket, s3.options())] == [1]
 
 
