@@ -44,6 +44,7 @@ from cdcd.errors.schemas import (
 )
 from cdcd.errors.sink import (
     BatchTooLarge,
+    CatalogRefused,
     ChangesInvalid,
     GapInTopic,
     HistoryMissing,
@@ -122,6 +123,7 @@ __all__ = [
     "BinaryFailed",
     "BinaryUnreadable",
     "CaptureError",
+    "CatalogRefused",
     "CdcdError",
     "ChangesInvalid",
     "ConfigError",

@@ -121,6 +121,7 @@ class MirrorBatches:
         started_s = time.monotonic()
         now = self._with_merged(self.version)
         with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
+        with_truncates |= now.dropped.keys()
         looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates)
         plans, entries, failures = self._plan(looks, now)
         folded = self._fold(records, plans) if plans else []
@@ -147,12 +148,13 @@ class MirrorBatches:
             self._publish(with_position(self.version, position))
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
-        """Publish tables that have no row yet; those that the mirror has remain. Raises StorageError.
+        """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.
 
         Return by topic the error of each whose columns the format cannot have.
         """
         version, refused = self.version, {}
-        added = {one.topic: one for one in entries if one.topic not in version.tables}
+        known = {*version.tables, *version.dropped}
+        added = {one.topic: one for one in entries if one.topic not in known}
         if self._delta is not None:
             for topic, entry in list(added.items()):
                 try:
@@ -220,10 +222,14 @@ class MirrorBatches:
         entries: dict[str, TableEntry] = {}
         failures: Failures = {}
         for look in looks:
-            before = version.tables.get(look.topic, TableEntry(look.topic))
-            if before.applied == BEGINNING and before.parked is None:  # the records say what its columns are
+            is_dropped = look.topic in version.dropped
+            before = (version.dropped if is_dropped else version.tables).get(
+                look.topic, TableEntry(look.topic)
+            )
+            is_left = is_dropped or before.parked is not None
+            if before.applied == BEGINNING and not is_left:  # the records say what its columns are
                 before = TableEntry(look.topic, delta_version=before.delta_version)
-            entry = resumed(look, before, self._schema_of) if before.parked else before
+            entry = resumed(look, before, self._schema_of) if is_left else before
             if entry is None or not look.last_values:
                 continue
             try:

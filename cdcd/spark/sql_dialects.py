@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdcd.spark.shape import KEY
 
-__all__ = ["DIALECTS", "Dialect", "NoSuchView"]
+__all__ = ["DIALECTS", "Dialect", "NoSuchView", "quoted_for_spark"]
 
 
 class NoSuchView(Exception):
@@ -166,7 +166,7 @@ class SparkSQL(_Dialect):
         return f"CAST({expression} AS {self.type(wanted)})"
 
     def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
-        remains, key = _cases(names, "k", _spark_text)
+        remains, key = _cases(names, "k", quoted_for_spark)
         filtered = f"map_filter({expression}, (k, v) -> {remains})"
         return f"CASE WHEN size({filtered}) > 0 THEN transform_keys({filtered}, (k, v) -> {key}) END"
 
@@ -189,7 +189,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _spark_text(text: str) -> str:
+def quoted_for_spark(text: str) -> str:
     """Return a literal of Spark, which has escapes with a backslash by default."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
