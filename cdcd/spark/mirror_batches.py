@@ -38,6 +38,8 @@ OnError = Literal["park", "fail"]
 ON_ERROR: tuple[OnError, ...] = ("park", "fail")
 IDLE_S = 1.0
 """The shortest time between two positions that are published without a change."""
+EXPIRED_S = 60.0
+"""The shortest time between two looks for lines of the histories that are not retained any more."""
 UNKNOWN = SourcePosition()
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
@@ -105,6 +107,7 @@ class MirrorBatches:
         self._observer = observer
         self.applied = 0
         self._merged = 0
+        self._expired_s = float("-inf")
         is_delta = self.version.table_format == "delta"
         self._delta = DeltaTables(target, self.version, writer.own_latest) if is_delta else None
         self._compactor = Compactor(self._merges())
@@ -114,7 +117,9 @@ class MirrorBatches:
 
     def _merges(self) -> Merges:
         rows = self._delta or FileMerges(self._target, self.buckets)
-        return HistoryMerges(self._target, rows) if self.version.scd_type == 2 else rows
+        if self.version.scd_type != 2:
+            return rows
+        return HistoryMerges(self._target, rows, self.version.history_retain_s)
 
     def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
@@ -170,6 +175,7 @@ class MirrorBatches:
 
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""
+        self._note_expired()
         if not self._compactor.has_result:
             return
         changed = self._with_merged(self.version)
@@ -177,8 +183,20 @@ class MirrorBatches:
             changed = self._publish(changed)
         self._compactor.start(changed.tables)
 
+    def _note_expired(self, *, now: bool = False) -> None:
+        """Have the histories looked at, also those of tables without changes, whose lines expire too."""
+        if self.version.history_retain_s is None or not (
+            now or time.monotonic() > self._expired_s + EXPIRED_S
+        ):
+            return
+        self._expired_s = time.monotonic()
+        self._compactor.note([topic for topic, entry in self.version.tables.items() if entry.history])
+        if not now:
+            self._compactor.start(self.version.tables)
+
     def compact(self) -> None:
-        """Merge files until no table has too many."""
+        """Merge files until no table has too many, and no line of a history is overdue."""
+        self._note_expired(now=True)
         while self._compactor.start(self.version.tables):
             self._compactor.wait()
             self.publish_merged()

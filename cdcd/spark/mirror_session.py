@@ -65,6 +65,7 @@ class MirrorSettings:
     scd_type: ScdType = 1
     on_batch: Callable[[BatchReport], None] | None = None
     catalog: str | None = None
+    history_retain_s: float | None = None
 
 
 @dataclass
@@ -121,7 +122,9 @@ class MirrorSessions:
             table_format=asked.table_format,
             scd_type=asked.scd_type,
         )
-        writer = self._taken(storage, replace(start, retain_s=asked.retain_s))
+        writer = self._taken(
+            storage, replace(start, retain_s=asked.retain_s, history_retain_s=asked.history_retain_s)
+        )
         assert writer.version is not None
         self.metrics.mirrors(connection.prefix, storage.uri)
         self.published(writer.version)

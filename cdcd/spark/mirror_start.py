@@ -78,6 +78,7 @@ def mirror(
     metrics_port: int | None = None,
     metrics_host: str = LOCAL_HOST,
     catalog: str | None = None,
+    history_retain_s: float | None = None,
 ) -> MirrorQuery:
     """Start a thread that updates `target` from the topics.
 
@@ -91,6 +92,7 @@ def mirror(
     `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
     others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
+    `history_retain_s`: for so long after its end a version of a row remains in the history; None: for ever.
     `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
     `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
@@ -109,6 +111,11 @@ def mirror(
         require_delta()
     if stored_as_scd_type not in SCD_TYPES:
         raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
+    if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
+        raise ConfigError(
+            "the retention of the history is a time of a mirror that has one",
+            hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
+        )
     settings = MirrorSettings(
         connection,
         target,
@@ -125,6 +132,7 @@ def mirror(
         stored_as_scd_type,
         on_batch,
         catalog,
+        history_retain_s,
     )
     namespace = None if catalog is None else namespace_of(catalog)
     sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))

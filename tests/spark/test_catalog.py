@@ -72,8 +72,8 @@ def test_a_running_mirror_registers_each_table_and_sql_has_the_newest_rows(
 
         wider = Table(items.topic, [*ITEMS, column("size", "long")], items.key, items.registry_url)
         insert(topics, wider, 30, id=3, body="c", size=7)
-        later = topics.table("later", [column("n", "long")])
-        insert(topics, later, 40, n=5)
+        later = topics.table("later", [ITEMS[0], column("n", "long")])
+        insert(topics, later, 40, id=1, n=5)
         eventually(lambda: spark.catalog.tableExists("shop.public_later"), "the later table")
         eventually(lambda: "size" in spark.table("shop.public_items").columns, "the later column")
         assert rows(spark, "SELECT size FROM shop.public_items WHERE id = 3") == [(7,)]

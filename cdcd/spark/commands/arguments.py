@@ -184,6 +184,12 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="TIME",
         help="for so long an earlier version of the target can be read (default: %(default)s)",
     )
+    command.add_argument(
+        "--history-retain",
+        metavar="TIME",
+        help="with --scd 2: for so long after its end a version of a row remains in the history, as '90 days'; "
+        "default: for ever",
+    )
     _add_catalog(command)
     _add_operation(command)
     _add_spark(command)

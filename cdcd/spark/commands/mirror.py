@@ -45,4 +45,5 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         metrics_port=options.metrics_port,
         metrics_host=options.metrics_host,
         catalog=options.catalog,
+        history_retain_s=None if options.history_retain is None else seconds_of(options.history_retain),
     )
