@@ -172,6 +172,7 @@ class _Lines:
         known = self._is_known
         same = self._is_same_key & is_row & np.roll(is_row, 1) & (known == np.roll(known, 1))
         same &= ~self._differs(self._others_before)
+        same &= ~(self._differs(self._ends_before) & (self._ops == "c"))
         for field in self._fields:
             places = np.flatnonzero(same)
             same[places] = self._equal(field, places)

@@ -20,7 +20,8 @@ from cdcd.spark.commit_log import read_latest
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record
-from tests.spark.test_row_history import FIELDS, TABLE, Model, Version, _batch, _row, _versions
+from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item
+from tests.spark.test_row_history import TABLE, _versions
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly
 
@@ -55,22 +56,6 @@ def items(tmp_path: Path) -> Timed:
     return made
 
 
-def _copy(items: Timed, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
-    """Copy the table again: most rows are as they were, some are not, some are not found."""
-    records = [items.change("t", lsn, 1, snapshot=True)]
-    for place, old in enumerate(list(model.rows.values()), 2):
-        kind = chosen.random()
-        if kind < 0.4:
-            model.end(old["id"], (lsn, 1))
-        row = old if kind > 0.6 else {**old, "name": chosen.choice(["a", "z"])}
-        if kind >= 0.2:
-            if model.rows.get(row["id"]) not in (None, row):
-                model.end(row["id"], (lsn, 1))
-            model.put(row, (lsn, place))
-            records.append(items.change("r", lsn, place, after=row))
-    return records
-
-
 @pytest.mark.parametrize("part_bytes", [1 << 26, nightly(200)])
 @pytest.mark.parametrize("seed", [1, *(nightly(seed) for seed in range(2, 10))])
 def test_what_is_valid_after_the_retention_remains(
@@ -81,7 +66,7 @@ def test_what_is_valid_after_the_retention_remains(
     monkeypatch.setattr(history_merges, "PART_BYTES", part_bytes)
     model, chosen = Model(), random.Random(seed)
     for batch in range(1, 16):
-        make = _copy if batch % 5 == 0 else _batch
+        make = copy_of if batch % 5 == 0 else batch_of
         items.run(make(items, model, 100 * batch, chosen), loading=False)
         items.retain_from(100 * batch - 450)
         items.compact()
@@ -105,9 +90,9 @@ def test_the_files_of_removed_lines_go_and_the_value_of_an_open_version_remains(
     spark: SparkSession, items: Timed
 ) -> None:
     """A value that an update did not send is in a line that goes; a table without changes is looked at, too."""
-    items.run([items.change("c", 10, 1, after=_row(1, "a", "long")), _insert(items, 2)], loading=False)
-    items.run([items.change("u", 20, 1, after=_row(1, "b", None), unchanged=["note"])], loading=False)
-    items.run([items.change("d", 30, 1, before=_row(2, None))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a", "long")), _insert(items, 2)], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "b", None), unchanged=["note"])], loading=False)
+    items.run([items.change("d", 30, 1, before=item(2, None))], loading=False)
     before, at = _versions(spark, items.target), read_mirror(items.target).at
     assert len(before) == 3
     items.retain_from(25)
@@ -124,14 +109,14 @@ def test_the_files_of_removed_lines_go_and_the_value_of_an_open_version_remains(
 
 
 def _insert(items: Timed, number: int) -> Record:
-    return items.change("c", 10, number, after=_row(number, "a"))
+    return items.change("c", 10, number, after=item(number, "a"))
 
 
 def test_rows_that_are_copied_after_the_retention_go_on(spark: SparkSession, items: Timed) -> None:
     """The copy began before the retention, and its rows come after it."""
     items.run([_insert(items, 1), _insert(items, 2)], loading=False)
     items.run([items.change("t", 20, 1, snapshot=True)], loading=True)
-    items.run([items.change("r", 40, 1, after=_row(1, "a"))], loading=False)
+    items.run([items.change("r", 40, 1, after=item(1, "a"))], loading=False)
     items.retain_from(30)
     items.compact()
     assert _versions(spark, items.target) == [(1, "a", "n", (10, 1), None)]
@@ -139,16 +124,16 @@ def test_rows_that_are_copied_after_the_retention_go_on(spark: SparkSession, ite
 
 def test_without_a_retention_nothing_goes(spark: SparkSession, items: Timed) -> None:
     items.run([_insert(items, 1)], loading=False)
-    items.run([items.change("u", 20, 1, after=_row(1, "b"))], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "b"))], loading=False)
     items.compact()
     assert len(_versions(spark, items.target)) == 2
 
 
 def test_texts_of_values_outside_their_types_remain(spark: SparkSession, items: Timed) -> None:
     """The text is that of a line that goes, as its value is."""
-    sent = {"after": _row(1, "a", None), "special": {"after.note": "kept"}}
+    sent = {"after": item(1, "a", None), "special": {"after.note": "kept"}}
     items.run([items.change("c", 10, 1, **sent)], loading=False)
-    items.run([items.change("u", 20, 1, after=_row(1, "b", None), unchanged=["note"])], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "b", None), unchanged=["note"])], loading=False)
     items.retain_from(25)
     items.compact()
     (row,) = history(spark, str(items.target), TABLE).collect()

@@ -1,0 +1,86 @@
+"""A model of the histories of a mirror: a replay of the changes one by one, and changes of all kinds at random."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.spark.batches import Batches, Record
+from tests.spark.events import column
+
+FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
+Row = dict[str, Any]
+Version = tuple[int, str | None, str | None, tuple[int, int], tuple[int, int] | None]
+"""Columns, and the LSN and the number in the transaction of the start and of the end."""
+
+
+def item(number: int, name: str | None, note: str | None = "n") -> Row:
+    return {"id": number, "name": name, "note": note}
+
+
+class Model:
+    """The versions by a replay of the changes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self._began: dict[int, tuple[int, int]] = {}
+        self.ended: list[Version] = []
+
+    def put(self, row: Row, at: tuple[int, int]) -> None:
+        if self.rows.get(row["id"]) == row:
+            return
+        self.end(row["id"], at)
+        self.rows[row["id"]], self._began[row["id"]] = row, at
+
+    def end(self, number: int, at: tuple[int, int]) -> None:
+        row = self.rows.pop(number, None)
+        if row is not None:
+            self.ended.append((number, row["name"], row["note"], self._began[number], at))
+
+    @property
+    def versions(self) -> list[Version]:
+        valid: list[Version] = [
+            (number, row["name"], row["note"], self._began[number], None) for number, row in self.rows.items()
+        ]
+        return sorted([*self.ended, *valid], key=lambda one: (one[0], one[3]))
+
+
+def batch_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Return random changes of all kinds, with the values that PostgreSQL would send."""
+    records = []
+    for number in range(1, 12):
+        one, at, kind = chosen.randrange(12), (lsn, number), chosen.random()
+        row = {"id": one, "name": chosen.choice(["a", "b", None]), "note": chosen.choice(["n", "m"])}
+        old = model.rows.get(one)
+        if kind < 0.03:
+            for held in list(model.rows):
+                model.end(held, at)
+            records.append(items.change("t", *at))
+        elif old is None:
+            model.put(row, at)
+            records.append(items.change("c", *at, after=row))
+        elif kind < 0.2:
+            model.end(one, at)
+            records.append(items.change("d", *at, before=old))
+        elif kind < 0.4:  # the note is TOASTed, and was not changed
+            model.put({**row, "note": old["note"]}, at)
+            sent = {**row, "note": None}
+            records.append(items.change("u", *at, after=sent, unchanged=["note"]))
+        else:
+            model.put(row, at)
+            records.append(items.change("u", *at, after=row))
+    return records
+
+
+def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Copy the table again: most rows are as they were, some are not, some are not found."""
+    records = [items.change("t", lsn, 1, snapshot=True)]
+    for place, old in enumerate(list(model.rows.values()), 2):
+        kind = chosen.random()
+        row = old if kind > 0.6 else {**old, "name": chosen.choice(["a", "z"])}
+        if kind < 0.2 or row != old:
+            model.end(old["id"], (lsn, 1))
+        if kind >= 0.2:
+            model.put(row, (lsn, place))
+            records.append(items.change("r", lsn, place, after=row))
+    return records
