@@ -139,14 +139,14 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
             later = pa.array([], pa.binary())
             if is_copy_among(ends):
                 later = _keys_of(target, entry.history[len(merge.history) :])
-            kept_ends = ends.slice(0, 0)
+            still_ends = ends.slice(0, 0)
             for number in range(parts):
                 _check(stopping)
                 rows = retained_rows(_part(folder, number, entry), ends, shape, later)
                 written += _written(target, entry, rows)
-                kept = retained_ends(ends, [rows])
-                kept_ends = kept if kept.num_rows > kept_ends.num_rows else kept_ends
-            return [*written, *_written(target, entry, kept_ends)]
+                of_part = retained_ends(ends, [rows])
+                still_ends = max(still_ends, of_part, key=len)
+            return [*written, *_written(target, entry, still_ends)]
     except BaseException:
         remove_files(target, [one.path for one in written])
         raise

@@ -13,15 +13,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.s3 import S3Server
-from cdcd.errors import ConfigError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.spark import register
+from cdcd.spark.__main__ import main
 from cdcd.spark.catalog_state import read_state
+from cdcd.spark.commands import register as register_command
+from cdcd.spark.commands import running
+from cdcd.spark.commands.running import EXIT_UNKNOWN
 from cdcd.spark.commands.status import status_of
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import reason_of, run_to_end
 from cdcd.spark.storage import open_storage
+from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, run_mirror
 from tests.support.waiting import eventually
@@ -240,3 +245,23 @@ def test_a_catalog_that_is_no_namespace_is_refused_at_the_start(
 ) -> None:
     with pytest.raises(ConfigError, match="no namespace of Spark"):
         mirror(spark, topics.connection, str(target), catalog=catalog)
+
+
+def test_the_commands_refuse_a_catalog_that_ends_with_them(
+    spark: SparkSession,
+    topics: TopicsWriter,
+    target: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(register_command, "submitted_or_local", running.submitted_or_local)
+    insert(topics, topics.table("items", ITEMS), 10, id=1, body="a")
+    words = ["--target", str(target), "--catalog", CATALOG]
+    assert main(["register", *words]) == EXIT_UNKNOWN
+    assert command("mirror", *words, "--available-now") == EXIT_FAILURE
+    assert caplog.text.count("ends with it") == 2
+    run_mirror(spark, topics, target)
+    monkeypatch.setattr(register_command, "_IN_MEMORY", "none")
+    assert main(["register", *words]) == EXIT_OK
+    assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]

@@ -18,7 +18,9 @@ from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.session import reason_of, submitted_or_local
 from cdcd.spark.source import register
 
-_IN_MEMORY = ("spark_catalog", "in-memory")
+_SESSION, _IN_MEMORY = "spark_catalog", "in-memory"
+_THINLY_WRAPPED = ("", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+"""The session catalogs that store tables where Spark's own one does."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,9 +49,9 @@ def lasting(spark: SparkSession, catalog: str | None) -> SparkSession:
     """Return the session. Raises ConfigError if it has the catalog in its memory only."""
     if catalog is None:
         return spark
-    of_spark = catalog.partition(".")[0] == _IN_MEMORY[0] or "." not in catalog
-    is_own = spark.conf.get("spark.sql.catalog.spark_catalog", "") == ""
-    if of_spark and is_own and spark.conf.get("spark.sql.catalogImplementation", "") == _IN_MEMORY[1]:
+    of_session = catalog.partition(".")[0] == _SESSION or "." not in catalog
+    is_own = spark.conf.get("spark.sql.catalog.spark_catalog", "") in _THINLY_WRAPPED
+    if of_session and is_own and spark.conf.get("spark.sql.catalogImplementation", "") == _IN_MEMORY:
         raise ConfigError(
             "Spark's catalog is in the memory of this process, and ends with it",
             hint="run the command by spark-submit with --conf spark.sql.catalogImplementation=hive, or with the "
