@@ -262,6 +262,6 @@ def test_the_commands_refuse_a_catalog_that_ends_with_them(
     assert command("mirror", *words, "--available-now") == EXIT_FAILURE
     assert caplog.text.count("ends with it") == 2
     run_mirror(spark, topics, target)
-    monkeypatch.setattr(register_command, "_IN_MEMORY", "none")
+    monkeypatch.setattr(register_command, "lasting", lambda spark, _: spark)
     assert main(["register", *words]) == EXIT_OK
     assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]

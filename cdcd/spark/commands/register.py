@@ -51,7 +51,7 @@ def lasting(spark: SparkSession, catalog: str | None) -> SparkSession:
         return spark
     of_session = catalog.partition(".")[0] == _SESSION or "." not in catalog
     is_own = spark.conf.get("spark.sql.catalog.spark_catalog", "") in _THINLY_WRAPPED
-    if of_session and is_own and spark.conf.get("spark.sql.catalogImplementation", "") == _IN_MEMORY:
+    if of_session and is_own and spark.conf.get("spark.sql.catalogImplementation") == _IN_MEMORY:
         raise ConfigError(
             "Spark's catalog is in the memory of this process, and ends with it",
             hint="run the command by spark-submit with --conf spark.sql.catalogImplementation=hive, or with the "
