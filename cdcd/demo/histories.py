@@ -1,19 +1,19 @@
 """The histories of the mirror's tables, for the demo with `--scd 2`.
 
-In: the mirror's folder.  Out: by table the number of versions, and the valid rows as Arrow tables.
+In: the mirror's target.  Out: by table the number of versions, and the valid rows as Arrow tables.
 Must not: import PySpark before it is used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from cdcd.spark.reading import read_mirror
+from cdcd.spark.storage import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class TableHistory:
 class Histories:
     """The histories of everything under one prefix, read by a Spark session of its own."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self._mirror, self._prefix = read_mirror(folder), prefix
+    def __init__(self, target: Target, prefix: str) -> None:
+        self._mirror, self._prefix = read_mirror(target), prefix
 
     def __enter__(self) -> Histories:
         from cdcd.spark.session import (

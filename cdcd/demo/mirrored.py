@@ -1,6 +1,6 @@
 """The mirror's position and tables, for the demo.
 
-In: the mirror's folder, and the broker for the end offsets.  Out: positions and Arrow tables.
+In: the mirror's target, and the broker for the end offsets.  Out: positions and Arrow tables.
 Invariant: "reached" means that every record covered by a progress record has been applied, in every partition;
 the end is read from the progress topic, as any reader of the topics can do.
 Must not: query the Spark process, or wait.
@@ -9,15 +9,15 @@ Must not: query the Spark process, or wait.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcd.spark.commit_log import read_latest
+from cdcd.spark.reading import Mirror as OpenedMirror
 from cdcd.spark.reading import read_mirror
+from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.versions import TargetVersion
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -27,30 +27,31 @@ PROGRESS_TIMEOUT_S = 30.0
 class Mirror:
     """The mirror of everything under one prefix."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self._folder, self._prefix = folder, prefix
+    def __init__(self, target: Target, prefix: str) -> None:
+        self._target, self._prefix = open_storage(target), prefix
+        self._summed: tuple[int, str] = (-1, "not begun")
 
     def summary(self) -> str:
         """Return a short description of the mirror's position."""
-        version = read_latest(self._folder)
-        if version is None:
-            return "not begun"
-        opened = read_mirror(self._folder)
-        rows = sum(map(opened.rows, opened.topics))
-        return f"{rows:,} rows in {len(opened.topics)} tables"
+        version = read_latest(self._target)
+        if version is not None and version.number != self._summed[0]:
+            opened = OpenedMirror(self._target, version)
+            rows = sum(map(opened.rows, opened.topics))
+            self._summed = version.number, f"{rows:,} rows in {len(opened.topics)} tables"
+        return self._summed[1]
 
     def position(self) -> int:
         """Return a number that changes with every applied batch."""
-        version = read_latest(self._folder)
+        version = read_latest(self._target)
         return -1 if version is None else version.number
 
     def activity(self) -> tuple[int, int]:
         """Return the position and the number of files, which changes during a batch, too: the first may take long."""
-        return self.position(), sum(len(names) for _, _, names in os.walk(self._folder))
+        return self.position(), sum(1 for _ in self._target.paths())
 
     def has_reached(self, end: Offsets) -> bool:
         """Return whether all records before `end` have been applied."""
-        version = read_latest(self._folder)
+        version = read_latest(self._target)
         return version is not None and is_covered(end, version)
 
     def end(self, brokers: str) -> Offsets:
@@ -60,7 +61,7 @@ class Mirror:
     def read(self, schema: str, table: str) -> Any | None:
         """Return a table's mirror as a `pyarrow.Table`; None if there is none."""
         topic = f"{self._prefix}.{schema}.{table}"
-        mirror = read_mirror(self._folder)
+        mirror = read_mirror(self._target)
         return mirror.table(topic) if topic in mirror.topics else None
 
 

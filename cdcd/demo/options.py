@@ -32,6 +32,7 @@ class Options:
     is_chaos: bool
     mirror_format: Literal["parquet", "delta", "iceberg"]
     scd_type: Literal[1, 2]
+    in_bucket: bool
     stop: Path | None
 
 
@@ -81,6 +82,13 @@ def parser() -> argparse.ArgumentParser:
         help="2: the mirror has the history of its tables, too, whose valid rows are compared as well (1)",
     )
     add(
+        "--s3",
+        dest="in_bucket",
+        action="store_true",
+        help="the mirror is in a bucket of an S3 server (VersityGW, which Go builds the first time) instead of a"
+        " folder; needs cdcd[spark-cloud]",
+    )
+    add(
         "--keep",
         action="store_true",
         help="leave all processes running at the end, and print their addresses",
@@ -113,6 +121,7 @@ def parse(words: Sequence[str]) -> Options:
         is_chaos=given.is_chaos,
         mirror_format=given.mirror_format,
         scd_type=given.scd_type,
+        in_bucket=given.in_bucket,
         stop=given.stop,
     )
 

@@ -32,14 +32,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     if options.stop is not None:
         return _stop(options.stop)
-    missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
+    missing = _missing(options)
     if missing:
-        print(
-            f"cdcd demo: not installed: {', '.join(missing)} -> install cdcd with its extra `demo`",
-            file=sys.stderr,
-        )
+        print(f"cdcd demo: not installed: {missing}", file=sys.stderr)
         return EXIT_FAILURE
     return _run(options)
+
+
+def _missing(options: Options) -> str:
+    """Return which packages are missing, with the extra that has them; empty if none is."""
+    needed: dict[str, tuple[str, ...]] = {"demo": NEEDED_PACKAGES}
+    if options.mirror_format == "delta":
+        needed["spark-delta"] = ("deltalake",)
+    if options.in_bucket:
+        needed["spark-cloud"] = ("obstore",)
+    for extra, packages in needed.items():
+        if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+            return f"{', '.join(missing)} -> install cdcd with its extra `{extra}`"
+    return ""
 
 
 def _stop(folder: Path) -> int:

@@ -29,6 +29,7 @@ from cdcd.demo.screen import Picture, Screen
 from cdcd.demo.workload import Workload, WorkloadFailed
 from cdcd.demo.world import DATABASE, NAME, SLOT, DemoFailed, World
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
+from cdcd.spark.storage import open_storage
 
 LOOK_EVERY_S = 0.2
 STARTED_WITHIN_S = 60.0
@@ -48,7 +49,6 @@ class Story:
             mirror_format=options.mirror_format,
             scd_type=options.scd_type,
         )
-        self._mirror = Mirror(self._world.mirror_folder, NAME)
         self._workload: Workload | None = None
         self._reading: gauges.Reading | None = None
         self.verdict = self._history_verdict = ""
@@ -76,9 +76,13 @@ class Story:
         ]
         if self._options.has_registry:
             servers.append(("the schema registry (fetched the first time)", self._world.start_registry))
+        if self._options.in_bucket:
+            servers.append(("the S3 server (built the first time)", self._world.start_s3))
         for name, start in servers:
             self._screen.say(f"starting {name}")
             start()
+        self._target = open_storage(self._world.target, self._world.target_options)
+        self._mirror = Mirror(self._target, NAME)
         load.create_shop(self._world.dsn, self._world.password)
         self._loaded = load.load(self._world.dsn, self._options.rows, self._options.seed)
         self._screen.say(f"the shop is loaded: {self._count_rows():,} rows in {len(rows.TABLES)} tables")
@@ -176,7 +180,7 @@ class Story:
         """Compare the valid rows of each history with the table, too; a difference is added to the outcome."""
         self._screen.say("comparing the valid rows of every history with its table")
         versions = 0
-        with Histories(self._world.mirror_folder, NAME) as histories:
+        with Histories(self._target, NAME) as histories:
             for number, table in enumerate(rows.TABLES):
                 found = histories.read(SCHEMA, table)
                 if found is None:
@@ -264,8 +268,11 @@ class Story:
             f"  topics        {' '.join(topics)}",
             f"  registry      {world.schemas_url}",
             f"  status page   http://127.0.0.1:{world.admin_port}/status",
-            f"  mirror        {world.mirror_folder}",
+            f"  mirror        {' '.join([world.target, *self._target_words()])}",
             f"  configuration {world.config_file}",
             f"  logs          {world.logs}",
             f"  stop it with  cdcd demo --stop {world.folder}",
         ]
+
+    def _target_words(self) -> list[str]:
+        return [f"--target-option {name}={value}" for name, value in self._world.target_options.items()]

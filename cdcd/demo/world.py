@@ -1,4 +1,4 @@
-"""The processes of a demo: three servers, cdcd, and the Spark mirror, each with its log in the run's folder.
+"""The processes of a demo: three or four servers, cdcd, and the Spark mirror, each with its log in the run's folder.
 
 In: a folder, and an ExitStack that gets the stop of each process before its start.  Out: addresses, processes.
 Invariant: processes are stopped in the reverse order of starting; `check` detects a process that ends by itself.
@@ -25,6 +25,7 @@ from cdcd.demo.stack.packages import java
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import programs_from_wheel
 from cdcd.demo.stack.process import ServerProcess
+from cdcd.demo.stack.s3 import S3Server
 
 POSTGRES_MAJOR = 18
 NAME = "shop"
@@ -57,10 +58,12 @@ class World:
         self._mirror_format, self._scd_type = mirror_format, scd_type
         self.logs = folder / "logs"
         self.logs.mkdir(mode=0o755)
-        self.mirror_folder = folder / "mirror"
+        self.target = str(folder / "mirror")
+        self.target_options: Mapping[str, str] = {}
         self.config_file = folder / "cdcd.yaml"
         self.password = secrets.token_urlsafe(16)
         self.registry: SchemaRegistry | None = None
+        self.s3: S3Server | None = None
         self.cdcd: ServerProcess | None = None
         self.mirror: ServerProcess | None = None
 
@@ -93,6 +96,14 @@ class World:
         self.registry = SchemaRegistry(self.folder / "registry", outlives_parent=self._stays_up)
         self._undo.callback(self.registry.stop)
         self.registry.start()
+
+    def start_s3(self) -> None:
+        """Start the S3 server, which is built the first time, with a bucket for the mirror."""
+        self.s3 = S3Server(self.folder / "s3", outlives_parent=self._stays_up)
+        self._undo.callback(self.s3.stop)
+        self.s3.start()
+        self.target = f"{self.s3.create_bucket('lake')}/{NAME}"
+        self.target_options = self.s3.options()
 
     @property
     def schemas_url(self) -> str:
@@ -158,7 +169,8 @@ class World:
             self._undo.callback(self._stop_mirror)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "cdcd.spark", "mirror", "--brokers", self.kafka.bootstrap]
-        command += ["--prefix", NAME, "--target", str(self.mirror_folder), "--format", self._mirror_format]
+        command += ["--prefix", NAME, "--target", self.target, "--format", self._mirror_format]
+        command += [f"--target-option={name}={value}" for name, value in self.target_options.items()]
         command += ["--scd", str(self._scd_type)]
         command += ["--registry" if self.registry else "--schemas", self.schemas_url]
         command += ["--trigger-ms", str(MIRROR_TRIGGER_MS)]
@@ -194,6 +206,8 @@ class World:
         }
         if self.registry is not None:
             pids["the registry"] = self.registry.pid
+        if self.s3 is not None:
+            pids["the S3 server"] = self.s3.pid
         for name, pid in pids.items():
             if pid is None:
                 raise DemoFailed(f"{name} ended unexpectedly; see the logs in {self.folder}")
@@ -203,6 +217,7 @@ class World:
         processes = [
             ("cdcd", self.cdcd.pid if self.cdcd else None, signal.SIGTERM),
             ("mirror", self.mirror.pid if self.mirror else None, signal.SIGTERM),
+            ("S3 server", self.s3.pid if self.s3 else None, signal.SIGTERM),
             ("registry", self.registry.pid if self.registry else None, signal.SIGTERM),
             ("Kafka", self.kafka.pid, signal.SIGTERM),
             ("PostgreSQL", self.postgres.pid, signal.SIGINT),  # a fast shutdown

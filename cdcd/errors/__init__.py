@@ -45,6 +45,7 @@ from cdcd.errors.schemas import (
 )
 from cdcd.errors.sink import (
     BatchTooLarge,
+    CatalogRefused,
     ChangesInvalid,
     GapInTopic,
     HistoryMissing,
@@ -123,6 +124,7 @@ __all__ = [
     "BinaryFailed",
     "BinaryUnreadable",
     "CaptureError",
+    "CatalogRefused",
     "CdcdError",
     "ChangesInvalid",
     "ConfigError",

@@ -243,6 +243,16 @@ class TablesParked(SparkReadError):
     )
 
 
+class CatalogRefused(SparkReadError):
+    """A table of a mirror could not be registered in a catalog of Spark."""
+
+    code = "CDCD-CATALOG"
+    hint = (
+        "the mirror goes on without it, and a running one tries again; create the database, rename another table of "
+        "this name, or choose another database with --catalog; Delta tables need Delta's package in Spark"
+    )
+
+
 class StorageError(SparkReadError):
     """The storage of a target refuses a request, or lacks a file."""
 

@@ -12,7 +12,8 @@ Changes of a user's own frame: `applying`, `change_feed`, `changed_table`, `keye
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
 I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
 `jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`; `metrics_server` serves the mirror's metrics. `reading` and
-`views` open a mirror, `plain_views` writes SQL views of it in `sql_dialects`, `verify` compares it with the topics by
+`views` open a mirror, `plain_views` writes SQL views of it in `sql_dialects`, `catalog` registers it in a catalog of
+Spark, for which `mirrored_table` is the source, `verify` compares it with the topics by
 `sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cdcd.spark.applying import apply_changes
     from cdcd.spark.change_feed import auto_cdc, row_changes
     from cdcd.spark.decoding import decode
+    from cdcd.spark.dropped_tables import drop_table
     from cdcd.spark.jvm import offsets, packages
     from cdcd.spark.mirror_start import mirror
     from cdcd.spark.reading import read_mirror, wait
@@ -39,6 +41,7 @@ __all__ = [
     "changes",
     "consistent_view",
     "decode",
+    "drop_table",
     "history",
     "mirror",
     "offsets",
@@ -54,6 +57,7 @@ _MODULES = {
     "changes": "cdcd.spark.target_changes",
     "consistent_view": "cdcd.spark.views",
     "decode": "cdcd.spark.decoding",
+    "drop_table": "cdcd.spark.dropped_tables",
     "history": "cdcd.spark.row_history",
     "mirror": "cdcd.spark.mirror_start",
     "offsets": "cdcd.spark.jvm",

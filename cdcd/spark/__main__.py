@@ -13,8 +13,10 @@ from importlib import import_module
 from cdcd.spark.commands.arguments import parse
 
 COMMANDS = {
+    "drop-table": "cdcd.spark.commands.drop_table",
     "read": "cdcd.spark.commands.read",
     "mirror": "cdcd.spark.commands.mirror",
+    "register": "cdcd.spark.commands.register",
     "status": "cdcd.spark.commands.status",
     "verify": "cdcd.spark.commands.verify",
     "views": "cdcd.spark.commands.views",

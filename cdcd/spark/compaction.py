@@ -56,6 +56,8 @@ class Merge:
     is_whole: bool
     history: tuple[BucketFile, ...] = ()
     """Adjacent files of the table's history; then it has no other files."""
+    is_cut: bool = False
+    """The files are the oldest ones of the history; what has ended before their last line is removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ OnError = Literal["park", "fail"]
 ON_ERROR: tuple[OnError, ...] = ("park", "fail")
 IDLE_S = 1.0
 """The shortest time between two positions that are published without a change."""
+EXPIRED_S = 60.0
+"""The shortest time between two looks for lines of the histories that are not retained any more."""
 UNKNOWN = SourcePosition()
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
@@ -105,6 +107,7 @@ class MirrorBatches:
         self._observer = observer
         self.applied = 0
         self._merged = 0
+        self._expired_s = float("-inf")
         is_open = self.version.table_format != "parquet"
         self._open = OpenTables(target, self.version, writer.own_latest) if is_open else None
         self._compactor = Compactor(self._merges())
@@ -114,13 +117,16 @@ class MirrorBatches:
 
     def _merges(self) -> Merges:
         rows = self._open or FileMerges(self._target, self.buckets)
-        return HistoryMerges(self._target, rows) if self.version.scd_type == 2 else rows
+        if self.version.scd_type != 2:
+            return rows
+        return HistoryMerges(self._target, rows, self.version.history_retain_s)
 
     def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
         started_s = time.monotonic()
         now = self._with_merged(self.version)
         with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
+        with_truncates |= now.dropped.keys()
         looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates)
         plans, entries, failures = self._plan(looks, now)
         folded = self._fold(records, plans) if plans else []
@@ -147,12 +153,13 @@ class MirrorBatches:
             self._publish(with_position(self.version, position))
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
-        """Publish tables that have no row yet; those that the mirror has remain. Raises StorageError.
+        """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.
 
         Return by topic the error of each whose columns the format cannot have.
         """
         version, refused = self.version, {}
-        added = {one.topic: one for one in entries if one.topic not in version.tables}
+        known = {*version.tables, *version.dropped}
+        added = {one.topic: one for one in entries if one.topic not in known}
         if self._open is not None:
             for topic, entry in list(added.items()):
                 try:
@@ -168,6 +175,7 @@ class MirrorBatches:
 
     def publish_merged(self) -> None:
         """Publish the files of a complete merge, and begin the next merge."""
+        self._note_expired()
         if not self._compactor.has_result:
             return
         changed = self._with_merged(self.version)
@@ -175,8 +183,20 @@ class MirrorBatches:
             changed = self._publish(changed)
         self._compactor.start(changed.tables)
 
+    def _note_expired(self, *, now: bool = False) -> None:
+        """Have the histories looked at, also those of tables without changes, whose lines expire too."""
+        if self.version.history_retain_s is None or not (
+            now or time.monotonic() > self._expired_s + EXPIRED_S
+        ):
+            return
+        self._expired_s = time.monotonic()
+        self._compactor.note([topic for topic, entry in self.version.tables.items() if entry.history])
+        if not now:
+            self._compactor.start(self.version.tables)
+
     def compact(self) -> None:
-        """Merge files until no table has too many."""
+        """Merge files until no table has too many, and no line of a history is overdue."""
+        self._note_expired(now=True)
         while self._compactor.start(self.version.tables):
             self._compactor.wait()
             self.publish_merged()
@@ -220,10 +240,14 @@ class MirrorBatches:
         entries: dict[str, TableEntry] = {}
         failures: Failures = {}
         for look in looks:
-            before = version.tables.get(look.topic, TableEntry(look.topic))
-            if before.applied == BEGINNING and before.parked is None:  # the records say what its columns are
+            is_dropped = look.topic in version.dropped
+            before = (version.dropped if is_dropped else version.tables).get(
+                look.topic, TableEntry(look.topic)
+            )
+            is_left = is_dropped or before.parked is not None
+            if before.applied == BEGINNING and not is_left:  # the records say what its columns are
                 before = TableEntry(look.topic, table_version=before.table_version)
-            entry = resumed(look, before, self._schema_of) if before.parked else before
+            entry = resumed(look, before, self._schema_of) if is_left else before
             if entry is None or not look.last_values:
                 continue
             try:

@@ -27,6 +27,7 @@ from cdcd.metrics.group import MetricGroup
 from cdcd.spark.cuts import Backlog
 
 if TYPE_CHECKING:  # the page of the metrics is made without Spark
+    from cdcd.spark.catalog_state import CatalogState
     from cdcd.spark.mirror_batches import BatchReport
     from cdcd.spark.versions import TargetVersion
 
@@ -137,6 +138,12 @@ class MirrorMetrics:
         self._tables = new.gauge(
             "mirror_tables", "Tables of the mirror, by state.", ("state",), absent=_NO_VERSION
         )
+        self._catalog = new.gauge(
+            "mirror_catalog_tables",
+            "Tables of the mirror in the catalog of Spark, by whether the last attempt has registered them.",
+            ("state",),
+            absent="without a catalog, before the first attempt, and after one that failed as a whole",
+        )
         self._retrying = new.gauge(
             "mirror_retrying",
             "1 from an error after which the mirror tries again to its next progress, otherwise 0.",
@@ -206,6 +213,14 @@ class MirrorMetrics:
         self._duration.observe(report.seconds)
         if report.commit_us > self._before_us and self._version is not None:
             self._latency.observe(max(0.0, self._version.published_s - report.commit_us / 1e6))
+
+    def registered(self, state: CatalogState) -> None:
+        """Set what the last attempt has registered in a catalog."""
+        self._catalog.clear()
+        if not state.error:
+            failed = len(state.errors)
+            self._catalog.labels("failed").set(failed)
+            self._catalog.labels("registered").set(len(state.tables) - failed)
 
     def failed(self, code: str, *, is_retried: bool) -> None:
         """Count an error by its code."""

@@ -21,6 +21,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
+from cdcd.spark.catalog_updates import CatalogUpdates
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
 from cdcd.spark.connection import Connection
 from cdcd.spark.empty_tables import EmptyTables
@@ -63,6 +64,8 @@ class MirrorSettings:
     table_format: TableFormat = "parquet"
     scd_type: ScdType = 1
     on_batch: Callable[[BatchReport], None] | None = None
+    catalog: str | None = None
+    history_retain_s: float | None = None
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Session:
         """Add the tables of which no row is in the topics; while tables are copied, it is not known which."""
         version = self.batches.version
         self.looked_for_empty_s = time.monotonic()
-        found = self.empty.look(version.tables)
+        found = self.empty.look({*version.tables, *version.dropped})
         if not version.end_lsn or version.loading:
             return
         for topic, error in self.batches.add_empty(found).items():
@@ -101,6 +104,7 @@ class MirrorSessions:
     settings: MirrorSettings
     metrics: MirrorMetrics
     retries: Retries
+    catalog: CatalogUpdates | None = None
     _ids: set[str] = field(default_factory=set)
     """The ids of this mirror's writers."""
     _applied: int = 0
@@ -118,16 +122,18 @@ class MirrorSessions:
             table_format=asked.table_format,
             scd_type=asked.scd_type,
         )
-        writer = self._taken(storage, replace(start, retain_s=asked.retain_s))
+        writer = self._taken(
+            storage, replace(start, retain_s=asked.retain_s, history_retain_s=asked.history_retain_s)
+        )
         assert writer.version is not None
         self.metrics.mirrors(connection.prefix, storage.uri)
-        self.metrics.published(writer.version)
+        self.published(writer.version)
         schema_of = partial(schema_by_id, access_of(connection))
         source = MirrorSource(
             self.spark, connection, writer.version, asked.source_options, asked.driver_bytes
         )
         batches = MirrorBatches(
-            storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self.metrics
+            storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self
         )
         sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
@@ -149,6 +155,12 @@ class MirrorSessions:
         writer_id = uuid.uuid4().hex
         self._ids.add(writer_id)
         return take_over(storage, start, writer_id)
+
+    def published(self, version: TargetVersion, *, merges: int = 0) -> None:
+        """Take a version that is visible now, as `Observer`."""
+        self.metrics.published(version, merges=merges)
+        if self.catalog is not None:
+            self.catalog.note(version)
 
     def _reported(self, report: BatchReport) -> None:
         self._applied = report.batch_id + 1

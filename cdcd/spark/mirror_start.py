@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
+from cdcd.spark.catalog import Catalog, namespace_of
+from cdcd.spark.catalog_updates import CatalogUpdates
 from cdcd.spark.connection import Connection
 from cdcd.spark.connection_options import connection_from
 from cdcd.spark.delta_access import check_delta_target, require_delta
@@ -76,6 +78,8 @@ def mirror(
     retry_s: float = DEFAULT_RETRY_S,
     metrics_port: int | None = None,
     metrics_host: str = LOCAL_HOST,
+    catalog: str | None = None,
+    history_retain_s: float | None = None,
 ) -> MirrorQuery:
     """Start a thread that updates `target` from the topics.
 
@@ -90,8 +94,10 @@ def mirror(
     `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
     others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
+    `history_retain_s`: for so long after its end a version of a row remains in the history; None: for ever.
     `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
+    `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
     Raises ConfigError for a session of Spark Connect, and for the format delta or iceberg without its library. An
     error of the start itself is raised, and not tried again.
     """
@@ -110,6 +116,11 @@ def mirror(
         require_iceberg()
     if stored_as_scd_type not in SCD_TYPES:
         raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
+    if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
+        raise ConfigError(
+            "the retention of the history is a time of a mirror that has one",
+            hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
+        )
     settings = MirrorSettings(
         connection,
         target,
@@ -125,12 +136,17 @@ def mirror(
         format,
         stored_as_scd_type,
         on_batch,
+        catalog,
+        history_retain_s,
     )
+    namespace = None if catalog is None else namespace_of(catalog)
     sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))
-    return _started(sessions, metrics_host, metrics_port)
+    return _started(sessions, metrics_host, metrics_port, namespace)
 
 
-def _started(sessions: MirrorSessions, metrics_host: str, metrics_port: int | None) -> MirrorQuery:
+def _started(
+    sessions: MirrorSessions, metrics_host: str, metrics_port: int | None, namespace: tuple[str, ...] | None
+) -> MirrorQuery:
     """Open the first session, whose errors the caller gets, and run it in a thread."""
     settings = sessions.settings
     storage = open_storage(settings.target, settings.target_options)
@@ -140,17 +156,23 @@ def _started(sessions: MirrorSessions, metrics_host: str, metrics_port: int | No
     if metrics_port is not None:
         server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
     try:
-        first = sessions.open()
         register(sessions.spark)
+        first = sessions.open()
     except BaseException:
         if server is not None:
             server.close()
         raise
+    if namespace is not None:
+        catalog = Catalog(sessions.spark, namespace, settings.target_options or {})
+        sessions.catalog = CatalogUpdates(catalog, storage, sessions.metrics.registered)
+        sessions.catalog.note(first.batches.version)
 
     def run(stopping: threading.Event) -> None:
         try:
             sessions.run(first, stopping)
         finally:
+            if sessions.catalog is not None:
+                sessions.catalog.end()
             if server is not None:
                 server.close()
 

@@ -39,13 +39,15 @@ def next_version(
         after = entry_after(entry, plans[topic].shape, mine)
         tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_open else after
     # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
-    last = max((one.applied for one in tables.values()), default=BEGINNING)
+    dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    last = max((one.applied for one in (*tables.values(), *dropped.values())), default=BEGINNING)
     return replace(
         version,
         commit_lsn=max(last.commit_lsn, 0),
         offsets=offsets_after(version, offsets),
         tables=tables,
-        loading=tuple(sorted(loading_of(offsets))),
+        dropped=dropped,
+        loading=tuple(sorted(set(loading_of(offsets)) - dropped.keys())),
     )
 
 
@@ -66,12 +68,13 @@ def park(
     """
     tables = dict(version.tables)
     for topic, (code, reason) in failures.items():
-        entry = before.tables.get(topic, TableEntry(topic))
+        entry = before.tables.get(topic) or before.dropped.get(topic, TableEntry(topic))
         end_lsn = 0 if topic in before.loading else before.end_lsn
         if entry.parked is not None:  # its rows are still those from before the first error
             end_lsn = entry.parked.end_lsn
         tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s))
-    return replace(version, tables=tables)
+    dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    return replace(version, tables=tables, dropped=dropped)
 
 
 def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
@@ -114,7 +117,9 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
 
 def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[BucketFile]:
     return [
-        BucketFile(ALL_BUCKETS, one.history_path, one.history_rows, numbers, 0, one.history_bytes)
+        BucketFile(
+            ALL_BUCKETS, one.history_path, one.history_rows, numbers, 0, one.history_bytes, one.history_us
+        )
         for one in folded
         if one.history_path is not None
     ]

@@ -40,7 +40,7 @@ from cdcd.spark.table_log import CommitLabel, Part, TableLog
 from cdcd.spark.tasks import MOST_THREADS, FoldResult
 from cdcd.spark.versions import BucketFile, TableEntry, TableFormat, TargetVersion
 
-__all__ = ["OpenTables"]
+__all__ = ["OpenTables", "log_of"]
 
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
@@ -71,6 +71,15 @@ class _Change:
     keys: pa.Array
 
 
+def log_of(table_format: TableFormat) -> Callable[[Storage, str, float], TableLog]:
+    """Return what makes the log of a table, of a storage, the table's folder, and the time for which versions last."""
+    if table_format == "iceberg":
+        from cdcd.spark.iceberg_log import IcebergLog  # its library is optional
+
+        return IcebergLog
+    return DeltaLog
+
+
 class OpenTables:
     """The Delta or Iceberg tables of one target, and their merges in the background."""
 
@@ -99,15 +108,8 @@ class OpenTables:
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
     ) -> _Table:
         folder = self._version.folder_of(topic)
-        return _Table(self._log(self._target, folder, self._version.retain_s), files, fields)
-
-    @property
-    def _log(self) -> Callable[[Storage, str, float], TableLog]:
-        if self._version.table_format == "iceberg":
-            from cdcd.spark.iceberg_log import IcebergLog  # its library is optional
-
-            return IcebergLog
-        return DeltaLog
+        log = log_of(self._version.table_format)(self._target, folder, self._version.retain_s)
+        return _Table(log, files, fields)
 
     def refuse_columns(self, topic: str, fields: Iterable[Field]) -> None:
         """Raise MirrorInconsistent for columns that a table of the format cannot have."""

@@ -8,35 +8,23 @@ Must not: execute a statement; read rows: of the files it reads the columns' nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdcd.errors import ConfigError
 from cdcd.escaped_names import unescape
 from cdcd.lsn import format_lsn
-from cdcd.spark.columns import arrow_type
 from cdcd.spark.commit_log import newer_versions
-from cdcd.spark.open_schemas import open_schema
+from cdcd.spark.plain_history import ADDED, HistoryQuery
+from cdcd.spark.plain_query import TableQuery
 from cdcd.spark.reading import EPOCH, Mirror
-from cdcd.spark.shape import SPECIAL, SPECIAL_TYPE, Field
 from cdcd.spark.sql_dialects import DIALECTS, Dialect, NoSuchView
-from cdcd.spark.storage import Storage
 from cdcd.spark.table_options import topics_of
-from cdcd.spark.versions import BucketFile, TableEntry
+from cdcd.spark.versions import TableEntry
 from cdcd.spark.views import view_names
 
 __all__ = ["PlainView", "plain_views", "script_of"]
-
-THREADS = 8
-"""The files of a bucket whose columns are read at the same time."""
-UNITED = 16
-"""The most queries of files, or of groups of them, in one UNION ALL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +45,8 @@ def plain_views(
 ) -> list[PlainView]:
     """Return the view `<prefix><schema>_<table>` of each table that `tables` names, all as of one commit.
 
+    With a history, also `<prefix><schema>_<table>_history` of each table with a key, with the columns of `history`.
+
     The columns are those of `Mirror.table`. Raises ConfigError for an unknown dialect, and for Spark's with a mirror
     of Delta or Iceberg tables; SparkReadError for a name that no table has; StorageError.
     """
@@ -73,10 +63,13 @@ def plain_views(
     topics = topics_of(tables, opened.version.prefix, opened.topics)
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     names = view_names(named.values(), prefix)
-    return [
-        _view(opened, opened.version.tables[topic], chosen, table, names[table])
-        for topic, table in named.items()
-    ]
+    found = []
+    for topic, table in named.items():
+        entry = opened.version.tables[topic]
+        found.append(_view(opened, entry, chosen, table, names[table]))
+        if opened.version.scd_type == 2 and entry.keyed is not False:
+            found.append(_history_view(opened, entry, chosen, table, names))
+    return found
 
 
 def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Iterator[str]:
@@ -127,9 +120,30 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
             "reading of the view takes a while. cdcd.spark.consistent_view has one relation for all"
         )
     try:
-        query = _Query(opened, entry, dialect).text()
+        query = TableQuery(opened, entry, dialect).text()
     except NoSuchView as error:
         return PlainView(table, name, None, (*notes, f"no view: {error}"))
+    return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
+
+
+def _history_view(
+    opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, names: Mapping[str, str]
+) -> PlainView:
+    name, notes = f"{names[table]}_history", [*_notes(opened, entry)]
+    reserved = sorted({one.name for one in entry.fields} & set(ADDED))
+    why = ""
+    if not entry.fields:
+        why = "because no row and no column is known yet"
+    elif name.lower() in {one.lower() for one in names.values()}:
+        why = f"because {name} is the view of another table"
+    elif reserved:
+        why = f"because the table has columns with names of a history: {', '.join(reserved)}"
+    if why:
+        return PlainView(table, name, None, (*notes, f"no view of the history, {why}"))
+    try:
+        query = HistoryQuery(opened, entry, dialect).text()
+    except NoSuchView as error:
+        return PlainView(table, name, None, (*notes, f"no view of the history: {error}"))
     return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
 
 
@@ -140,145 +154,3 @@ def _notes(opened: Mirror, entry: TableEntry) -> Iterator[str]:
     if parked is not None:
         of = f"is as of the LSN {format_lsn(parked.end_lsn)}" if parked.end_lsn else "is of no one commit"
         yield f"PARKED: the table {of}, and not updated any more: {parked.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file, its path for the engine, and its columns: the names that they had, with their types."""
-
-    file: BucketFile
-    path: str
-    columns: pa.Schema
-
-
-class _Query:
-    """The query of one table's rows. Inside it, a column is called by its number: `c7`."""
-
-    def __init__(self, opened: Mirror, entry: TableEntry, dialect: Dialect) -> None:
-        self._opened, self._entry, self._dialect = opened, entry, dialect
-        self._fields = entry.fields
-        self._inner = ", ".join([*(f"c{one.number}" for one in entry.fields), "s"])
-
-    def text(self) -> str:
-        """Return the query. Raises NoSuchView."""
-        entry = self._entry
-        if entry.table_version is not None:
-            return self._of_open_table(entry.table_version)
-        if entry.is_empty:
-            table_format = self._opened.version.table_format
-            is_parquet = table_format == "parquet"
-            types = self._dialect.types(
-                _types(self._fields) if is_parquet else open_schema(table_format, self._fields)
-            )
-            return f"SELECT {', '.join(self._null(*one) for one in types.items())} WHERE false"
-        parts = [*self._base(), *self._changed(), f"present AS (\n{self._present()}\n)"]
-        shown = ", ".join(
-            [
-                *(f"c{one.number} AS {self._dialect.identifier(one.name)}" for one in self._fields),
-                f"s AS {self._dialect.identifier(SPECIAL)}",
-            ]
-        )
-        return f"WITH {', '.join(parts)}\nSELECT {shown} FROM present"
-
-    def _of_open_table(self, version: int) -> str:
-        folder = self._opened.version.folder_of(self._entry.topic)
-        names = [*(one.name for one in self._fields), SPECIAL]
-        shown = ", ".join(map(self._dialect.identifier, names))
-        table_format, path = self._opened.version.table_format, _path(self._opened.target, folder)
-        relation = self._dialect.open_table(table_format, path, version)
-        return f"SELECT {shown} FROM {relation}"
-
-    def _null(self, name: str, type_: str) -> str:
-        return f"CAST(NULL AS {type_}) AS {self._dialect.identifier(name)}"
-
-    def _base(self) -> Iterator[str]:
-        groups: dict[tuple[tuple[int, ...], pa.Schema], list[_File]] = {}
-        for one in self._opened_files(self._entry.files):
-            groups.setdefault((one.file.columns, one.columns), []).append(one)
-        selects = [
-            self._select(files[0], relation, "k")
-            for files in groups.values()
-            for relation in self._dialect.files([one.path for one in files])
-        ]
-        if selects:
-            yield _united("base", selects)
-
-    def _changed(self) -> Iterator[str]:
-        """Yield the rows of the deltas; `n` is higher in a later delta."""
-        selects = [
-            self._select(one, relation, f"k, d, {number} AS n")
-            for number, one in enumerate(self._opened_files(self._entry.deltas))
-            for relation in self._dialect.files([one.path])
-        ]
-        if selects:
-            yield _united("changed", selects)
-        if selects and self._entry.keyed:
-            place = "row_number() OVER (PARTITION BY k ORDER BY n DESC)"
-            yield f"newest AS (\n  SELECT {self._inner}, d, {place} AS place FROM changed\n)"
-
-    def _present(self) -> str:
-        has_base, has_changes = bool(self._entry.files), bool(self._entry.deltas)
-        base = f"  SELECT {self._inner} FROM base"
-        if not self._entry.keyed:  # no row of a file replaces another
-            parts = [base, f"  SELECT {self._inner} FROM changed WHERE NOT d"]
-        else:
-            replaced = (
-                " WHERE NOT EXISTS (SELECT 1 FROM changed WHERE changed.k = base.k)" if has_changes else ""
-            )
-            parts = [base + replaced, f"  SELECT {self._inner} FROM newest WHERE place = 1 AND NOT d"]
-        return "\n  UNION ALL\n".join(
-            part for part, is_there in zip(parts, (has_base, has_changes), strict=True) if is_there
-        )
-
-    def _select(self, one: _File, relation: str, more: str) -> str:
-        """Return the rows of a file, or of several with its columns, under the numbers of the current columns."""
-        numbers, dialect = one.file.columns, self._dialect
-        held = dict(zip(numbers, one.columns, strict=False))
-        names = [*(f"c{number}" for number in numbers), "s", "k", "d"][: len(one.columns)]
-        columns = [self._column(field, held.get(field.number)) for field in self._fields]
-        shown = {field.number: field.name for field in self._fields}
-        former = {held[number].name: shown.get(number) for number in numbers}
-        special = (
-            "s" if all(old == new for old, new in former.items()) else dialect.renamed("s", former) + " AS s"
-        )
-        return f"  SELECT {', '.join([*columns, special, more])}\n  FROM {relation} AS t({', '.join(names)})"
-
-    def _column(self, field: Field, held: pa.Field | None) -> str:
-        name, wanted = f"c{field.number}", arrow_type(field.avro)
-        if held is not None and held.type == wanted:
-            return name
-        type_ = self._dialect.type(wanted)
-        if held is None:
-            return f"CAST(NULL AS {type_}) AS {name}"
-        return f"{self._dialect.cast(name, held.type, wanted)} AS {name}"
-
-    def _opened_files(self, files: Sequence[BucketFile]) -> list[_File]:
-        with ThreadPoolExecutor(THREADS, "cdcd-columns") as pool:
-            return list(pool.map(partial(_opened_file, self._opened.target), files))
-
-
-def _united(name: str, selects: Sequence[str]) -> str:
-    """Return the rows of all. Parentheses limit the depth: each UNION ALL is inside the next one for an engine."""
-    parts = list(selects)
-    while len(parts) > UNITED:
-        groups = (parts[start : start + UNITED] for start in range(0, len(parts), UNITED))
-        parts = [f"  (\n{_union(group)}\n  )" for group in groups]
-    return f"{name} AS (\n{_union(parts)}\n)"
-
-
-def _union(selects: Iterable[str]) -> str:
-    return "\n  UNION ALL\n".join(selects)
-
-
-def _types(fields: Iterable[Field]) -> pa.Schema:
-    columns = [pa.field(one.name, arrow_type(one.avro)) for one in fields]
-    return pa.schema([*columns, pa.field(SPECIAL, SPECIAL_TYPE)])
-
-
-def _opened_file(target: Storage, file: BucketFile) -> _File:
-    with target.open(file.path) as source:
-        return _File(file, _path(target, file.path), pq.read_schema(source).remove_metadata())
-
-
-def _path(target: Storage, path: str) -> str:
-    return f"{target.uri}/{path}" if target.folder is None else str(target.folder.absolute() / path)

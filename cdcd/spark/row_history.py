@@ -271,7 +271,8 @@ def _first_end() -> Column:
 def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Column:
     """Return whether a line has the version of the line before: a row without a difference.
 
-    A row that is copied again follows a TRUNCATE of the snapshot, which ends no version; one of the source does.
+    A row that is copied again follows a TRUNCATE of the snapshot, which ends no version; one of the source does. A
+    row that is inserted after a copy that has not found it is another one, also if it has the same values.
     """
     is_row = (F.col(_CHANGE)["op"] != "d") & (before[_CHANGE]["op"] != "d")
     is_ended = F.exists(
@@ -279,7 +280,7 @@ def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Col
         lambda one: (
             (one["at"] > before[_CHANGE]["at"])
             & (one["at"] < F.col(_CHANGE)["at"])
-            & ((one["op"] != "t") | (one["at"]["phase"] != SNAPSHOT))
+            & ((one["op"] != "t") | (one["at"]["phase"] != SNAPSHOT) | (F.col(_CHANGE)["op"] == "c"))
         ),
     )
     is_same = F.col("is_known") == before["is_known"]

@@ -2,10 +2,11 @@
 
 In: the options of a connection and of the source (`source_options`).
 Out: with the option table the columns of `decoding`, decoded in the tasks that read; otherwise rows topic, partition,
-offset, timestamp, key, value. Arrow batches, no JVM connector. With `loading` "true" each
-batch of a stream has one more row for each table that cdcd still copies at the batch's end: its topic is
-"loading/<topic>", it has no value. The end of such a copy then makes a batch, even without records. With `ids` "true"
-the first batch that has records of a topic has a row "id/<topic>", whose offset is the topic's id - 1.
+offset, timestamp, key, value; with the option target the rows of a mirror's table (`mirrored_table`). Arrow batches,
+no JVM connector. With `loading` "true" each batch of a stream has one more row for each table that cdcd still copies
+at the batch's end: its topic is "loading/<topic>", it has no value. The end of such a copy then makes a batch, even
+without records. With `ids` "true" the first batch that has records of a topic has a row "id/<topic>", whose offset is
+the topic's id - 1.
 Invariant: `latestOffset` is the sum of progress records, so a batch holds whole PostgreSQL transactions of all
 topics; a start that Kafka has removed is an error (CDCD-HISTORY-MISSING).
 Must not: change its schema: that of a stream is fixed when it starts.
@@ -14,7 +15,7 @@ Must not: change its schema: that of a stream is fixed when it starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
-from cdcd.errors import PositionUnavailable, SnapshotIncomplete
+from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
+from cdcd.spark.catalog_state import CatalogState
 from cdcd.spark.commits import Commits
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import (
@@ -43,14 +45,18 @@ from cdcd.spark.cuts import (
 )
 from cdcd.spark.decoding import Decoding, decoding_of
 from cdcd.spark.kafka import Range
+from cdcd.spark.mirrored_table import MirrorReader, is_of_a_mirror, mirrored_table
 from cdcd.spark.pieces import pieces
 from cdcd.spark.positions import EARLIEST, OFFSETS
 from cdcd.spark.prefix_topics import existing_tables
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from cdcd.spark.reading import read_mirror
 from cdcd.spark.record_sizes import RecordSizes
 from cdcd.spark.schemas import access_of
 from cdcd.spark.source_options import SourceOptions, parse_options
+from cdcd.spark.storage import Target
+from cdcd.spark.table_frame import columns_of
 from cdcd.spark.table_options import TableOptions, topics_of
 
 UNLIMITED_ROWS = 2**62
@@ -290,6 +296,8 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
         Spark calls it at `load()`, so wrong options are reported before any plan has them. It sends this object,
         which knows the tables then, to where the readers are made.
         """
+        if is_of_a_mirror(self.options):
+            return columns_of(mirrored_table(self.options).entry())[1]
         options = self._parsed()
         if options.tables is None:
             return RAW_DDL
@@ -302,10 +310,16 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
+        if is_of_a_mirror(self.options):
+            return MirrorReader(mirrored_table(self.options), schema)
         return CdcdReader(self._parsed(), self._decoding)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the streaming reader."""
+        """Return the streaming reader. Raises ConfigError for a mirror."""
+        if is_of_a_mirror(self.options):
+            raise ConfigError(
+                "a mirror is no stream", hint="read the topics as a stream, or use `cdcd.spark.changes`"
+            )
         return CdcdStreamReader(self._parsed().of_a_stream(), self._decoding)
 
     def _parsed(self) -> SourceOptions:
@@ -321,6 +335,25 @@ def _decoding(connection: Connection, topics: Sequence[str], tables: TableOption
     return decoding
 
 
-def register(spark: SparkSession) -> None:
-    """Register `format("cdcd")` in this session."""
+def register(
+    spark: SparkSession,
+    target: Target | None = None,
+    *,
+    catalog: str | None = None,
+    target_options: Mapping[str, str] | None = None,
+) -> CatalogState | None:
+    """Register `format("cdcd")` in this session; with a target, also the tables of a mirror in a catalog.
+
+    `catalog`: a namespace such as "spark_catalog.shop". Return the name of each table, with its error, None without a
+    target. Raises SparkReadError if there is no mirror, ConfigError.
+    """
     spark.dataSource.register(CdcdDataSource)
+    if (target is None) != (catalog is None):
+        raise ConfigError("a target is registered in a catalog: pass both, or none")
+    if target is None or catalog is None:
+        return None
+    from cdcd.spark.catalog import Catalog, namespace_of
+    from cdcd.spark.catalog_updates import register_all
+
+    wanted = Catalog(spark, namespace_of(catalog), target_options or {})
+    return register_all(wanted, read_mirror(target, target_options))

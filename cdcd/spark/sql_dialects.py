@@ -16,7 +16,7 @@ import pyarrow as pa
 from cdcd.spark.shape import KEY
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 
-__all__ = ["DIALECTS", "Dialect", "NoSuchView"]
+__all__ = ["DIALECTS", "Dialect", "NoSuchView", "quoted_for_spark"]
 
 
 class NoSuchView(Exception):
@@ -56,6 +56,41 @@ class Dialect(Protocol):
 
     def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
         """Return a map of texts with other keys, without the entries of the names that have no new one."""
+
+    # --- for histories
+
+    def struct(self, fields: Mapping[str, str]) -> str:
+        """Return a struct; two are compared by their fields in order."""
+
+    def sorted_list(self, expression: str) -> str:
+        """Return the aggregate of all values in order."""
+
+    def filtered(self, values: str, condition: str) -> str:
+        """Return the values of a list, called `e`, that meet a condition."""
+
+    def length(self, values: str) -> str:
+        """Return the number of values of a list; null or less than 1 for no list."""
+
+    def first(self, values: str) -> str:
+        """Return the first value of a list, null without one."""
+
+    def contains(self, values: str, value: str) -> str:
+        """Return whether a list has a value; null for no list."""
+
+    def entry(self, texts: str, name: str) -> str:
+        """Return the text of a name in a map, null without one."""
+
+    def texts(self, texts: Mapping[str, str]) -> str:
+        """Return a map of names to the texts that are not null, null if it were empty."""
+
+    def last_known(self, expression: str, window: str) -> str:
+        """Return the last value in a window that is not null."""
+
+    def time_of(self, us: str) -> str:
+        """Return the instant of a number of microseconds since 1970."""
+
+    def comparable(self, expression: str, arrow: pa.DataType) -> str:
+        """Return what is equal where values of a type are: 0.0 and -0.0 are not."""
 
 
 class _Dialect:
@@ -129,6 +164,41 @@ class DuckDB(_Dialect):
         entries = f"[{{'k': {key}, 'v': e.value}} for e in map_entries({expression}) if {remains}]"
         return f"CASE WHEN len({entries}) > 0 THEN map_from_entries({entries}) END"
 
+    def struct(self, fields: Mapping[str, str]) -> str:
+        return f"struct_pack({', '.join(f'{name} := {value}' for name, value in fields.items())})"
+
+    def sorted_list(self, expression: str) -> str:
+        return f"list_sort(list({expression}))"
+
+    def filtered(self, values: str, condition: str) -> str:
+        return f"[e FOR e IN {values} IF {condition}]"
+
+    def length(self, values: str) -> str:
+        return f"len({values})"
+
+    def first(self, values: str) -> str:
+        return f"({values})[1]"
+
+    def contains(self, values: str, value: str) -> str:
+        return f"list_contains({values}, {value})"
+
+    def entry(self, texts: str, name: str) -> str:
+        return f"{texts}[{_quoted(name)}]"
+
+    def texts(self, texts: Mapping[str, str]) -> str:
+        all_of = ", ".join(f"{{'k': {_quoted(name)}, 'v': {text}}}" for name, text in texts.items())
+        known = f"[e FOR e IN [{all_of}] IF e.v IS NOT NULL]"
+        return f"CASE WHEN len({known}) > 0 THEN map_from_entries({known}) END"
+
+    def last_known(self, expression: str, window: str) -> str:
+        return f"last_value({expression} IGNORE NULLS) OVER ({window})"
+
+    def time_of(self, us: str) -> str:
+        return f"make_timestamptz({us})"
+
+    def comparable(self, expression: str, arrow: pa.DataType) -> str:
+        return f"CAST({expression} AS VARCHAR)" if pa.types.is_floating(arrow) else expression
+
     def _list(self, item: str) -> str:
         return f"{item}[]"
 
@@ -169,9 +239,50 @@ class SparkSQL(_Dialect):
         return f"CAST({expression} AS {self.type(wanted)})"
 
     def renamed(self, expression: str, names: Mapping[str, str | None]) -> str:
-        remains, key = _cases(names, "k", _spark_text)
+        remains, key = _cases(names, "k", quoted_for_spark)
         filtered = f"map_filter({expression}, (k, v) -> {remains})"
         return f"CASE WHEN size({filtered}) > 0 THEN transform_keys({filtered}, (k, v) -> {key}) END"
+
+    def struct(self, fields: Mapping[str, str]) -> str:
+        pairs = (f"{quoted_for_spark(name)}, {value}" for name, value in fields.items())
+        return f"named_struct({', '.join(pairs)})"
+
+    def sorted_list(self, expression: str) -> str:
+        return f"sort_array(collect_list({expression}))"
+
+    def filtered(self, values: str, condition: str) -> str:
+        return f"filter({values}, e -> {condition})"
+
+    def length(self, values: str) -> str:
+        return f"size({values})"
+
+    def first(self, values: str) -> str:
+        return f"get({values}, 0)"
+
+    def contains(self, values: str, value: str) -> str:
+        return f"array_contains({values}, {value})"
+
+    def entry(self, texts: str, name: str) -> str:
+        return f"try_element_at({texts}, {quoted_for_spark(name)})"
+
+    def texts(self, texts: Mapping[str, str]) -> str:
+        all_of = ", ".join(
+            f"named_struct('k', {quoted_for_spark(name)}, 'v', {text})" for name, text in texts.items()
+        )
+        known = f"filter(array({all_of}), e -> e.v IS NOT NULL)"
+        return f"CASE WHEN size({known}) > 0 THEN map_from_entries({known}) END"
+
+    def last_known(self, expression: str, window: str) -> str:
+        return f"last_value({expression}) IGNORE NULLS OVER ({window})"
+
+    def time_of(self, us: str) -> str:
+        return f"timestamp_micros({us})"
+
+    def comparable(self, expression: str, arrow: pa.DataType) -> str:
+        """Spark compares no maps."""
+        if pa.types.is_nested(arrow):
+            return f"to_json(named_struct('v', {expression}))"
+        return f"CAST({expression} AS STRING)" if pa.types.is_floating(arrow) else expression
 
     def _list(self, item: str) -> str:
         return f"ARRAY<{item}>"
@@ -192,7 +303,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _spark_text(text: str) -> str:
+def quoted_for_spark(text: str) -> str:
     """Return a literal of Spark, which has escapes with a backslash by default."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

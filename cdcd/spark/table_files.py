@@ -93,7 +93,8 @@ def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: i
     path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
     _write(target, path, in_order, use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
     numbers = tuple(one.number for one in shape.fields)
-    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes)
+    last_us = pc.max(pc.struct_field(rows[CHANGE], "commit_us")).as_py() or 0
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes, last_us)
 
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
@@ -157,6 +158,11 @@ def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Tabl
     current = _current(rows.select(list(range(count))), file, shape)
     changes = rows.column(count).cast(CHANGE_TYPE)
     return pa.Table.from_arrays([*current.columns, changes], schema=history_schema(shape.fields))
+
+
+def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
+    """Return the keys in a file of the history, each once; those of the lines that have one."""
+    return pc.drop_null(pc.unique(read_keys(target, file)))
 
 
 def read_ends(target: Target, file: BucketFile) -> pa.Table:

@@ -51,7 +51,7 @@ _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
     "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
     "incomplete_path string, incomplete_rows long, history_path string, history_rows long, history_bytes long, "
-    "failure_code string, failure string"
+    "history_us long, failure_code string, failure string"
 )
 
 
@@ -79,6 +79,7 @@ class FoldResult:
     history_path: str | None = None
     history_rows: int = 0
     history_bytes: int = 0
+    history_us: int = 0
     failure_code: str = ""
     failure: str = ""
     complete: pa.Table | None = field(default=None, compare=False, repr=False)
@@ -176,6 +177,7 @@ _RESULT_ARROW = pa.schema(
         ("history_path", pa.string()),
         ("history_rows", pa.int64()),
         ("history_bytes", pa.int64()),
+        ("history_us", pa.int64()),
         ("failure_code", pa.string()),
         ("failure", pa.string()),
     ]
@@ -250,7 +252,13 @@ def _with_history(folds: list[Fold], found: list[FoldResult], target: Target) ->
         Fold(folds[0].shape, folds[0].bucket, folds[0].applied), None, None
     )  # changes no rows
     with_files = [
-        replace(one, history_path=file.path, history_rows=file.rows, history_bytes=file.size_bytes)
+        replace(
+            one,
+            history_path=file.path,
+            history_rows=file.rows,
+            history_bytes=file.size_bytes,
+            history_us=file.last_us,
+        )
         for one, file in zip([found[0], *[further] * (len(files) - 1)], files, strict=True)
     ]
     return [*with_files, *found[1:]]

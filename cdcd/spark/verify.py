@@ -86,6 +86,7 @@ def verify(
     register(spark)
     version = opened.version
     existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
+    existing -= version.dropped.keys()
     for topic in topics_of(tables, version.prefix, existing):
         table = _Table(spark, connection, cluster, opened, topic)
         try:

@@ -62,6 +62,8 @@ class BucketFile:
     level: int = 0
     size_bytes: int = 0
     """Of a file of the history, its size in memory."""
+    last_us: int = 0
+    """Of a file of the history, the time of its last commit (Unix epoch), 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,9 @@ class TargetVersion:
     """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
     table_format: TableFormat = "parquet"
     """How the complete rows of all tables are stored, since the target was made."""
+    dropped: Mapping[str, TableEntry] = field(default_factory=dict)
+    """By topic, the tables that were dropped from the mirror, without files: their changes are left out until the
+    next copy begins, or a TRUNCATE."""
     scd_type: ScdType = 1
     """1: the tables have their current rows; 2: also their history, since the target was made."""
     writer: str = ""
@@ -152,6 +157,8 @@ class TargetVersion:
     """The time of its publication (Unix epoch), by the writer's clock."""
     retain_s: float = DEFAULT_RETAIN_S
     """For so long after its successor was published, the version can be read."""
+    history_retain_s: float | None = None
+    """For so long after its end a version of a row remains in the history, None: for ever."""
     retained_from_s: float = 0.0
     """A version whose successor was published at this time (Unix epoch), or later, can be read."""
     replaced: tuple[tuple[str, float], ...] = ()
@@ -182,6 +189,8 @@ class TargetVersion:
 def record_of(version: TargetVersion, before: TargetVersion | None) -> bytes:
     """Return the record of a version: what differs from the version before, None: everything."""
     shown = asdict(replace(version, tables={}, offsets={}, replaced=()))
+    if not version.dropped:
+        del shown["dropped"]
     if before is None:
         tables = {topic: asdict(one) for topic, one in version.tables.items()}
         shown |= {"tables": tables, "offsets": version.offsets, "replaced": version.replaced}
@@ -250,6 +259,7 @@ def _version(before: TargetVersion | None, fields: dict[str, Any]) -> TargetVers
     fields["tables"] = _merged(known.tables, tables)
     fields["offsets"] = _merged(known.offsets, fields["offsets"])
     fields["loading"] = tuple(fields["loading"])
+    fields["dropped"] = {topic: _table(one) for topic, one in fields.get("dropped", {}).items()}
     complete = known.complete if fields["complete"] is None else fields["complete"]
     fields["complete"] = tuple((number, time_s) for number, time_s in complete)
     fields["replaced"] = (*known.replaced, *((path, time_s) for path, time_s in fields["replaced"]))

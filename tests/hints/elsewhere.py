@@ -52,6 +52,8 @@ ELSEWHERE: dict[str, str] = {
     "test_a_revoked_acl_is_reported_and_waited_for",
     "CDCD-SPARK-READ": "tests/spark/test_target.py::"
     "test_a_mirror_writes_down_which_cluster_it_is_of_and_refuses_another",
+    "CDCD-CATALOG": "tests/spark/test_catalog.py::"
+    "test_a_table_of_another_owner_remains_and_the_mirror_goes_on",
     "CDCD-HISTORY-MISSING": "tests/spark/test_mirror.py::test_a_start_that_kafka_has_removed_is_an_error",
     "CDCD-GAP": "tests/spark/test_gaps.py::test_the_mirror_stops_at_a_gap_until_it_is_accepted",
     "CDCD-POSITION-UNAVAILABLE": "tests/spark/test_starts_and_ends.py::"

@@ -46,9 +46,10 @@ def processes_in(folder: Path) -> list[str]:
         nightly("--format=delta", SMALL, SMALL_CHANGES),
         nightly("--format=iceberg", SMALL, SMALL_CHANGES),
         nightly("--scd=2", SMALL, SMALL_CHANGES),
+        nightly("--s3", SMALL, SMALL_CHANGES),
         pytest.param("--no-registry", DEMO, BULK_CHANGES, marks=pytest.mark.long),
     ],
-    ids=["small", "large", "delta", "iceberg", "history", "no registry"],
+    ids=["small", "large", "delta", "iceberg", "history", "bucket", "no registry"],
 )
 def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
     way: str, demo: list[str], changes: int
@@ -68,6 +69,7 @@ def test_the_mirror_equals_the_source_and_a_stranger_reads_each_change_once(
         assert re.fullmatch(rf"mirror == source: 9 tables, \d+ rows{versions}", last)
         assert done.stdout.count("mirror == source") == 1
         assert "cdcd was killed" in done.stdout
+        assert ("s3://lake/shop" in done.stdout) is (way == "--s3")
         assert ("starting the schema registry" in done.stdout) is (way != "--no-registry")
         read_by_a_stranger(done.stdout, changes * 9 // 10)
     finally:

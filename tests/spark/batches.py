@@ -43,6 +43,7 @@ class Batches:
     ) -> None:
         self.target, self.table_format = target, table_format
         self.retain_s = DEFAULT_RETAIN_S
+        self.history_retain_s: float | None = None
         self.on_error: OnError = "fail"
         self.scd_type: ScdType = 1
         self.storage: Storage | None = None
@@ -87,7 +88,9 @@ class Batches:
         start = read_latest(target) or TargetVersion(
             "shop", BUCKETS, table_format=self.table_format, scd_type=self.scd_type
         )
-        writer = take_over(target, replace(start, retain_s=self.retain_s))
+        writer = take_over(
+            target, replace(start, retain_s=self.retain_s, history_retain_s=self.history_retain_s)
+        )
         batches = MirrorBatches(
             target, writer, self._schemas.__getitem__, accept_gaps=accept_gaps, on_error=self.on_error
         )

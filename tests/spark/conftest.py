@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.spark.__main__ import main
 from cdcd.spark.commands import read, running, verify
 from cdcd.spark.session import session
@@ -21,7 +22,8 @@ from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
 from tests.support.azure import AzureServer
 from tests.support.hdfs import HdfsServer
-from tests.support.s3 import S3Server
+
+S3_PASSWORD = "of-the-bucket-7c1f"
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +81,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session")
 def s3(artefacts: Cache, stack_folder: Path) -> Iterator[S3Server]:
     """Yield a real S3 API. A test that stops it starts it again."""
-    with S3Server(stack_folder / "s3", cache=artefacts) as server:
+    with S3Server(stack_folder / "s3", cache=artefacts, password=S3_PASSWORD) as server:
         yield server
 
 

@@ -200,6 +200,7 @@ class Table:
         special: Mapping[str, str] | None = None,
         snapshot: bool | None = None,
         timeline: int = 1,
+        commit_us: int | None = None,
     ) -> tuple[bytes | None, bytes]:
         """Return key and value of one change; the key is taken from `after`, else from `before`."""
         number, schema = self._registered()
@@ -210,6 +211,7 @@ class Table:
             "connector": "postgresql",
             "name": self.topic.split(".")[0],
             "ts_ms": 0,
+            "ts_us": commit_us,
             "snapshot": "true" if is_snapshot else "false",
             "db": "test",
             "schema": namespace,

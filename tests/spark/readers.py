@@ -41,7 +41,9 @@ class MirrorProcess(threading.Thread):
         super().__init__(name=f"mirror {table_format}", daemon=True)
         self.target, self.table_format = str(folder / table_format), table_format
         self._command = [sys.executable, "-m", "cdcd.spark", "mirror", "--target", self.target]
-        config = folder / f"{table_format}.yaml"  # the daemon's own file is written again at each of its starts
+        config = (
+            folder / f"{table_format}.yaml"
+        )  # the daemon's own file is written again at each of its starts
         shutil.copy(world.daemon.config_path, config)
         self._command += ["--config", str(config), "--format", table_format]
         self._command += ["--trigger-ms", "20", "--on-error", "fail"]

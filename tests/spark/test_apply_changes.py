@@ -20,6 +20,7 @@ from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
 from cdcd.spark import apply_changes, auto_cdc, decode, row_changes
 from cdcd.spark.changed_table import ChangedTable
@@ -29,7 +30,6 @@ from cdcd.spark.testing import Change, Database, Table
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 from tests.support.pages import ROOT, blocks
-from tests.support.s3 import S3Server
 
 DDL = "id bigint, name string, amount int, op string, at timestamp, number int"
 Row = dict[str, Any]

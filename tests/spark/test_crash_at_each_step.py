@@ -21,7 +21,7 @@ from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.crashes import Died, DyingStorage, moments, with_logs
-from tests.spark.replayed import FIELDS, Model, random_batch, versions_of
+from tests.spark.history_model import FIELDS, Model, batch_of, versions_of
 from tests.support.nightly import nightly
 
 BATCHES = 9
@@ -41,7 +41,7 @@ class _Mirror:
         chosen = random.Random(1)
         self.model = Model()
         self.batches = [
-            random_batch(self.items, self.model, 100 * number, chosen) for number in range(1, BATCHES + 1)
+            batch_of(self.items, self.model, 100 * number, chosen) for number in range(1, BATCHES + 1)
         ]
 
     def run(self) -> None:

@@ -30,7 +30,7 @@ from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.crashes import Died, DyingStorage, with_logs
-from tests.spark.replayed import FIELDS, Model, random_batch, versions_of
+from tests.spark.history_model import FIELDS, Model, batch_of, versions_of
 from tests.spark.topics import Sent, TopicsWriter, rewind, rows_of
 from tests.support.waiting import eventually
 
@@ -66,7 +66,7 @@ class Case:
     def commit(self, *, copies: int = 1) -> None:
         """Commit random changes. `copies`: how often each record is there, as an at_least_once sink repeats them."""
         self.lsn += 100
-        made = random_batch(self.changes, self.model, self.lsn, self._random)
+        made = batch_of(self.changes, self.model, self.lsn, self._random)
         sent = [one for some in made for one in some]
         for _ in range(copies):
             self.topics.commit(self.lsn, sent)

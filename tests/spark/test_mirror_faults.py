@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.spark import kafka as kafka_client
 from cdcd.spark import mirror_retries, registry_schemas, storage_cloud
 from cdcd.spark.commit_log import LATEST, path_of, read_latest
@@ -33,7 +34,6 @@ from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.doors import KafkaDoors
 from tests.support.proxy import Proxy
 from tests.support.registry_door import Door
-from tests.support.s3 import S3Server
 from tests.support.waiting import eventually
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]

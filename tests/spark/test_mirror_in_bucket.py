@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE
 from cdcd.spark.commit_log import LATEST, path_of, read_latest, take_over
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.session import run_to_end
 from cdcd.spark.storage import Storage, open_storage
+from tests.spark.conftest import S3_PASSWORD
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.hdfs import HdfsServer
-from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = [
     pytest.mark.nightly,
@@ -133,7 +134,7 @@ def test_the_command_takes_the_options_of_a_bucket_and_stops_when_another_takes_
                 topics.commit(20, topics.change(items, "r", 20, 1, after={"id": 2, "body": "b"}))
     assert process.returncode == EXIT_FAILURE, text
     assert "CDCD-STORAGE-CONFLICT" in text
-    assert PASSWORD not in text
+    assert S3_PASSWORD not in text
     assert [row["id"] for row in rows(items, target, options)] == [1]
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark import consistent_view, read_mirror
 from cdcd.spark.delta_log import DeltaLog
@@ -29,7 +30,6 @@ from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.spark.unit.test_plain_views import duck
 from tests.support.hdfs import HdfsServer
 from tests.support.nightly import nightly_except
-from tests.support.s3 import PASSWORD, USER, S3Server
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
 LOG = [column("line", "string")]
@@ -242,8 +242,8 @@ def rows_by_duckdb(opened: Mirror, s3: S3Server) -> list[Row]:
     with duck("httpfs", "avro", "iceberg") as connection:
         endpoint = s3.url.removeprefix("http://")
         connection.execute(
-            f"CREATE SECRET (TYPE s3, KEY_ID '{USER}', SECRET '{PASSWORD}', ENDPOINT '{endpoint}', USE_SSL false, "
-            "URL_STYLE 'path', REGION 'us-east-1')"
+            f"CREATE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', ENDPOINT '{endpoint}', "
+            "USE_SSL false, URL_STYLE 'path', REGION 'us-east-1')"
         )
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
         found = connection.execute("SELECT id, body FROM public_items").to_arrow_table()

@@ -19,6 +19,7 @@ from cdcd.demo.mirrored import Mirror as Position
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.plain_views import plain_views, script_of
@@ -33,7 +34,6 @@ from tests.spark.events import column
 from tests.spark.unit.test_open_tables import normalised
 from tests.spark.unit.test_plain_views import EVERY_TYPE, ID, arrow, duck, mirrored, numbered
 from tests.support.daemon import Daemon, await_confirmed
-from tests.support.s3 import PASSWORD, USER, S3Server
 from tests.support.stack import run
 from tests.support.waiting import eventually
 
@@ -221,8 +221,8 @@ def test_duckdb_reads_the_views_of_a_bucket(s3: S3Server, bucket: str, folder: s
     with duck("httpfs") as connection:
         endpoint = s3.url.removeprefix("http://")
         connection.execute(
-            f"CREATE SECRET (TYPE s3, KEY_ID '{USER}', SECRET '{PASSWORD}', ENDPOINT '{endpoint}', USE_SSL false, "
-            "URL_STYLE 'path', REGION 'us-east-1')"
+            f"CREATE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', "
+            f"ENDPOINT '{endpoint}', USE_SSL false, URL_STYLE 'path', REGION 'us-east-1')"
         )
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
         found = connection.execute("SELECT * FROM public_items").to_arrow_table()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,17 +25,17 @@ from cdcd.spark import compaction, history, history_rows, read_mirror, tasks
 from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
 from cdcd.spark.mirror_start import mirror
+from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.target import starting_version
 from cdcd.spark.testing import Database, Table
 from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
-from tests.spark.replayed import FIELDS, Model, Row, Version, random_batch, versions_of
+from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, item, versions_of
+from tests.spark.unit.test_plain_views import duck
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except
 from tests.support.pages import ROOT, blocks
-
-TABLE = TOPIC.partition(".")[2]
 
 
 @pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
@@ -54,7 +55,7 @@ def test_the_versions_are_those_of_a_replay(
     for batch in range(1, 15):
         with items.mirror() as batches:
             batches.compact()
-        items.run(random_batch(items, model, 100 * batch, chosen), loading=False)
+        items.run(batch_of(items, model, 100 * batch, chosen), loading=False)
         if batch == 8:
             earlier, at = model.versions, read_mirror(items.target).at
     assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
@@ -73,14 +74,10 @@ def items(tmp_path: Path) -> Batches:
     return made
 
 
-def _row(number: int, name: str | None, note: str | None = "n") -> Row:
-    return {"id": number, "name": name, "note": note}
-
-
-def test_only_tracked_columns_makeversions_of(spark: SparkSession, items: Batches) -> None:
-    items.run([items.change("c", 10, 1, after=_row(1, "a", "first"))], loading=False)
-    items.run([items.change("u", 20, 1, after=_row(1, "a", "second"))], loading=False)
-    items.run([items.change("u", 30, 1, after=_row(1, "b", "second"))], loading=False)
+def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches) -> None:
+    items.run([items.change("c", 10, 1, after=item(1, "a", "first"))], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "a", "second"))], loading=False)
+    items.run([items.change("u", 30, 1, after=item(1, "b", "second"))], loading=False)
     expected = [(1, "a", "second", (10, 1), (30, 1)), (1, "b", "second", (30, 1), None)]
     assert versions_of(spark, items.target, track_history_column_list=["name"]) == expected
     assert versions_of(spark, items.target, track_history_except_column_list=["note"]) == expected
@@ -95,16 +92,16 @@ def test_only_tracked_columns_makeversions_of(spark: SparkSession, items: Batche
 
 def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSession, items: Batches) -> None:
     """The TRUNCATE of a copy removes the rows that were not copied; one of the source ends all rows."""
-    items.run([items.change("c", 10, number, after=_row(number, "a")) for number in (1, 2, 3)], loading=False)
-    again = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=_row(1, "a"))]
-    items.run([*again, items.change("r", 20, 3, after=_row(2, "b"))], loading=False)
+    items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2, 3)], loading=False)
+    again = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=item(1, "a"))]
+    items.run([*again, items.change("r", 20, 3, after=item(2, "b"))], loading=False)
     assert versions_of(spark, items.target) == [
         (1, "a", "n", (10, 1), None),
         (2, "a", "n", (10, 2), (20, 1)),
         (2, "b", "n", (20, 3), None),
         (3, "a", "n", (10, 3), (20, 1)),
     ]
-    items.run([items.change("t", 30, 1), items.change("c", 30, 2, after=_row(1, "a"))], loading=False)
+    items.run([items.change("t", 30, 1), items.change("c", 30, 2, after=item(1, "a"))], loading=False)
     assert [one for one in versions_of(spark, items.target) if one[0] == 1] == [
         (1, "a", "n", (10, 1), (30, 1)),
         (1, "a", "n", (30, 2), None),
@@ -115,11 +112,11 @@ def test_a_change_of_the_key_ends_a_row_with_the_values_of_the_new_one(
     spark: SparkSession, items: Batches
 ) -> None:
     """In another bucket, so that the table is folded as a whole."""
-    items.run([items.change("c", 10, 1, after=_row(1, "a", "long"))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a", "long"))], loading=False)
     for number in range(2, 8):
         moved = [
-            items.change("d", 10 * number, 1, before=_row(number - 1, None)),
-            items.change("c", 10 * number, 2, after=_row(number, "a", None), unchanged=["note"]),
+            items.change("d", 10 * number, 1, before=item(number - 1, None)),
+            items.change("c", 10 * number, 2, after=item(number, "a", None), unchanged=["note"]),
         ]
         items.run(moved, loading=False)
     assert versions_of(spark, items.target) == [
@@ -135,12 +132,12 @@ def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
     spark: SparkSession, items: Batches
 ) -> None:
     """The copy's TRUNCATE is in one bucket, the rows in all; whatever the batches are."""
-    items.run([items.change("c", 10, one, after=_row(one, "a", "old")) for one in range(1, 9)], loading=False)
+    items.run([items.change("c", 10, one, after=item(one, "a", "old")) for one in range(1, 9)], loading=False)
     changed = [
-        items.change("u", 21, one, after=_row(one, "b", None), unchanged=["note"]) for one in range(1, 9)
+        items.change("u", 21, one, after=item(one, "b", None), unchanged=["note"]) for one in range(1, 9)
     ]
     items.run([items.change("t", 20, 1, snapshot=True), *changed], loading=True)
-    items.run([items.change("r", 30, one, after=_row(one, "b", "new")) for one in range(1, 9)], loading=False)
+    items.run([items.change("r", 30, one, after=item(one, "b", "new")) for one in range(1, 9)], loading=False)
     assert versions_of(spark, items.target) == [
         version
         for one in range(1, 9)
@@ -151,14 +148,14 @@ def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
 def test_a_change_without_a_key_before_a_truncate_ends_what_is_known(
     spark: SparkSession, items: Batches, tmp_path: Path
 ) -> None:
-    items.run([items.change("c", 10, one, after=_row(one, "a")) for one in (1, 2, 4, 5)], loading=False)
-    _, keyless = items.change("u", 20, 1, after=_row(1, "lost"))
+    items.run([items.change("c", 10, one, after=item(one, "a")) for one in (1, 2, 4, 5)], loading=False)
+    _, keyless = items.change("u", 20, 1, after=item(1, "lost"))
     records = [
         (None, keyless),
-        items.change("u", 20, 2, after=_row(4, "b")),
-        items.change("u", 20, 3, after=_row(2, "b")),
+        items.change("u", 20, 2, after=item(4, "b")),
+        items.change("u", 20, 3, after=item(2, "b")),
         items.change("t", 30, 1, snapshot=True),
-        items.change("r", 30, 2, after=_row(1, "a")),
+        items.change("r", 30, 2, after=item(1, "a")),
     ]
     items.run(records, loading=False)
     ended = [(one, "a", "n", (10, place), (10, 6)) for place, one in enumerate((1, 2, 4, 5), 1)]
@@ -172,13 +169,13 @@ def test_versions_end_at_a_gap_that_a_copy_follows(
     spark: SparkSession, items: Batches, at_once: bool
 ) -> None:
     items.on_error = "park"
-    items.run([items.change("c", 10, one, after=_row(one, "a")) for one in (1, 2)], loading=False)
+    items.run([items.change("c", 10, one, after=item(one, "a")) for one in (1, 2)], loading=False)
     special = {"gap.from_lsn": "0/A", "gap.to_lsn": "0/1E", "gap.reason": "CDCD-SLOT-LOST"}
     gap = items.change("g", 30, 1, special=special)
     later = [
-        items.change("u", 31, 1, after=_row(1, "c", None), unchanged=["note"]),
+        items.change("u", 31, 1, after=item(1, "c", None), unchanged=["note"]),
         items.change("t", 40, 1, snapshot=True),
-        *(items.change("r", 40, one + 1, after=_row(one, "c")) for one in (1, 2)),
+        *(items.change("r", 40, one + 1, after=item(one, "c")) for one in (1, 2)),
     ]
     for records in ([gap, *later],) if at_once else ([gap], later):
         items.run(records, loading=False)
@@ -194,11 +191,11 @@ def test_a_parked_or_copied_table_has_a_history_only_if_it_is_asked_for(
     spark: SparkSession, items: Batches
 ) -> None:
     items.on_error = "park"
-    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=True)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=True)
     with pytest.raises(SparkReadError, match="still copies"):
         versions_of(spark, items.target)
     assert len(versions_of(spark, items.target, loading=True)) == 1
-    items.run([items.change("u", 20, 1, after=_row(9, "z", None), unchanged=["note"])], loading=False)
+    items.run([items.change("u", 20, 1, after=item(9, "z", None), unchanged=["note"])], loading=False)
     with pytest.raises(TablesParked, match="not updated any more"):
         versions_of(spark, items.target)
     assert len(versions_of(spark, items.target, parked=True)) == 1
@@ -233,16 +230,16 @@ def test_an_integer_that_became_a_floating_point_number(spark: SparkSession, tmp
 
 def test_a_value_that_is_not_sent_is_not_stored_again(items: Batches) -> None:
     """So a batch of small updates of a large row costs what the updates cost; of a row with another key it is."""
-    items.run([items.change("c", 10, 1, after=_row(1, "a", "x" * 1_000_000))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a", "x" * 1_000_000))], loading=False)
     updates = [
-        items.change("u", 20, one, after=_row(1, str(one), None), unchanged=["note"]) for one in range(1, 500)
+        items.change("u", 20, one, after=item(1, str(one), None), unchanged=["note"]) for one in range(1, 500)
     ]
     items.run(updates, loading=False)
     latest = read_latest(items.target)
     assert latest is not None
     first, second = latest.tables[TOPIC].history
     assert first.size_bytes > 1_000_000 > 10 * second.size_bytes
-    assert items.rows() == [_row(1, "499", "x" * 1_000_000)]
+    assert items.rows() == [item(1, "499", "x" * 1_000_000)]
 
 
 def test_rows_with_other_keys_are_stored_in_files_of_a_bounded_size(
@@ -250,11 +247,11 @@ def test_rows_with_other_keys_are_stored_in_files_of_a_bounded_size(
 ) -> None:
     for module in (history_rows, tasks):
         monkeypatch.setattr(module, "PIECE_BYTES", 25_000)
-    items.run([items.change("c", 10, 1, after=_row(1, "a", "x" * 10_000))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a", "x" * 10_000))], loading=False)
     moved = []
     for one in range(1, 11):
-        moved.append(items.change("d", 20, 2 * one, before=_row(one, None)))
-        after = _row(one + 1, "a", None)
+        moved.append(items.change("d", 20, 2 * one, before=item(one, None)))
+        after = item(one + 1, "a", None)
         moved.append(items.change("c", 20, 2 * one + 1, after=after, unchanged=["note"]))
     items.run(moved, loading=False)
     latest = read_latest(items.target)
@@ -270,10 +267,10 @@ def test_rows_with_other_keys_are_stored_in_files_of_a_bounded_size(
 def test_values_that_are_not_known_are_in_no_version(spark: SparkSession, items: Batches) -> None:
     """An update during the copy of the table, of a row that is not copied yet."""
     items.run(
-        [items.change("u", 10, 1, after=_row(1, "a", None), unchanged=["note"])],
+        [items.change("u", 10, 1, after=item(1, "a", None), unchanged=["note"])],
         loading=True,
     )
-    items.run([items.change("r", 20, 1, after=_row(1, "a", "copied"))], loading=False)
+    items.run([items.change("r", 20, 1, after=item(1, "a", "copied"))], loading=False)
     assert versions_of(spark, items.target) == [(1, "a", "copied", (20, 1), None)]
 
 
@@ -281,42 +278,42 @@ def test_a_parked_table_has_no_version_of_the_time_that_is_missing(
     spark: SparkSession, items: Batches
 ) -> None:
     items.on_error = "park"
-    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
-    items.run([items.change("u", 20, 1, after=_row(9, "z", None), unchanged=["note"])], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    items.run([items.change("u", 20, 1, after=item(9, "z", None), unchanged=["note"])], loading=False)
     assert read_mirror(items.target).parked
-    items.run([items.change("u", 30, 1, after=_row(1, "b"))], loading=False)
-    again = [items.change("t", 40, 1, snapshot=True), items.change("r", 40, 2, after=_row(1, "a"))]
+    items.run([items.change("u", 30, 1, after=item(1, "b"))], loading=False)
+    again = [items.change("t", 40, 1, snapshot=True), items.change("r", 40, 2, after=item(1, "a"))]
     items.run(again, loading=False)
     assert versions_of(spark, items.target) == [(1, "a", "n", (10, 1), (10, 2)), (1, "a", "n", (40, 2), None)]
 
 
 def test_columns_follow_the_table(spark: SparkSession, items: Batches) -> None:
-    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
     items.alter([*FIELDS, column("more", "int")])
-    items.run([items.change("u", 20, 1, after={**_row(1, "a"), "more": 7})], loading=False)
+    items.run([items.change("u", 20, 1, after={**item(1, "a"), "more": 7})], loading=False)
     found = history(spark, str(items.target), TABLE).orderBy("__start_at").collect()
     assert [(one["name"], one["more"]) for one in found] == [("a", None), ("a", 7)]
 
 
 def test_a_table_that_was_created_again_begins_a_new_history(spark: SparkSession, items: Batches) -> None:
     items.alter(FIELDS, 100)
-    items.run([items.change("c", 10, 1, after=_row(1, "former"))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "former"))], loading=False)
     items.alter(FIELDS, 200)
-    items.run([items.change("c", 20, 1, after=_row(1, "new"))], loading=False)
+    items.run([items.change("c", 20, 1, after=item(1, "new"))], loading=False)
     assert versions_of(spark, items.target) == [(1, "new", "n", (20, 1), None)]
 
 
 def test_a_table_without_a_key_has_no_history(spark: SparkSession, tmp_path: Path) -> None:
     log = Batches(tmp_path / "mirror", FIELDS, has_key=False)
     log.scd_type = 2
-    log.run([log.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    log.run([log.change("c", 10, 1, after=item(1, "a"))], loading=False)
     with pytest.raises(SparkReadError, match="without a key has no history"):
         history(spark, str(log.target), TABLE)
 
 
 def test_a_history_is_complete_or_absent(spark: SparkSession, tmp_path: Path) -> None:
     items = Batches(tmp_path / "mirror", FIELDS)
-    items.run([items.change("c", 10, 1, after=_row(1, "a"))], loading=False)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
     with pytest.raises(SparkReadError, match="the mirror has no history"):
         history(spark, str(items.target), TABLE)
     with pytest.raises(SparkReadError, match="another SCD type"):
@@ -397,6 +394,17 @@ def _written_down(server: PostgresServer, database: str) -> Iterator[tuple[int, 
     yield from held.items()
 
 
+def _of_view(target: str) -> list[tuple[int, str, bool]]:
+    """Return the versions of a view for DuckDB."""
+    with duck() as connection:
+        opened = read_mirror(target)
+        connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
+        rows = connection.execute(
+            'SELECT id, doc, "__end_at" IS NOT NULL FROM public_goods_history'
+        ).fetchall()
+    return sorted(rows)
+
+
 def test_the_versions_are_those_that_postgresql_wrote_down(
     spark: SparkSession,
     postgres: PostgresServer,
@@ -437,6 +445,7 @@ def test_the_versions_are_those_that_postgresql_wrote_down(
         by_key[one["id"]].append((text, one["__end_at"] is not None))
     assert by_key == dict(_written_down(postgres, database))
     assert len(found) > 60
+    assert _of_view(target) == sorted((one["id"], one["doc"], one["__end_at"] is not None) for one in found)
     margin = timedelta(minutes=5)
     times = [one["__start_time"].astimezone(UTC) for one in found]
     assert began - margin < min(times) <= max(times) < datetime.now(UTC) + margin

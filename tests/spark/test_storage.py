@@ -22,17 +22,18 @@ from typing import Any
 
 import pytest
 
+from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark import storage_cloud, storage_local
 from cdcd.spark.commit_log import LATEST, path_of, read_latest, sweep, take_over
 from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
 from cdcd.spark.versions import TargetVersion
+from tests.spark.conftest import S3_PASSWORD
 from tests.support.azure import AzureServer
 from tests.support.hdfs import HdfsServer
 from tests.support.hints import hint_of
 from tests.support.nightly import nightly, nightly_except
-from tests.support.s3 import PASSWORD, S3Server
 
 pytestmark = pytest.mark.timeout(1200)  # the S3 server is built at its first use on a host
 
@@ -370,7 +371,7 @@ def failure(storage: Storage) -> str:
         with pytest.raises(StorageError) as raised:
             attempt()
         assert not isinstance(raised.value, StorageConflict)
-        assert PASSWORD not in str(raised.value)
+        assert S3_PASSWORD not in str(raised.value)
         assert raised.value.__cause__ is None
         texts.add(raised.value.message.partition(": ")[2] + " -> " + hint_of(str(raised.value)))
     assert len(texts) == 1
@@ -447,7 +448,7 @@ def test_the_credentials_may_be_in_the_environment(
 ) -> None:
     for name, value in {
         "AWS_ACCESS_KEY_ID": s3.options()["access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": PASSWORD,
+        "AWS_SECRET_ACCESS_KEY": s3.password,
         "AWS_ENDPOINT_URL": s3.url,
         "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
@@ -462,8 +463,8 @@ def test_what_an_executor_is_sent_has_no_secret(s3: S3Server, bucket: str) -> No
     storage = open_storage(bucket, s3.options())
     storage.put_new("a", b"1")
     sent = pickle.dumps(storage)
-    assert PASSWORD.encode() not in sent
-    assert PASSWORD not in repr(storage)
+    assert s3.password.encode() not in sent
+    assert s3.password not in repr(storage)
     assert pickle.loads(sent).read("a") == b"1"
 
 

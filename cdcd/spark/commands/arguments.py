@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_read(commands)
     _add_mirror(commands)
+    _add_drop_table(commands)
+    _add_register(commands)
     _add_status(commands)
     _add_verify(commands)
     _add_views(commands)
@@ -182,6 +184,13 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="TIME",
         help="for so long an earlier version of the target can be read (default: %(default)s)",
     )
+    command.add_argument(
+        "--history-retain",
+        metavar="TIME",
+        help="with --scd 2: for so long after its end a version of a row remains in the history, as '90 days'; "
+        "default: for ever",
+    )
+    _add_catalog(command)
     _add_operation(command)
     _add_spark(command)
 
@@ -204,6 +213,30 @@ def _add_operation(command: argparse.ArgumentParser) -> None:
         metavar="HOST",
         help="the address of that port (default: %(default)s)",
     )
+
+
+def _add_drop_table(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "drop-table",
+        help="drop a table from a mirror",
+        description="Drop a table from a mirror, also while the mirror runs. It comes back with the next copy of the "
+        "table that cdcd is asked for with --recopy, or with a TRUNCATE.",
+        epilog="Exit status: 0, or 2 if there is no such mirror or table.",
+    )
+    _add_target(command)
+    command.add_argument("--table", metavar="NAME", required=True, help="the table, as SCHEMA.TABLE")
+
+
+def _add_register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "register",
+        help="register the tables of a mirror in a catalog of Spark",
+        description="Register the tables of a mirror in a catalog of Spark, so that SQL finds them by name.",
+        epilog="Exit status: 0, 1 if a table could not be registered, 2 if there is no mirror to read.",
+    )
+    _add_target(command)
+    _add_catalog(command, required=True)
+    _add_spark(command)
 
 
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -315,6 +348,15 @@ def _add_target(command: argparse.ArgumentParser) -> None:
         "--target", metavar="URI", required=True, help="the mirror's folder, or its URI in a bucket"
     )
     _add_pairs(command, "--target-option", "bucket's storage", "endpoint=https://s3.example.com")
+
+
+def _add_catalog(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+    command.add_argument(
+        "--catalog",
+        metavar="NAMESPACE",
+        required=required,
+        help="the database of a catalog of Spark in which the tables are registered, such as spark_catalog.shop",
+    )
 
 
 def _add_tables(command: argparse.ArgumentParser) -> None:

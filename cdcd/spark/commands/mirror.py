@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from cdcd.spark.commands.arguments import trigger_of
+from cdcd.spark.commands.register import lasting
 from cdcd.spark.commands.running import connection_of, run_query
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_source import seconds_of
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
 def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQuery]:
     connection = connection_of(options)
     return lambda spark: mirror(
-        spark,
+        lasting(spark, options.catalog),
         connection,
         options.target,
         target_options=dict(options.target_option),
@@ -43,4 +44,6 @@ def _prepared(options: argparse.Namespace) -> Callable[[SparkSession], MirrorQue
         retry_s=options.retry_s,
         metrics_port=options.metrics_port,
         metrics_host=options.metrics_host,
+        catalog=options.catalog,
+        history_retain_s=None if options.history_retain is None else seconds_of(options.history_retain),
     )

@@ -12,10 +12,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.lsn import format_lsn
+from cdcd.spark.catalog_state import CatalogState, read_state
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.versions import TableEntry
@@ -26,10 +28,10 @@ def run(options: argparse.Namespace) -> int:
     log_to(sys.stderr)
     try:
         opened = read_mirror(options.target, dict(options.target_option))
+        found = status_of(opened, time.time())
     except CdcdError as error:
         log.error("the mirror cannot be read: %s", error)
         return EXIT_UNKNOWN
-    found = status_of(opened, time.time())
     print(json.dumps(found) if options.output == "json" else "\n".join(_lines(found)))
     return EXIT_FAILURE if opened.parked else EXIT_OK
 
@@ -47,6 +49,7 @@ def status_of(opened: Mirror, now_s: float) -> dict[str, Any]:
         "commit_lsn": format_lsn(version.commit_lsn) if version.commit_lsn else None,
         "commit_time": None if at is None else at.isoformat(),
         "published_age_s": round(now_s - version.published_s, 3),
+        "catalog": _catalog(read_state(opened.target)),
         "tables": {topic: _table(opened, entry) for topic, entry in sorted(version.tables.items())},
     }
 
@@ -63,11 +66,26 @@ def _table(opened: Mirror, entry: TableEntry) -> dict[str, Any]:
     }
 
 
+def _catalog(state: CatalogState | None) -> dict[str, Any] | None:
+    """Return what is registered in a catalog, None if it was never tried."""
+    if state is None:
+        return None
+    return {
+        "name": state.catalog,
+        "tried": datetime.fromtimestamp(state.tried_s, UTC).isoformat(),
+        "registered": sorted(topic for topic, one in state.tables.items() if not one.error),
+        "errors": state.errors,
+    }
+
+
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"target      {found['target']}"
     yield f"prefix      {found['prefix']}"
     yield f"version     {found['version']}, published {found['published_age_s']:.1f} s ago"
     yield f"position    {found['end_lsn'] or 'unknown'}, last commit at {found['commit_time'] or 'unknown'}"
+    if catalog := found["catalog"]:
+        yield f"catalog     {catalog['name']}, {len(catalog['registered'])} tables, tried at {catalog['tried']}"
+        yield from (f"not registered: {topic}: {error}" for topic, error in sorted(catalog["errors"].items()))
     for topic, table in found["tables"].items():
         reason = f": {table['reason']}" if table["reason"] else ""
         yield f"{table['state']:<11} {topic}, {table['files']} files{reason}"

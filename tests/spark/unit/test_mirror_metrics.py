@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdcd.errors import ConfigError
 from cdcd.metrics.group import NEVER
 from cdcd.spark import metrics_server
+from cdcd.spark.catalog_state import CatalogState, Registered
 from cdcd.spark.cuts import Backlog, Commit, backlog_after
 from cdcd.spark.metrics_server import MetricsServer, Page
 from cdcd.spark.mirror_batches import BatchReport
@@ -76,6 +77,7 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
     metrics.batch(BatchReport(0, 7, 1, 2, 90, 8, 0.2, commit_us=version.commit_us))
     metrics.looked(NOTHING, AT_S)
     metrics.failed("CDCD-SINK-UNAVAILABLE", is_retried=True)
+    metrics.registered(CatalogState("c.shop", {"a": Registered("a"), "b": Registered("b", "refused")}))
     found = _samples(metrics)
     described = {one.name for group in metrics.groups for one in group.metrics}
     assert described == _families(metrics).keys()
@@ -98,6 +100,8 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
         "cdcd_mirror_tables/updated": 1,
         "cdcd_mirror_tables/loading": 1,
         "cdcd_mirror_tables/parked": 1,
+        "cdcd_mirror_catalog_tables/registered": 1,
+        "cdcd_mirror_catalog_tables/failed": 1,
         "cdcd_mirror_retrying": 1,
         "cdcd_mirror_restarts_total/CDCD-SINK-UNAVAILABLE": 1,
         "cdcd_mirror_last_error_info/CDCD-SINK-UNAVAILABLE": 1,
@@ -105,7 +109,10 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
     }
     assert {name: found.get(name) for name in expected} == expected
     metrics.advanced()
-    assert _samples(metrics)["cdcd_mirror_retrying"] == 0
+    metrics.registered(CatalogState("c.shop", error="CDCD-STORAGE"))
+    found = _samples(metrics)
+    assert found["cdcd_mirror_retrying"] == 0
+    assert not any("catalog" in name for name in found), "unknown"
 
 
 def test_a_batch_without_a_later_commit_has_no_latency(metrics: MirrorMetrics) -> None:

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-import cdcd.spark.plain_views
+import cdcd.spark.plain_query
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
 from cdcd.spark.commit_log import TargetWriter, read_latest
@@ -164,7 +164,7 @@ def test_many_files_are_united_in_groups(tmp_path: Path, monkeypatch: pytest.Mon
         )
     opened = read_mirror(items.target)
     assert len(opened.version.tables[TOPIC].deltas) > 8
-    monkeypatch.setattr(cdcd.spark.plain_views, "UNITED", 2)
+    monkeypatch.setattr(cdcd.spark.plain_query, "UNITED", 2)
     monkeypatch.setattr(DIALECTS["spark"], "many_files", 8)
     assert_equal(opened)
     for dialect in DIALECTS:

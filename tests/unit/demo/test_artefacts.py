@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.demo.stack.artefacts import Artefact, Cache, user_cache_folder
+from cdcd.demo.stack.s3 import versitygw_artefact
 from cdcd.errors import StackError
 
 
@@ -98,3 +99,11 @@ def test_the_cache_is_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_cache_folder() == tmp_path / ".cache" / "cdcd"
+
+
+def test_without_go_the_s3_server_is_refused_with_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StackError, match=r"go is not on PATH.*install Go"):
+        Cache(tmp_path / "cache").get(versitygw_artefact())

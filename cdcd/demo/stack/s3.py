@@ -1,6 +1,7 @@
 """A real S3 API: VersityGW over a folder, built from its Go module.
 
 In: a folder; Go on the PATH, at the first use on a host.  Out: `url`, buckets, and the options of a client.
+Its user has a new password, unless one is given; it is in a file of the folder that only the owner may read.
 Invariant: it listens on 127.0.0.1 only; its conditional writes are atomic between all its clients. The file system of
 the folder has extended attributes: with `--sidecar`, which needs none, two clients replaced one version.
 """
@@ -8,6 +9,7 @@ the folder has extended attributes: with `--sidecar`, which needs none, two clie
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -19,15 +21,14 @@ from cdcd.demo.stack.server import LocalServer
 
 VERSION = "v1.8.0"
 _MODULE = "github.com/versity/versitygw/cmd/versitygw"
-USER = "cdcd-test-user"
-PASSWORD = "of-the-bucket-7c1f"
+USER = "cdcd-demo"
 
 
 def versitygw_artefact() -> Artefact:
     """Return the artefact of the server, one program; its build takes two processors a minute."""
 
     def fill(folder: Path) -> None:
-        go = program("go", "install Go, which builds the S3 server of the tests")
+        go = program("go", "install Go, which builds the S3 server at its first use")
         environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
         command = [go, "install", "-trimpath", "-ldflags=-s -w", f"{_MODULE}@{VERSION}"]
         run(command, f"{_MODULE} could not be built", cwd=folder, environment=environment)
@@ -43,10 +44,19 @@ class S3Server(LocalServer):
 
     PORT_TAKEN = "address already in use"
 
-    def __init__(self, folder: Path, *, cache: Cache | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache: Cache | None = None,
+        password: str | None = None,
+        outlives_parent: bool = False,
+    ) -> None:
         super().__init__()
         self.folder = folder
+        self.user, self.password = USER, password or secrets.token_urlsafe(16)
         self.port = free_port()
+        self._outlives_parent = outlives_parent
         self._program = (cache or Cache()).get(versitygw_artefact()) / "versitygw"
 
     @property
@@ -57,12 +67,13 @@ class S3Server(LocalServer):
     def options(self, **others: str) -> dict[str, str]:
         """Return the options of a target here; the password is in a file, which executors can read, too."""
         secret = self.folder / "password"
-        secret.write_text(PASSWORD)
+        secret.touch(mode=0o600)
+        secret.write_text(self.password)
         usual = {
             "endpoint": self.url,
             "region": "us-east-1",
             "allow_http": "true",
-            "access_key_id": USER,
+            "access_key_id": self.user,
             "secret_access_key": f"file:{secret}",
         }
         return usual | others
@@ -85,7 +96,12 @@ class S3Server(LocalServer):
             ],
             log=self.folder / "server.log",
             cwd=self.folder,
-            environment={"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": PASSWORD, "PATH": os.environ["PATH"]},
+            environment={
+                "ROOT_ACCESS_KEY": self.user,
+                "ROOT_SECRET_KEY": self.password,
+                "PATH": os.environ["PATH"],
+            },
+            outlives_parent=self._outlives_parent,
         )
 
     def _serves(self) -> bool:

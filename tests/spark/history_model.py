@@ -1,8 +1,4 @@
-"""Random changes of a table, and its rows and their versions by a replay of the changes: the judge of a mirror.
-
-In: what makes the records of a change, a random generator.  Out: records; the model after them.
-Invariant: the model knows no code of the mirror. A row that is put without a difference is one version.
-"""
+"""A model of the histories of a mirror: a replay of the changes one by one, and changes of all kinds at random."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ from typing import Any, Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from cdcd.spark import history
-from tests.spark.batches import TOPIC
+from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 
 TABLE = TOPIC.partition(".")[2]
+
 FIELDS = [column("id", "int", required=True), column("name", "string"), column("note", "string")]
 Row = dict[str, Any]
 Version = tuple[int, str | None, str | None, tuple[int, int], tuple[int, int] | None]
@@ -31,19 +28,8 @@ class Changes(Protocol[Sent]):
         """Return what is sent."""
 
 
-def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:
-    found = history(spark, str(target), TABLE, **options).collect()
-    return sorted(
-        (
-            (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
-            for one in found
-        ),
-        key=lambda one: (one[0], one[3]),
-    )
-
-
-def _place(at: Any) -> Any:
-    return None if at is None else (at["commit_lsn"], at["tx_seq"])
+def item(number: int, name: str | None, note: str | None = "n") -> Row:
+    return {"id": number, "name": name, "note": note}
 
 
 class Model:
@@ -73,7 +59,7 @@ class Model:
         return sorted([*self.ended, *valid], key=lambda one: (one[0], one[3]))
 
 
-def random_batch(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random) -> list[Sent]:
+def batch_of(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random) -> list[Sent]:
     """Return random changes of all kinds, as `items` makes them, with the values that PostgreSQL would send."""
     records: list[Sent] = []
     for number in range(1, 12):
@@ -98,3 +84,33 @@ def random_batch(items: Changes[Sent], model: Model, lsn: int, chosen: random.Ra
             model.put(row, at)
             records.append(items.change("u", *at, after=row))
     return records
+
+
+def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
+    """Copy the table again: most rows are as they were, some are not, some are not found."""
+    records = [items.change("t", lsn, 1, snapshot=True)]
+    for place, old in enumerate(list(model.rows.values()), 2):
+        kind = chosen.random()
+        row = old if kind > 0.6 else {**old, "name": chosen.choice(["a", "z"])}
+        if kind < 0.2 or row != old:
+            model.end(old["id"], (lsn, 1))
+        if kind >= 0.2:
+            model.put(row, (lsn, place))
+            records.append(items.change("r", lsn, place, after=row))
+    return records
+
+
+def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:
+    """Return what `history` returns, in the order of a model."""
+    found = history(spark, str(target), TABLE, **options).collect()
+    return sorted(
+        (
+            (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
+            for one in found
+        ),
+        key=lambda one: (one[0], one[3]),
+    )
+
+
+def _place(at: Any) -> Any:
+    return None if at is None else (at["commit_lsn"], at["tx_seq"])

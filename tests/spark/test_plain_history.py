@@ -1,0 +1,42 @@
+"""SQL views of histories in Spark's dialect: the rows that `history` returns."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdcd.spark import history
+from cdcd.spark.plain_views import plain_views
+from cdcd.spark.reading import read_mirror
+from tests.spark.batches import Batches
+from tests.spark.events import column
+from tests.spark.history_model import FIELDS, Model, batch_of, copy_of, item
+from tests.spark.test_row_history import TABLE
+
+
+def rows_of(spark: SparkSession, items: Batches) -> list[str]:
+    views = {one.name: one for one in plain_views(read_mirror(items.target), "spark")}
+    statement = views["public_items_history"].statement
+    assert statement is not None
+    spark.sql(statement)
+    return sorted(map(repr, spark.table("public_items_history").collect()))
+
+
+def test_the_versions_are_those_of_history(spark: SparkSession, tmp_path: Path) -> None:
+    """With changes of all kinds, types that Spark compares otherwise, and texts of values outside their types."""
+    items, model, chosen = Batches(tmp_path / "mirror", FIELDS), Model(), random.Random(3)
+    items.scd_type = 2
+    for number in range(1, 8):
+        make = copy_of if number == 5 else batch_of
+        items.run(make(items, model, 100 * number, chosen), loading=False)
+    pairs = {"type": "map", "values": ["null", "string"]}
+    items.alter([*FIELDS, column("size", "double"), column("pairs", pairs)])
+    for lsn, size in ((900, 0.0), (901, -0.0), (902, float("nan")), (903, float("nan"))):
+        after = {**item(50, None), "size": size, "pairs": {"a": None}}
+        change = items.change("u", lsn, 1, after=after, special={"after.name": "infinity"}, commit_us=lsn)
+        items.run([change], loading=False)
+    found = rows_of(spark, items)
+    assert found == sorted(map(repr, history(spark, str(items.target), TABLE).collect()))
+    assert len(found) == len(model.versions) + 3

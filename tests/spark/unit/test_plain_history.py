@@ -1,0 +1,100 @@
+"""SQL views of histories: DuckDB, which knows nothing of the mirror, reads the versions that a model replays."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.spark.plain_views import plain_views, script_of
+from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.versions import TableFormat
+from tests.spark.batches import Batches
+from tests.spark.events import column
+from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item
+from tests.spark.unit.test_plain_views import duck
+from tests.support.nightly import nightly
+
+
+def rows_of(opened: Mirror, view: str = "public_items_history") -> list[dict[str, Any]]:
+    with duck(*(["delta"] if opened.version.table_format == "delta" else [])) as connection:
+        connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))
+        return connection.execute(f"SELECT * FROM {view}").to_arrow_table().to_pylist()
+
+
+def versions(opened: Mirror) -> list[Version]:
+    found = [
+        (one["id"], one["name"], one["note"], _place(one["__start_at"]), _place(one["__end_at"]))
+        for one in rows_of(opened)
+    ]
+    return sorted(found, key=lambda one: (one[0], one[3]))
+
+
+def _place(at: Any) -> Any:
+    return None if at is None else (at["commit_lsn"], at["tx_seq"])
+
+
+def history_of(folder: Path, fields: list[dict[str, Any]] = FIELDS, **options: Any) -> Batches:
+    items = Batches(folder / "mirror", fields, **options)
+    items.scd_type = 2
+    return items
+
+
+@pytest.mark.parametrize(
+    ("seed", "table_format"),
+    [(1, "parquet"), *(nightly(seed, "parquet") for seed in range(2, 8)), nightly(1, "delta")],
+)
+def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_format: TableFormat) -> None:
+    """Updates without TOASTed values, TRUNCATE, copies, merged files, an earlier version of the mirror."""
+    items, model, chosen = history_of(tmp_path, table_format=table_format), Model(), random.Random(seed)
+    for number in range(1, 13):
+        make = copy_of if number % 5 == 0 else batch_of
+        items.run(make(items, model, 100 * number, chosen), loading=False)
+        with items.mirror() as batches:
+            batches.compact()
+        if number == 6:
+            earlier, at = model.versions, read_mirror(items.target).at
+    assert versions(read_mirror(items.target)) == model.versions
+    assert versions(read_mirror(items.target, at=at)) == earlier
+
+
+def test_columns_come_and_texts_of_values_outside_their_types_are_filled(tmp_path: Path) -> None:
+    odd = [FIELDS[0], column("name", "string"), column("note", "string", **{"pg.name": 'it\'s "it"'})]
+    items = history_of(tmp_path, odd)
+    sent = {"after": {"id": 1, "name": "a", "note": None}, "special": {"after.note": "infinity"}}
+    items.run([items.change("c", 10, 1, commit_us=5_000_000, **sent)], loading=False)
+    after = {"id": 1, "name": "b", "note": None}
+    items.run([items.change("u", 20, 1, after=after, unchanged=["note"])], loading=False)
+    items.alter([*odd, column("size", "double")])
+    items.run(
+        [items.change("u", 30, 1, after={"id": 1, "name": "b", "note": "n", "size": 0.5})], loading=False
+    )
+    first, second, third = sorted(
+        rows_of(read_mirror(items.target)), key=lambda one: one["__start_at"]["commit_lsn"]
+    )
+    assert [one['it\'s "it"'] for one in (first, second, third)] == [None, None, "n"]
+    assert [dict(one["__special"] or ()) for one in (first, second, third)] == [
+        {'it\'s "it"': "infinity"},
+        {'it\'s "it"': "infinity"},
+        {},
+    ]
+    assert [one["size"] for one in (first, second, third)] == [None, None, 0.5]
+    assert first["__start_time"].timestamp() == 5.0
+    assert first["__end_time"] is None
+    assert second["__end_at"] == {"timeline": 1, "commit_lsn": 30, "tx_seq": 1}
+
+
+def test_a_table_without_a_key_or_a_line_and_a_taken_name(tmp_path: Path) -> None:
+    bag = history_of(tmp_path, has_key=False)
+    bag.run([bag.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    assert [one.name for one in plain_views(read_mirror(bag.target))] == ["public_items"]
+
+    (tmp_path / "other").mkdir()
+    taken = history_of(tmp_path / "other", [FIELDS[0], column("__end_at", "string")])
+    taken.run([taken.change("c", 10, 1, after={"id": 1, "__end_at": "x"})], loading=False)
+    _, view = plain_views(read_mirror(taken.target))
+    assert view.statement is None
+    assert "__end_at" in view.notes[-1]
