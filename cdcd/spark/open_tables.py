@@ -72,7 +72,7 @@ class _Change:
 
 
 def log_of(table_format: TableFormat) -> Callable[[Storage, str, float], TableLog]:
-    """Return what makes the log of a table, of a storage, the table's folder, and the time for which versions last."""
+    """Return what makes the log of a table: of a storage, the table's folder, and how long versions last."""
     if table_format == "iceberg":
         from cdcd.spark.iceberg_log import IcebergLog  # its library is optional
 
