@@ -20,8 +20,7 @@ from cdcd.spark.commit_log import read_latest
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record
-from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item
-from tests.spark.test_row_history import TABLE, _versions
+from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, copy_of, item, versions_of
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly
 
@@ -70,7 +69,7 @@ def test_what_is_valid_after_the_retention_remains(
         items.run(make(items, model, 100 * batch, chosen), loading=False)
         items.retain_from(100 * batch - 450)
         items.compact()
-        found = _versions(spark, items.target)
+        found = versions_of(spark, items.target)
         assert set(found) <= set(model.versions), "no version is another one than it was"
         assert set(found) >= {one for one in model.versions if _end(one) > 100 * batch - 400}
     assert len(found) < len(model.versions)
@@ -78,7 +77,7 @@ def test_what_is_valid_after_the_retention_remains(
     items.retain_from(10_000)
     items.compact()
     valid = [one for one in model.versions if one[4] is None]
-    assert _versions(spark, items.target) == valid
+    assert versions_of(spark, items.target) == valid
     assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
 
 
@@ -93,18 +92,18 @@ def test_the_files_of_removed_lines_go_and_the_value_of_an_open_version_remains(
     items.run([items.change("c", 10, 1, after=item(1, "a", "long")), _insert(items, 2)], loading=False)
     items.run([items.change("u", 20, 1, after=item(1, "b", None), unchanged=["note"])], loading=False)
     items.run([items.change("d", 30, 1, before=item(2, None))], loading=False)
-    before, at = _versions(spark, items.target), read_mirror(items.target).at
+    before, at = versions_of(spark, items.target), read_mirror(items.target).at
     assert len(before) == 3
     items.retain_from(25)
     items.compact()
-    assert _versions(spark, items.target) == [
+    assert versions_of(spark, items.target) == [
         (1, "b", "long", (20, 1), None),
         (2, "a", "n", (10, 2), (30, 1)),
     ]
-    assert _versions(spark, items.target, at=at) == before, "an earlier version has its files"
+    assert versions_of(spark, items.target, at=at) == before, "an earlier version has its files"
     items.retain_from(35)
     items.compact()
-    assert _versions(spark, items.target) == [(1, "b", "long", (20, 1), None)]
+    assert versions_of(spark, items.target) == [(1, "b", "long", (20, 1), None)]
     assert items.lines() == 1
 
 
@@ -119,14 +118,14 @@ def test_rows_that_are_copied_after_the_retention_go_on(spark: SparkSession, ite
     items.run([items.change("r", 40, 1, after=item(1, "a"))], loading=False)
     items.retain_from(30)
     items.compact()
-    assert _versions(spark, items.target) == [(1, "a", "n", (10, 1), None)]
+    assert versions_of(spark, items.target) == [(1, "a", "n", (10, 1), None)]
 
 
 def test_without_a_retention_nothing_goes(spark: SparkSession, items: Timed) -> None:
     items.run([_insert(items, 1)], loading=False)
     items.run([items.change("u", 20, 1, after=item(1, "b"))], loading=False)
     items.compact()
-    assert len(_versions(spark, items.target)) == 2
+    assert len(versions_of(spark, items.target)) == 2
 
 
 def test_texts_of_values_outside_their_types_remain(spark: SparkSession, items: Timed) -> None:
