@@ -15,7 +15,7 @@ from typing import Any
 
 from cdcd.cli.daemon_port import Answer, NoAnswer, ask_daemon
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ConfigError, NotDurableYet
+from cdcd.errors import CdcdError, ConfigError, NotDurableYet, TablesParked
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.redaction import clean
 
@@ -82,7 +82,10 @@ def _refused(config: Config, answer: Answer, page: Mapping[str, Any]) -> CdcdErr
 
 
 def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: float) -> str:
-    """Wait until a mirror has all commits up to an LSN. Raises MirrorBehind, StorageError, ConfigError."""
+    """Wait until a mirror has all commits up to an LSN.
+
+    Raises MirrorBehind, TablesParked if it has those of some tables only, StorageError, ConfigError.
+    """
     try:
         from cdcd.spark.reading import wait
     except ModuleNotFoundError as error:
@@ -92,4 +95,11 @@ def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: 
             f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
         ) from None
     opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
+    if left := sorted({*opened.parked, *opened.loading}):
+        raise TablesParked(
+            "the mirror has all commits up to the LSN, but for tables that are parked, or still copied",
+            hint="`python -m cdcd.spark status` has the reasons",
+            target=opened.target.uri,
+            tables=", ".join(left[:10]),
+        )
     return f"visible in the mirror: all commits up to {format_lsn(max(opened.end_lsn, opened.commit_lsn))}"

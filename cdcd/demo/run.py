@@ -44,6 +44,8 @@ def _missing(options: Options) -> str:
     needed: dict[str, tuple[str, ...]] = {"demo": NEEDED_PACKAGES}
     if options.mirror_format == "delta":
         needed["spark-delta"] = ("deltalake",)
+    if options.mirror_format == "iceberg":
+        needed["spark-iceberg"] = ("pyiceberg",)
     if options.in_bucket:
         needed["spark-cloud"] = ("obstore",)
     for extra, packages in needed.items():

@@ -95,7 +95,8 @@ class Connections:
         has_limit = descriptors != resource.RLIM_INFINITY
         self.most = min(MAX_CONNECTIONS, max(_FEWEST, descriptors // 4)) if has_limit else MAX_CONNECTIONS
         self.most_waiting = min(MAX_WAITING, descriptors // 2) if has_limit else MAX_WAITING
-        self._waiting: set[asyncio.BaseTransport] = set()
+        self._waiting: dict[asyncio.BaseTransport, Callable[[], object]] = {}
+        """What ends the wait of each connection that waits."""
 
     async def listen(self, host: str, port: int) -> int:
         """Bind and accept; return the port. Raises OSError if the address is not available."""
@@ -138,12 +139,17 @@ class Connections:
             connection.wait(ANSWER_S, "unanswered")
             connection.is_answering = True
 
-    def let_wait(self, transport: asyncio.BaseTransport | None, limit_s: float) -> bool:
-        """Note that the response comes when something happens, in `limit_s`. Return False if too many wait."""
+    def let_wait(
+        self, transport: asyncio.BaseTransport | None, limit_s: float, give_up: Callable[[], object]
+    ) -> bool:
+        """Note that the response comes when something happens, in `limit_s`. Return False if too many wait.
+
+        `give_up` is called when the client has closed the connection.
+        """
         connection = self.open.get(transport) if transport is not None else None
         if transport is None or connection is None or len(self._waiting) >= self.most_waiting:
             return False
-        self._waiting.add(transport)
+        self._waiting[transport] = give_up
         connection.wait(limit_s + ANSWER_S, "unanswered")
         return True
 
@@ -151,7 +157,7 @@ class Connections:
         """Note that the response is complete."""
         connection = self.open.get(transport) if transport is not None else None
         if transport is not None:
-            self._waiting.discard(transport)
+            self._waiting.pop(transport, None)
         if connection is not None:
             connection.is_answering, connection.head_bytes = False, 0
             connection.wait(NEXT_REQUEST_S, None)  # a persistent connection is no error
@@ -217,7 +223,8 @@ class Connections:
     def forget(self, transport: asyncio.Transport) -> None:
         """Count a connection no more."""
         self.open.pop(transport, None)
-        self._waiting.discard(transport)
+        if (give_up := self._waiting.pop(transport, None)) is not None:
+            give_up()
 
     def _evict(self, reason: str) -> bool:
         """Close the oldest idle connection of the client that has most, or its oldest one if none is idle.

@@ -1,22 +1,24 @@
 """Those who wait until an LSN is durable in Kafka: to read their own writes, or to let a deployment continue.
 
-In: the durable position, after each group; LSNs.  Out: an answer for each LSN when it is reached.
+In: the durable position, after each group; LSNs.  Out: a future for each LSN, done when it is reached.
 Invariant: an answer is never early: all transactions that committed below the LSN, and are published, are durable in
 Kafka then. The position is unknown, and everybody waits, until the initial snapshot is complete, and while no stream
 is open: the source may be another server then, whose LSNs mean something else.
-Must not: do anything for each waiter at a commit, but for those whose LSN it reaches.
+Must not: do anything for each waiter at a commit, but for those whose LSN it reaches; keep those that have given up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 
 from cdcd.lsn import INVALID_LSN, Lsn
 
 __all__ = ["DurableWaits"]
+
+_FEW = 64
+"""So many that have given up may be left, so that each of them costs little."""
 
 
 class DurableWaits:
@@ -26,12 +28,13 @@ class DurableWaits:
         self.lsn: Lsn = INVALID_LSN
         """All commits below it are durable in Kafka; INVALID_LSN: unknown."""
         self._is_streaming = False
-        self._waiting: list[tuple[Lsn, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[Lsn, int, asyncio.Future[Lsn]]] = []
         self._numbers = itertools.count()
+        self._count = 0
 
     def __len__(self) -> int:
         """Return the number of waiters."""
-        return sum(not one.done() for _, _, one in self._waiting)
+        return self._count
 
     def begins_at(self, lsn: Lsn | None) -> None:
         """Note that a stream is open, from a durable position on, None while that is unknown.
@@ -53,28 +56,24 @@ class DurableWaits:
         if not self._is_streaming:
             return
         self.lsn = max(self.lsn, lsn)
-        while self._waiting and (self._waiting[0][0] <= self.lsn or self._waiting[0][2].done()):
+        while self._waiting and self._waiting[0][0] <= self.lsn:
             _, _, waiter = heapq.heappop(self._waiting)
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(self.lsn)
 
-    async def wait(self, lsn: Lsn, timeout_s: float) -> bool:
-        """Wait until all commits below an LSN are durable. Return False if they are not after `timeout_s`."""
-        if self._has(lsn):
-            return True
-        waiter = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (lsn, next(self._numbers), waiter))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(waiter, timeout_s)  # which cancels it at the time-out
-            return True
-        self._forget()
-        return False
-
-    def _has(self, lsn: Lsn) -> bool:
-        return self.lsn != INVALID_LSN and lsn <= self.lsn
-
-    def _forget(self) -> None:
-        """Remove those that have given up once they are the most, so that each costs little."""
-        if len(self._waiting) > 2 * len(self):
+    def waiter(self, lsn: Lsn) -> asyncio.Future[Lsn]:
+        """Return a future of the durable LSN, done when all commits below `lsn` are durable. Cancel it to give up."""
+        waiter: asyncio.Future[Lsn] = asyncio.get_running_loop().create_future()
+        if self.lsn != INVALID_LSN and lsn <= self.lsn:
+            waiter.set_result(self.lsn)
+            return waiter
+        self._count += 1
+        waiter.add_done_callback(self._left)
+        if len(self._waiting) > 2 * self._count + _FEW:
             self._waiting = [one for one in self._waiting if not one[2].done()]
             heapq.heapify(self._waiting)
+        heapq.heappush(self._waiting, (lsn, next(self._numbers), waiter))
+        return waiter
+
+    def _left(self, _waiter: asyncio.Future[Lsn]) -> None:
+        self._count -= 1

@@ -2,13 +2,14 @@
 
 In: an LSN, as `SELECT pg_current_wal_insert_lsn()` returns it after a COMMIT.
 Out: 200 with the durable LSN; 504 after the time-out, with the LSN that is durable and the daemon's state; 400 for an
-argument that is none, 409 for the name of another daemon, 503 if too many wait, or if the daemon stops.
+argument that is none, 409 for the name of another daemon, 503 if too many wait.
 Invariant: a waiter takes no connection from the probes, and cannot be closed by a later one of them.
 Must not: wait without a limit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,12 +48,19 @@ class WaitPage:
         status = self._status()
         if request.query.get("name", status.get("name")) != status.get("name"):
             return _answered(409, message="the daemon at this port has another name")
-        if self.connections is None or not self.connections.let_wait(request.transport, timeout_ms / 1000):
-            return _answered(503, message="too many wait; ask again later, or for the highest LSN of several")
-        is_durable = await self._waits.wait(lsn, timeout_ms / 1000)
+        waiter = self._waits.waiter(lsn)
+        if not waiter.done():
+            connections, limit_s = self.connections, timeout_ms / 1000
+            if connections is None or not connections.let_wait(request.transport, limit_s, waiter.cancel):
+                waiter.cancel()
+                return _answered(
+                    503, message="too many wait; ask again later, or for the highest LSN of several"
+                )
+            await asyncio.wait([waiter], timeout=limit_s)
+        if waiter.done() and not waiter.cancelled():
+            return _answered(200, lsn=format_lsn(lsn), durable_lsn=format_lsn(waiter.result()))
+        waiter.cancel()
         durable = None if self._waits.lsn == INVALID_LSN else format_lsn(self._waits.lsn)
-        if is_durable:
-            return _answered(200, lsn=format_lsn(lsn), durable_lsn=durable)
         status = self._status()
         shown = {name: clean(str(status.get(name) or "")) for name in ("state", "reason")}
         message = "not all commits below the LSN are durable in Kafka"

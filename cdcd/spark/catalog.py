@@ -77,7 +77,11 @@ class Catalog:
                 continue  # its columns are not known yet
             shared = owners[name.lower()] > 1
             found[topic] = Registered(name, self._failure(opened, entry, name, is_shared=shared))
-        gone = {topic: one for topic, one in known.items() if topic not in names}
+        gone = {
+            topic: one
+            for topic, one in known.items()
+            if topic not in names and one.name.lower() not in owners  # else it is another table's name now
+        }
         return found | {topic: one for topic, one in self._removed(opened.target, gone).items() if one.error}
 
     def _failure(self, opened: Mirror, entry: TableEntry, name: str, *, is_shared: bool) -> str:
@@ -140,7 +144,14 @@ class Catalog:
     def _view(self, opened: Mirror, entry: TableEntry, below: str) -> str:
         table = entry.topic.removeprefix(f"{opened.version.prefix}.")
         options = {TARGET: _uri(opened.target), "table": table}
-        options |= {f"{OF_STORAGE}{option}": value for option, value in self.options.items()}
+        for option, value in self.options.items():
+            if _has_credentials(value):
+                raise CatalogRefused(
+                    "an option of the target has credentials in a URL, which everybody could read in the catalog",
+                    hint="register the tables without this option, and set it in the environment",
+                    option=option,
+                )
+            options[f"{OF_STORAGE}{option}"] = value
         return f"SELECT * FROM {self._quoted(below)} WITH ({', '.join(_pairs(options))})"  # noqa: S608 - quoted
 
     def _drop_below(self, name: str, current: str) -> None:
@@ -148,7 +159,9 @@ class Catalog:
         pattern = re.compile(re.escape(_BELOW.format(name, "")) + f"[0-9a-f]{{{_DIGITS}}}", re.IGNORECASE)
         for row in self.spark.sql(f"SHOW TABLES IN {self._namespace()}").collect():
             found = str(row["tableName"])
-            if pattern.fullmatch(found) and found.lower() != current.lower():
+            if not pattern.fullmatch(found) or found.lower() == current.lower():
+                continue
+            if self._described(found).get("Provider", "").lower() == "cdcd":  # else it is another's
                 self._run(f"DROP TABLE IF EXISTS {self._quoted(found)}")
 
     # --- Delta: an external table
@@ -186,6 +199,10 @@ class Catalog:
 
     def _anothers(self, name: str) -> CatalogRefused:
         return CatalogRefused("the catalog has another table of this name", table=f"{self.name}.{name}")
+
+
+def _has_credentials(value: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*@", value) is not None
 
 
 def _shared(name: str) -> CatalogRefused:

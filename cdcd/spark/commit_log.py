@@ -247,15 +247,21 @@ def _first_number(storage: Storage) -> int | None:
             target=storage.uri,
             file=_BEFORE_LOG,
         )
-    _refuse_records(storage)
-    return None
+    return _without_latest(storage)
 
 
-def _refuse_records(storage: Storage) -> None:
-    """Raise SparkReadError if there are records without latest.json: a new mirror would remove their files."""
+def _without_latest(storage: Storage) -> int | None:
+    """Return None for a target without records, and the first number of a mirror that has begun just now.
+
+    Raises SparkReadError if there are records without latest.json: a new mirror would remove their files.
+    """
     numbers = [int(found[1]) for path in storage.paths(FOLDER) if (found := _RECORD.fullmatch(path))]
-    if not numbers or storage.exists(LATEST):  # it was made since
-        return
+    if not numbers:
+        return None
+    if 1 in numbers:
+        return 1
+    if (stored := storage.read_versioned(LATEST, max_bytes=1024)) is not None:  # it was made since
+        return _number_in(stored)
     complete = (number for number in sorted(numbers, reverse=True) if _is_complete(storage, number))
     newest = next(complete, None)
     other = "" if newest is None else f', or write {{"number": {newest}}} into it: the newest complete record'
@@ -373,9 +379,12 @@ class TargetWriter:
             self._hint = found.version
 
     def own_latest(self) -> TargetVersion:
-        """Return the newest version. Raises StorageConflict if another writer has published it."""
-        newest = read_latest(self._storage)
-        if newest is None or self.version is None or newest.writer != self.version.writer:
+        """Return the newest version. Raises StorageConflict if another process has published it.
+
+        One that drops a table publishes under this writer's id.
+        """
+        newest, own = read_latest(self._storage), self.version
+        if newest is None or own is None or (newest.writer, newest.number) != (own.writer, own.number):
             raise self._conflict()
         return newest
 

@@ -89,6 +89,10 @@ class MergeStopped(Exception):
     """A merge was asked to stop."""
 
 
+class MergeUncertain(Exception):
+    """The commit of a merge failed, so the table may have it, or that of another writer. See its cause."""
+
+
 def next_merge(topic: str, entry: TableEntry) -> Merge | None:
     """Return the files of a table that have to be merged next, None if there are none."""
     deltas = entry.deltas
@@ -227,13 +231,16 @@ class Compactor:
     def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
 
-        A merge that failed is logged, and begun again after `PAUSE_S`: the batches do not need it.
+        A merge that failed is logged, and begun again after `PAUSE_S`: the batches do not need it. An error of its
+        commit is raised: only another session, which restores the tables, knows what the log of the table has.
         """
         if self._running is None or not self._running.done():
             return {}
         running, self._running = self._running, None
         try:
             result = running.result()
+        except MergeUncertain as error:
+            raise error.__cause__ or error from None
         except (CdcdError, OSError, pa.ArrowException) as error:
             log.error("%s: its files could not be merged, which is tried again: %s", self._topic, error)  # noqa: TRY400
             self._changed[self._topic] = None

@@ -3,7 +3,8 @@
 In: a target, the name of a table.  Out: a version without the table.
 Invariant: the version is published as the next one of the mirror that writes there, under that writer's id: a mirror
 that runs finds it at its next version, which conflicts, and starts again from it. So nothing is lost, and no lock is
-needed. The files go after the retention, like all files that a version does not have any more.
+needed. The files go after the retention, like all files that a version does not have any more. A Delta or Iceberg
+table keeps its rows until the mirror starts, which empties it: its readers see no row less than the mirror has.
 Must not: take over the target; remove a file.
 """
 
@@ -14,15 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.errors import SparkReadError, StorageConflict
-from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import TargetWriter
-from cdcd.spark.delta_access import require_delta
-from cdcd.spark.iceberg_access import require_iceberg
-from cdcd.spark.open_schemas import open_schema
-from cdcd.spark.open_tables import log_of
 from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import Storage, Target, open_storage
-from cdcd.spark.table_log import CommitLabel
+from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.table_options import topics_of
 from cdcd.spark.versions import TableEntry, TargetVersion
 
@@ -44,8 +39,6 @@ def drop_table(target: Target, table: str, *, target_options: Mapping[str, str] 
         before = read_mirror(storage).version
         topic = _topic(before, table)
         try:
-            if before.tables[topic].table_version is not None:
-                _empty_open_table(storage, before, topic)
             return TargetWriter(storage, before).publish(without_table(before, topic)).number
         except StorageConflict:
             if attempt == ATTEMPTS:
@@ -66,6 +59,8 @@ def without_table(version: TargetVersion, topic: str) -> TargetVersion:
     left = TableEntry(
         topic,
         keyed=entry.keyed,
+        fields=entry.fields,
+        table_version=entry.table_version,
         next_number=entry.next_number,
         applied=entry.applied,
         relid=entry.relid,
@@ -77,11 +72,3 @@ def without_table(version: TargetVersion, topic: str) -> TargetVersion:
         dropped={**version.dropped, topic: left},
         loading=tuple(name for name in version.loading if name != topic),
     )
-
-
-def _empty_open_table(storage: Storage, version: TargetVersion, topic: str) -> None:
-    """Remove all rows of a Delta or Iceberg table, before its files go. A mirror restores them if nothing follows."""
-    require_iceberg() if version.table_format == "iceberg" else require_delta()
-    log = log_of(version.table_format)(storage, version.folder_of(topic), version.retain_s)
-    label = CommitLabel(topic, version.number + 1, format_lsn(max(version.commit_lsn, 0)))
-    log.create(open_schema(version.table_format, version.tables[topic].fields), [], label)

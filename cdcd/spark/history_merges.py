@@ -54,10 +54,14 @@ class HistoryMerges:
         target: Storage,
         rows: Merges,
         retain_s: float | None = None,
+        is_loading: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`rows`: how the files of the tables' rows are merged. `retain_s`: of ended versions, None: for ever."""
-        self._target, self._rows = target, rows
+        """`rows`: how the files of the tables' rows are merged. `retain_s`: of ended versions, None: for ever.
+
+        `is_loading`: whether cdcd copies a table, so that rows of it come that continue their versions.
+        """
+        self._target, self._rows, self._is_loading = target, rows, is_loading
         self._retain_s, self._clock = retain_s, clock
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
@@ -67,7 +71,7 @@ class HistoryMerges:
         )
 
     def _next_cut(self, topic: str, entry: TableEntry) -> Merge | None:
-        if self._retain_s is None:
+        if self._retain_s is None or self._is_loading(topic):
             return None
         now_us, retain_us = int(self._clock() * 1e6), int(self._retain_s * 1e6)
         return next_cut(topic, entry, now_us - retain_us, now_us - int(retain_us * (1 + OVERDUE)))

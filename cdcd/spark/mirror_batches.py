@@ -119,7 +119,9 @@ class MirrorBatches:
         rows = self._open or FileMerges(self._target, self.buckets)
         if self.version.scd_type != 2:
             return rows
-        return HistoryMerges(self._target, rows, self.version.history_retain_s)
+        return HistoryMerges(
+            self._target, rows, self.version.history_retain_s, lambda topic: topic in self.version.loading
+        )
 
     def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
         """Apply the batch that ends here. Applying a batch again changes nothing."""
@@ -146,6 +148,11 @@ class MirrorBatches:
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
         self._report_parked(failures)
+
+    def publish_start(self) -> None:
+        """Publish what the start has changed of tables in an open format."""
+        if self._open is not None and (changed := self._open.at_start()) != self.version:
+            self._publish(changed)
 
     def note_position(self, position: SourcePosition) -> None:
         """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""

@@ -135,6 +135,7 @@ class MirrorSessions:
         batches = MirrorBatches(
             storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self
         )
+        batches.publish_start()
         sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
         only = asked.source_options.get("topics", "").split(",")

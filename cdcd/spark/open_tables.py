@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from cdcd.lsn import format_lsn
 from cdcd.spark.commit_log import oldest_version, remove_files
-from cdcd.spark.compaction import FAN, Merge, MergeResult
+from cdcd.spark.compaction import FAN, Merge, MergeResult, MergeUncertain
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.fold import without_keys
 from cdcd.spark.open_schemas import check_names, open_schema
@@ -96,6 +96,9 @@ class OpenTables:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
                 self._tables[entry.topic] = table
+            left = [one for one in version.dropped.values() if one.table_version is not None]
+            for _ in pool.map(self._emptied, left):
+                pass
 
     def _restored(self, entry: TableEntry) -> _Table:
         assert entry.table_version is not None
@@ -103,6 +106,25 @@ class OpenTables:
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
         table.log.restore(entry.table_version, entry.files, label, self._check_owner)
         return table
+
+    def _emptied(self, entry: TableEntry) -> None:
+        """Remove the rows of a table that was dropped from the mirror."""
+        self._check_owner()
+        label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
+        self._table(entry.topic).log.create(self._schema(entry.fields), [], label)
+
+    def at_start(self) -> TargetVersion:
+        """Return the version with the tables as this start has left them, to be published next.
+
+        A table that was restored has a newer version with the same files, which has the paths of the present target.
+        """
+        tables = {
+            topic: replace(self._version.tables[topic], table_version=one.log.version)
+            for topic, one in self._tables.items()
+            if self._version.tables[topic].table_version != one.log.version
+        }
+        dropped = {topic: replace(one, table_version=None) for topic, one in self._version.dropped.items()}
+        return replace(self._version, tables={**self._version.tables, **tables}, dropped=dropped)
 
     def _table(
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
@@ -289,7 +311,11 @@ class OpenTables:
             if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
                 remove_files(self._target, [one.file.path for one in parts])
                 return None
-            table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
+            try:
+                self._check_owner()
+                table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
+            except Exception as error:
+                raise MergeUncertain from error
             gone = set(small)
             table.files = (
                 *(one for one in table.files if one not in gone),

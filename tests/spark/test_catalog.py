@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
-from cdcd.spark import register
+from cdcd.spark import drop_table, register
 from cdcd.spark.__main__ import main
+from cdcd.spark.catalog import _has_credentials
 from cdcd.spark.catalog_state import read_state
 from cdcd.spark.commands import register as register_command
 from cdcd.spark.commands import running
@@ -265,3 +266,43 @@ def test_the_commands_refuse_a_catalog_that_ends_with_them(
     monkeypatch.setattr(register_command, "lasting", lambda spark, _: spark)
     assert main(["register", *words]) == EXIT_OK
     assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]
+
+
+def test_a_name_that_another_table_has_now_is_not_removed(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    """Two tables whose names differ in case only have one name in a catalog; one of them is dropped."""
+    tables = [topics.table(name, ITEMS) for name in ("things", "Things")]
+    for number, table in enumerate(tables, 1):
+        insert(topics, table, number * 10, id=number, body="a")
+    run_mirror(spark, topics, target, catalog=CATALOG)
+    assert len(errors_of(target)) == 2
+    drop_table(target, "public.Things")
+    register(spark, str(target), catalog=CATALOG)
+    assert errors_of(target) == {}
+    assert rows(spark, "SELECT id FROM shop.public_things") == [(1,)]
+
+
+def test_a_table_that_is_named_like_those_below_the_views_remains(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    spark.sql("CREATE TABLE shop._cdcd_public_items_20261128 USING parquet AS SELECT 'ours' AS owner")
+    insert(topics, topics.table("items", ITEMS), 10, id=1, body="a")
+    run_mirror(spark, topics, target, catalog=CATALOG)
+    assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]
+    assert rows(spark, "SELECT * FROM shop._cdcd_public_items_20261128") == [("ours",)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("http://user:hunter2@proxy", True),
+        ("https://token@host/x", True),
+        ("http://proxy:3128", False),
+        ("http://host/a@b", False),
+        ("file:/run/secret@x", False),
+    ],
+)
+def test_credentials_in_a_url_are_found(value: str, expected: bool) -> None:
+    """Everybody who may describe a table would read them."""
+    assert _has_credentials(value) is expected

@@ -16,12 +16,13 @@ from cdcd.spark.mirror_start import mirror
 from cdcd.spark.storage import open_storage
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
+from tests.spark.foreign_readers import READERS
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.nightly import nightly
 from tests.support.waiting import eventually
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
-FORMATS = ["parquet", nightly("delta")]
+FORMATS = ["parquet", nightly("delta"), nightly("iceberg")]
 
 
 def insert(topics: TopicsWriter, table: Table, lsn: int, op: str = "c", **row: Any) -> None:
@@ -49,6 +50,8 @@ def test_a_dropped_table_comes_back_with_a_truncate_or_a_copy_only(
     assert main(words) == EXIT_OK
     opened = read_mirror(target)
     assert opened.topics == [others.topic]
+    if kind in READERS:
+        assert READERS[kind].newest(target, "public.items").num_rows == 1, "the mirror has not gone on"
     assert read_mirror(target, at=f"v{opened.version.number}").commit_lsn == 20
 
     insert(topics, items, 30, id=3, body="is left out")
@@ -58,6 +61,8 @@ def test_a_dropped_table_comes_back_with_a_truncate_or_a_copy_only(
     assert [row["id"] for row in rows_of(opened, others)] == [2, 4]
     run_mirror(spark, topics, target, format=kind, retain_s=0.0)
     assert files_of(target, items) == []
+    if kind in READERS:
+        assert READERS[kind].newest(target, "public.items").num_rows == 0
 
     topics.commit(50, topics.change(items, "t", 50, 1))
     insert(topics, items, 60, id=5, body="e")

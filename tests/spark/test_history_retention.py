@@ -81,6 +81,18 @@ def test_what_is_valid_after_the_retention_remains(
     assert items.rows() == sorted(model.rows.values(), key=lambda row: row["id"])
 
 
+def test_nothing_is_cut_off_while_the_table_is_copied(spark: SparkSession, items: Timed) -> None:
+    """The rows that are not copied again yet may be the same, and then their versions go on."""
+    items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2)], loading=False)
+    copied = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=item(1, "a"))]
+    items.run(copied, loading=True)
+    items.retain_from(10_000)
+    items.compact()
+    items.run([items.change("r", 40, 1, after=item(2, "a"))], loading=False)
+    items.compact()
+    assert versions_of(spark, items.target) == [(1, "a", "n", (10, 1), None), (2, "a", "n", (10, 2), None)]
+
+
 def _end(version: Version) -> float:
     return float("inf") if version[4] is None else version[4][0]
 

@@ -22,9 +22,17 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from cdcd.errors import CdcdError, ConfigError, SparkReadError, StorageConflict, StorageError
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    SparkReadError,
+    StorageConflict,
+    StorageError,
+    StorageUnavailable,
+)
 from cdcd.spark import iceberg_manifests, open_tables
 from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
+from cdcd.spark.compaction import MergeUncertain
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.delta_access import DeltaAccess, require_delta
 from cdcd.spark.delta_log import DeltaLog
@@ -540,6 +548,53 @@ def test_small_files_become_few(items: Batches) -> None:
             mirror.compact()
             assert len(READERS[items.table_format].files(items.target)) < 2 * open_tables.FAN
     assert len(newest(items)) == 10 + 3 * open_tables.FAN
+    assert newest(items) == mirrored(items.target)
+
+
+@of_both
+def test_a_merge_whose_commit_gets_no_answer_ends_the_session(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table may have the merged files, which the mirror does not know: it must not build on them."""
+    log = DeltaLog if items.table_format == "delta" else IcebergLog
+    commit = log.commit
+
+    def without_answer(self: Any, *arguments: Any, changes_rows: bool = True) -> None:
+        commit(self, *arguments, changes_rows=changes_rows)
+        if not changes_rows:
+            raise StorageUnavailable("the storage does not answer")
+
+    def changes() -> None:
+        with items.mirror() as mirror:
+            for number in range(2 * open_tables.FAN):
+                assert apply(mirror, [items.change("c", 20 + number, 1, after=row(20 + number, "new"))]) == ""
+                mirror.compact()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "commit", without_answer)
+        with pytest.raises((StorageUnavailable, AssertionError)):
+            changes()
+    for number in range(3):
+        items.run([items.change("u", 90 + number, 1, after=row(number, "changed"))], loading=False)
+        assert newest(items) == mirrored(items.target)
+    assert sum(one["body"] == "changed" for one in newest(items)) == 3
+
+
+@of_both
+def test_another_writer_is_found_by_a_merge_too(items: Batches) -> None:
+    """Otherwise the table has its rows until a batch changes it, and each try leaves files."""
+    for number in range(open_tables.FAN):
+        items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
+    version = read_mirror(items.target).version
+    tables = open_tables.OpenTables(open_storage(str(items.target)), version)
+    merge = tables.next(TOPIC, version.tables[TOPIC])
+    assert merge is not None
+    READERS[items.table_format].append(items.target)
+    with pytest.raises(MergeUncertain) as raised:
+        tables.write(version.tables[TOPIC], merge, threading.Event())
+    assert isinstance(raised.value.__cause__, StorageConflict)
+    with items.mirror():
+        pass
     assert newest(items) == mirrored(items.target)
 
 
