@@ -161,8 +161,13 @@ class Catalog:
             found = str(row["tableName"])
             if not pattern.fullmatch(found) or found.lower() == current.lower():
                 continue
-            if self._described(found).get("Provider", "").lower() == "cdcd":  # else it is another's
+            if self._is_below(found):
                 self._run(f"DROP TABLE IF EXISTS {self._quoted(found)}")
+
+    def _is_below(self, name: str) -> bool:
+        """Return whether a table is of a source in Python: Spark shows no provider and no properties of these."""
+        described = self._described(name)
+        return described.get("Type") == "MANAGED" and "Provider" not in described
 
     # --- Delta: an external table
 
