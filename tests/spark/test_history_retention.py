@@ -69,6 +69,8 @@ def test_what_is_valid_after_the_retention_remains(
         items.run(make(items, model, 100 * batch, chosen), loading=False)
         items.retain_from(100 * batch - 450)
         items.compact()
+        if batch % 4 != 3:  # Spark takes seconds to read a history
+            continue
         found = versions_of(spark, items.target)
         assert set(found) <= set(model.versions), "no version is another one than it was"
         assert set(found) >= {one for one in model.versions if _end(one) > 100 * batch - 400}
