@@ -23,6 +23,8 @@ from cdcd.host_names import HostNames
 __all__ = ["MetricsServer", "Page"]
 
 REQUEST_TIMEOUT_S = 5.0
+ROOM_WITHIN_S = 1.0
+"""A thread on a busy machine ends some time after its answer."""
 MOST_CONNECTIONS = 16
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MISDIRECTED = b"not a host name of this mirror: use its address\n"
@@ -89,8 +91,8 @@ class _Server(ThreadingTCPServer):
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; refuse the connection while there are many."""
-        if self._free.acquire(blocking=False):
+        """Answer in a thread of its own; refuse the connection if there are many, and none ends soon."""
+        if self._free.acquire(timeout=ROOM_WITHIN_S):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)

@@ -156,8 +156,8 @@ def _started(
     if metrics_port is not None:
         server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
     try:
-        register(sessions.spark)
         first = sessions.open()
+        register(sessions.spark)
     except BaseException:
         if server is not None:
             server.close()
