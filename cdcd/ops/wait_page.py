@@ -45,8 +45,8 @@ class WaitPage:
             lsn, timeout_ms = _arguments(request)
         except _Wrong as error:
             return _answered(400, message=str(error))
-        status = self._status()
-        if request.query.get("name", status.get("name")) != status.get("name"):
+        named = request.query.get("name")
+        if named is not None and named != self._status().get("name"):
             return _answered(409, message="the daemon at this port has another name")
         waiter = self._waits.waiter(lsn)
         if not waiter.done():

@@ -133,7 +133,7 @@ class IcebergAccess:
                 raise self.changed() from None
 
     def write_hint(self, number: int) -> None:
-        """Tell readers the number of the newest version, unless another writer has told a higher one that exists."""
+        """Write the number of the newest version for readers, unless the hint has a higher one that exists."""
         path, data = self._path(HINT), str(number).encode()
         if self._hint is not None:
             try:

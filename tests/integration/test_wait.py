@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
+from tests.bench.latency import id_of_key
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, environment_without_cdcd
 from tests.support.waiting import eventually
@@ -85,18 +86,19 @@ class Reader:
             for number in partitions
         }
 
-    def read_to(self, ends: dict[int, int]) -> int:
-        """Read up to these offsets; return the number of records, without markers."""
+    def read(self) -> list[bytes]:
+        """Read up to the present ends; return the keys of the records, without markers."""
+        ends = self.ends()
         self._consumer.assign([TopicPartition(self._topic, one, self.places.get(one, 0)) for one in ends])
-        count, deadline_s = 0, time.monotonic() + 60
+        keys, deadline_s = [], time.monotonic() + 60
         while any(self.places.get(one, 0) < end for one, end in ends.items()):
             assert time.monotonic() < deadline_s
             for message in self._consumer.consume(10_000, 0.05):
                 assert message.error() is None, message.error()
-                count += 1
+                keys.append(message.key())
             for place in self._consumer.position(list(map(self._place, ends))):
                 self.places[place.partition] = max(place.offset, self.places.get(place.partition, 0))
-        return count
+        return keys
 
     def _place(self, partition: int) -> TopicPartition:
         return TopicPartition(self._topic, partition)
@@ -115,7 +117,7 @@ def test_a_commit_is_durable_when_the_answer_comes(
         assert code == 200, page
         assert parse_lsn(page["durable_lsn"]) >= parse_lsn(lsn)
         reader = reader or Reader(kafka, topic)
-        assert reader.read_to(reader.ends()) == 1, "the row is readable when the answer has come"
+        assert len(reader.read()) == 1, "the row is readable when the answer has come"
         assert asked(daemon, others.run(elsewhere))[0] == 200
     others.close()
 
@@ -224,14 +226,14 @@ def test_ten_thousand_answers_are_never_early(
 
     def session(number: int) -> None:
         seen: set[int] = set()
-        reader = _Keys(kafka, topic)
+        reader = Reader(kafka, topic)
         with closing(Writes(postgres.dsn(database))) as writes:
             for place in range(each):
                 row = number * each + place
                 lsn = writes.run("INSERT INTO notes VALUES (%s, 'a')", row)
                 while not _is_durable(daemon, lsn):
                     assert not over.is_set()
-                seen |= reader.read()
+                seen |= set(map(id_of_key, reader.read()))
                 if row not in seen:
                     failures.append((row, lsn))
                 checked[number] += 1
@@ -257,29 +259,6 @@ def test_ten_thousand_answers_are_never_early(
     assert failures == []
     assert sum(checked) == each * sessions
     assert kills >= 3
-
-
-class _Keys:
-    """The ids of the rows that a read_committed consumer can read."""
-
-    def __init__(self, kafka: KafkaBroker, topic: str) -> None:
-        self._reader = Reader(kafka, topic)
-
-    def read(self) -> set[int]:
-        """Return the ids that were not returned before, up to the present ends."""
-        from tests.bench.latency import id_of_key
-
-        found: set[int] = set()
-        consumer, ends = self._reader._consumer, self._reader.ends()
-        places = self._reader.places
-        consumer.assign([TopicPartition(self._reader._topic, one, places.get(one, 0)) for one in ends])
-        while any(places.get(one, 0) < end for one, end in ends.items()):
-            for message in consumer.consume(10_000, 0.01):
-                assert message.error() is None
-                found.add(id_of_key(message.key()))
-            for place in consumer.position(list(map(self._reader._place, ends))):
-                places[place.partition] = max(place.offset, places.get(place.partition, 0))
-        return found
 
 
 def _is_durable(daemon: Daemon, lsn: str) -> bool:

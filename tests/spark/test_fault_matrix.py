@@ -110,13 +110,17 @@ class Case:
         command += ["--brokers", self.topics.bootstrap, "--prefix", self.topics.prefix]
         return [*command, "--registry", self.topics.registry_url]
 
+    def is_current(self) -> bool:
+        """Return whether the mirror has all commits."""
+        version = read_latest(open_storage(self.target))
+        return version is not None and version.commit_lsn >= self.lsn
+
     def reached(self, query: MirrorQuery | None = None) -> None:
         """Wait until the mirror has all commits."""
 
         def has() -> bool:
             assert query is None or query.isActive, query.exception()
-            version = read_latest(open_storage(self.target))
-            return version is not None and version.commit_lsn >= self.lsn
+            return self.is_current()
 
         eventually(has, f"the mirror has {self.lsn}", deadline_s=WITHIN_S)
 
@@ -161,17 +165,13 @@ def died_at_a_change(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         dying[0] = storage
         monkeypatch.setattr("cdcd.spark.mirror_session.open_storage", lambda *_, one=storage: one)
         with suppress(Died), case.running() as query:
-            eventually(lambda: storage.is_dead or not query.isActive or _has(case), "it ends", WITHIN_S)  # noqa: B023
+            is_over = lambda one=storage, run=query: one.is_dead or not run.isActive or case.is_current()  # noqa: E731
+            eventually(is_over, "it ends", WITHIN_S)
         hit += storage.is_dead
         dying[0] = None
         monkeypatch.setattr("cdcd.spark.mirror_session.open_storage", open_storage)
     assert hit > 3
     _go_on(case)
-
-
-def _has(case: Case) -> bool:
-    version = read_latest(open_storage(case.target))
-    return version is not None and version.commit_lsn >= case.lsn
 
 
 def worker_killed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
