@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick nightly long check docs bench copy-kills bench-spark spark-matrix mirror-matrix readers cuts profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench waiters copy-kills bench-spark spark-matrix mirror-matrix readers cuts profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ docs: $(DOCS_STAMP) ## the documentation as a site with search, in build/site; a
 
 bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*' --pairs 3" (--help, --list)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+waiters: $(STAMP) ## many clients wait for LSNs: when the answers come: make waiters ARGS="--waiters 1000 --seconds 30"
+	$(BIN)/python -m tests.bench.waiters $(ARGS)
 
 copy-kills: $(STAMP) ## a large table copied while it changes, with ten kills: make copy-kills ARGS="--rows N --kills N"
 	$(BIN)/python -m tests.bench.killed_copy $(ARGS)

@@ -35,7 +35,9 @@ ANSWER_S = 60.0
 """From the end of a request's head to the response: a read of the schema topic may take half of this time."""
 _HEAD_BYTES = 1 << 20
 """The parser has lower limits for each line and their number."""
-_BACKLOG = 128
+_BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted. A client of one more connects again after a second, and
+a thousand may begin to wait for an LSN at the same time."""
 _AT_A_TIME = 16
 _ACCEPT_AGAIN_S = 0.2
 _ROOM_SOON_S = 0.005
