@@ -85,6 +85,7 @@ UNPUBLISHED_TABLE_HINT = (
 )
 TopicOf = Callable[[str, str], str]
 _NOTHING = TableChanges()
+_READS = 3
 
 
 class PublicationStore(Protocol):
@@ -98,7 +99,7 @@ class PublicationStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The publications now, and the changes since `before`. `now` is None while a published table is locked."""
+    """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment."""
 
     before: Published | None
     now: Published | None
@@ -163,23 +164,40 @@ class PublicationMonitor:
     def compare(self, connection: Any) -> Comparison:
         """Return the publications now and their changes. Blocking; raises Source errors.
 
-        While a published table is locked nothing is compared; the next call compares.
+        While a published table is locked, or changes each time, nothing is compared; the next call compares.
         """
+        for _ in range(_READS):
+            comparison = self._compare(connection)
+            # Each query sees the database of its own moment. What DDL between them looks like is no finding.
+            if (
+                not (comparison.found or comparison.with_topic)
+                or self._published(connection) == comparison.now
+            ):
+                return comparison
+        return Comparison(comparison.before, None, comparison.missing, [])
+
+    def _compare(self, connection: Any) -> Comparison:
         before = self._accepted
         missing = missing_publications(connection, self._names)
-        try:
-            now = read_published(connection, self._names)
-        except (SourceUnavailable, ServerInternal) as error:
-            if isinstance(error, ServerInternal) or error.context.get("sqlstate") == _LOCK_NOT_AVAILABLE:
-                # An internal error: a table was dropped while the publication was listed.
-                return Comparison(before, None, missing, [])
-            raise
+        now = self._published(connection)
+        if now is None:
+            return Comparison(before, None, missing, [])
         not_published = read_unpublished(connection, published_oids(now), self._names)
         found = [] if before is None else diff(connection, before, now, not_published)
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
         new = self.new_tables.compare(connection, now, self._has_records(frozenset(known)))
         return Comparison(before, now, missing, found, has_with_topic, new)
+
+    def _published(self, connection: Any) -> Published | None:
+        """Return the publications, None while a published table is locked."""
+        try:
+            return read_published(connection, self._names)
+        except (SourceUnavailable, ServerInternal) as error:
+            # An internal error: a table was dropped while the publication was listed.
+            if isinstance(error, ServerInternal) or error.context.get("sqlstate") == _LOCK_NOT_AVAILABLE:
+                return None
+            raise
 
     def _has_records(self, topics: Collection[str]) -> Callable[[str], bool]:
         """Return whether the topic of a table SCHEMA.TABLE is one of these."""

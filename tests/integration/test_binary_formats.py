@@ -200,6 +200,7 @@ def test_types_of_extensions_too(judge: Judge) -> None:
     assert seen == {known for known in OF_EXTENSIONS if known[0] in EXTENSIONS}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("major", [nightly(16), 18])
 def test_pgvector_too(major: int, stack_folder: Path) -> None:
     """pgvector's programs are in the wheel that provides the demo's servers."""

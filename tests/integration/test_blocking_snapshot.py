@@ -130,6 +130,7 @@ def waits_for(daemon: Daemon, reason: str) -> None:
     eventually(lambda: [one for one in reports(daemon) if reason in (one["reason"] or "")], reason)
 
 
+@pytest.mark.nightly
 def test_a_table_without_a_key_is_copied_while_it_changes(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:

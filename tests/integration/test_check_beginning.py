@@ -489,6 +489,7 @@ def test_a_wrong_password_does_not_hide_a_stopped_broker(
     assert "canary" not in str(found)
 
 
+@pytest.mark.nightly
 def test_the_clients_own_log_is_not_printed_with_the_findings(
     postgres: PostgresServer,
     database: str,

@@ -170,6 +170,7 @@ def _metric(daemon: Daemon, name: str) -> float:
     return next(float(value) for series, _, value in lines if series == name)
 
 
+@pytest.mark.nightly
 def test_a_slot_that_cannot_be_synchronised_is_refused_also_where_it_exists(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:

@@ -195,6 +195,7 @@ def _metric(daemon: Daemon, name: str) -> float:
     return next(float(line[1]) for line in lines if line and line[0] == name)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", [nightly(15), 18], indirect=True)
 def test_a_slot_is_switched_on_with_one_undecided_and_not_off_again(
     place: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader

@@ -221,6 +221,7 @@ def test_an_added_and_a_widened_key_are_reported(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 def test_a_key_with_a_composite_type_is_the_same_after_a_restart(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, topics_of: TopicsOf
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
@@ -83,6 +85,7 @@ def test_a_condition_that_fails_on_a_row_ends_the_copy_with_what_to_do(
         assert "n1" not in daemon.log()
 
 
+@pytest.mark.nightly
 def test_a_stopped_copy_has_no_query_on_the_server_any_more(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_stopped_copy_has_no_query_on_the_server_any_more(
         assert not daemon.events("snapshot_interrupted")
 
 
+@pytest.mark.nightly
 def test_names_of_tables_that_are_not_published_or_were_dropped(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_transaction_that_may_be_in_its_commit_is_waited_for_and_named(
         assert_rows(postgres, database, daemon, reader, "t")
 
 
+@pytest.mark.nightly
 def test_columns_are_renamed_while_a_chunk_waits_for_the_lock(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

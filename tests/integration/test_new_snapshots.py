@@ -150,6 +150,7 @@ def test_a_new_snapshot_survives_a_crash(
         assert daemon.stop() == 0
 
 
+@pytest.mark.nightly
 def test_a_slot_that_may_be_another_programs_is_not_dropped(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon
 ) -> None:

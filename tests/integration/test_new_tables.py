@@ -186,6 +186,7 @@ def test_a_table_that_joins_is_copied_once(
         assert operations(reader, postgres, daemon, "keyless") == {"c": 1, "t": 2, "r": rows}
 
 
+@pytest.mark.nightly
 def test_wrong_rules_for_one_new_table_hold_up_no_other(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

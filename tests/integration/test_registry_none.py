@@ -186,6 +186,7 @@ def test_after_a_restart_the_topic_answers_before_anything_flows(
         assert len(Reader(kafka.bootstrap, url_of(daemon)).read(topic)) == 2
 
 
+@pytest.mark.nightly
 def test_two_daemons_of_one_prefix_share_the_topic(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, new_daemon: NewDaemon
 ) -> None:

@@ -5,10 +5,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.monitoring import publication_monitor
+from cdcd.monitoring.publication_monitor import PublicationMonitor
+from cdcd.ops.metrics import Metrics
+from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.publication_diff import published_oids, read_published
 from cdcd.source.unpublished_tables import read_unpublished
@@ -18,7 +23,7 @@ from tests.support.nightly import nightly
 from tests.support.quick import QUICK
 from tests.support.reader import Reader
 from tests.support.resolutions import command
-from tests.support.source import source_database
+from tests.support.source import plain, source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 
@@ -99,6 +104,32 @@ def test_an_online_schema_change_is_reported_while_it_runs_with_the_sql_that_hel
     assert ADD_T not in complaints(daemon)
 
 
+def test_ddl_between_the_queries_of_a_comparison_is_no_finding(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publications are as before the swap, the other tables as after it: together this never was."""
+    with (
+        source_database(postgres, *TABLES, "CREATE PUBLICATION pub FOR TABLE t, sales.u") as settings,
+        contextlib.closing(connect_sql(settings)) as connection,
+    ):
+        monitor = PublicationMonitor(
+            ("pub",), Metrics("0", with_process=False), halts_at_removal=False, topic_of="{}.{}".format
+        )
+        identities = TopicIdentities({name: TopicIdentity("id", 1) for name in ("public.t", "sales.u")})
+        monitor.begin(identities, is_anew=False)
+        assert monitor.judge(monitor.compare(connection)) is None
+        swaps = iter([SWAP])
+
+        def swapped(*arguments: Any) -> Any:
+            for swap in swaps:
+                run_script(plain(settings), swap)
+            return read_unpublished(*arguments)
+
+        monkeypatch.setattr(publication_monitor, "read_unpublished", swapped)
+        comparison = monitor.compare(connection)
+        assert sorted(change.kind for change in comparison.found) == ["table_renamed", "table_replaced"]
+
+
 @pytest.mark.parametrize(
     ("statements", "expected", "sql"),
     [
@@ -147,6 +178,7 @@ def test_a_rename_while_cdcd_was_stopped_is_reported_by_check_and_at_the_start(
         assert sql in sql_of(daemon, "table_replaced")
 
 
+@pytest.mark.nightly
 def test_where_a_removal_halts_so_does_a_table_that_took_the_name(
     postgres: PostgresServer, database: str, daemon: Daemon
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_topic_is_not_accepted_if_the_gap_is_refused(
     assert len(committed_records(kafka.bootstrap, progress)) == before
 
 
+@pytest.mark.nightly
 def test_a_dry_run_refuses_what_would_be_refused(stopped: Daemon) -> None:
     unknown = command(stopped, "resume", "--accept-topic", "nobodys", "--dry-run")
     assert unknown.returncode != 0
@@ -55,6 +56,7 @@ def test_a_dry_run_refuses_what_would_be_refused(stopped: Daemon) -> None:
     assert "a daemon streams from the slot now" in ran.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("more", [(), nightly(("--dry-run",))])
 def test_a_new_snapshot_is_not_asked_for_where_the_start_that_takes_it_would_be_refused(
     postgres: PostgresServer, database: str, kafka: KafkaBroker, stopped: Daemon, more: tuple[str, ...]

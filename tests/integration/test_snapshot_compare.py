@@ -167,6 +167,7 @@ def test_a_row_that_comes_back_while_the_keys_are_compared_remains(
     assert 0 < len(deletes_of(events)) < STALE["orders"], "some came back before, and some after"
 
 
+@pytest.mark.nightly
 def test_a_second_gap_in_the_middle_begins_the_comparison_again(
     source: tuple[PostgresServer, str], behind: Daemon, reader: Reader, kafka: KafkaBroker
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_second_gap_in_the_middle_begins_the_comparison_again(
     assert len(deleted) > DELETED // 2 + 200
 
 
+@pytest.mark.nightly
 def test_a_key_that_came_back_with_other_bytes(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -238,6 +240,7 @@ def last_rows(events: list[Event], value: Callable[[str], Any] = str) -> list[tu
     return [(event, event.value["after"]) for event in last.values() if event.op != "d"]
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_renamed_while_its_keys_are_compared(
     source: tuple[PostgresServer, str], behind: Daemon, reader: Reader
 ) -> None:

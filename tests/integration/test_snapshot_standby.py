@@ -375,6 +375,7 @@ def test_a_table_whose_rows_vacuum_full_has_removed_is_stale(pairs: Callable[[in
         pair.set(hot_standby_feedback="on")
 
 
+@pytest.mark.nightly
 def test_the_copy_waits_until_the_standby_knows_a_new_column(pairs: Callable[[int], Pair]) -> None:
     pair = pairs(16)
     reports: list[WaitCause | None] = []

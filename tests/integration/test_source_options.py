@@ -179,6 +179,7 @@ def test_a_failover_slot_is_made_from_17_on_and_refused_below(pg_server: Postgre
         assert f'ALTER_REPLICATION_SLOT "{plain.slot}" (FAILOVER true)' in reported.hint
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("major", [nightly(13), 15, nightly(18)])
 def test_check_says_what_a_server_cannot_do_and_which_version_can(
     pg_server: PostgresServers, major: int

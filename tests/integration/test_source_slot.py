@@ -139,6 +139,7 @@ async def test_what_the_server_keeps_on_its_own_disk_is_seen(
     assert (samples["cdcd_slot_server_streamed_bytes"] > 0) == (way == "on")
 
 
+@pytest.mark.nightly
 def test_an_old_server_does_not_report_spilled_transactions(pg_server: PostgresServers) -> None:
     with source_database(pg_server(13)) as settings:
         make_slot(settings)

@@ -337,6 +337,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("descriptors", [nightly(1_024), 112])
 def test_half_requests_hold_up_neither_probes_nor_rows(
     descriptors: int, new_daemon: NewDaemon, postgres: PostgresServer, database: str

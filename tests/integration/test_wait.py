@@ -111,7 +111,7 @@ def test_a_commit_is_durable_when_the_answer_comes(
     reader, topic = None, f"{daemon.name}.public.notes"
     elsewhere = "SELECT pg_logical_emit_message(true, 'other', 'database')"
     others = Writes(postgres.dsn("postgres"))
-    for number in range(20):
+    for number in range(6):
         lsn = writes.run("INSERT INTO notes VALUES (%s, 'a')", number)
         code, page = asked(daemon, lsn)
         assert code == 200, page
@@ -131,21 +131,21 @@ def test_what_is_not_durable_is_said_after_the_time(daemon: Daemon, writes: Writ
     assert parse_lsn(page["durable_lsn"]) >= parse_lsn(lsn)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "",
-        "lsn=",
-        "lsn=7",
-        "lsn=0/0/0",
-        "lsn=1/1&timeout_ms=-1",
-        "lsn=1/1&timeout_ms=9999999999",
-        "lsn=1/1&n=2",
-    ],
+REFUSED = (
+    "",
+    "lsn=",
+    "lsn=7",
+    "lsn=0/0/0",
+    "lsn=1/1&timeout_ms=-1",
+    "lsn=1/1&timeout_ms=9999999999",
+    "lsn=1/1&n=2",
 )
-def test_an_argument_that_is_none_is_refused(daemon: Daemon, query: str) -> None:
-    code, body = daemon.get(f"/wait?{query}")
-    assert (code, set(json.loads(body))) == (400, {"message"})
+
+
+def test_an_argument_that_is_none_is_refused(daemon: Daemon) -> None:
+    for query in REFUSED:
+        code, body = daemon.get(f"/wait?{query}")
+        assert (code, set(json.loads(body))) == (400, {"message"}), query
 
 
 def test_another_daemons_name_is_refused(daemon: Daemon) -> None:
