@@ -62,8 +62,12 @@ AHEAD = 8
 """The records that a reader of a bucket requests at the same time."""
 _RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
 _FILE = re.compile(r"(\d{4,}|delta|history)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
-_PART = re.compile(r"part-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
+_PART = re.compile(r"part-[0-9a-f]{32}\.parquet")
 _TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
+_TEMPORARY_OF_TABLE = re.compile(
+    r"(.+)/(part-[0-9a-f]{32}\.parquet|metadata/(version-hint\.text|v\d{1,18}\.metadata\.json"
+    r"|(manifest|snap)-\d{1,18}-[0-9a-f]{32}\.avro))\.[0-9a-f]{32}"
+)
 """What a crash leaves in a local folder has 32 more digits."""
 _BEFORE_LOG = "manifest.json"
 """The file that had the tables in formats 1 to 5."""
@@ -329,9 +333,18 @@ class TargetWriter:
         self.version = version
         self._hint: Version | None = None
 
-    def publish(self, version: TargetVersion, *, is_complete: bool = False) -> TargetVersion:
+    def publish(
+        self,
+        version: TargetVersion,
+        *,
+        is_complete: bool = False,
+        until_s: float = math.inf,
+        unnamed: Iterable[str] = (),
+    ) -> TargetVersion:
         """Publish a version with the next number, and remove what no reader may need any more; return it.
 
+        `until_s`: nothing that was replaced at this time (Unix epoch), or later, is removed. `unnamed`: files that no
+        version names, and that are removed after the retention, as if this version replaced them.
         Raises StorageConflict if another writer has published one since; then nothing of this one is visible.
         """
         before, now_s = self.version, time.time()
@@ -339,7 +352,8 @@ class TargetWriter:
             is_complete = True
         if before is not None and before.published_s < now_s - before.retain_s / 2:
             self._check_latest(before.number)  # records after this one may be removed already
-        next_one = _successor(before, version, now_s, is_complete=is_complete)
+        until_s = min(until_s, now_s - version.retain_s)
+        next_one = _successor(before, version, now_s, until_s, unnamed, is_complete=is_complete)
         data = record_of(next_one, None if is_complete else before)
         self._create(path_of(next_one.number), data)
         self.version = next_one
@@ -414,16 +428,23 @@ class TargetWriter:
 
 
 def _successor(
-    before: TargetVersion | None, version: TargetVersion, now_s: float, *, is_complete: bool
+    before: TargetVersion | None,
+    version: TargetVersion,
+    now_s: float,
+    until_s: float,
+    unnamed: Iterable[str],
+    *,
+    is_complete: bool,
 ) -> TargetVersion:
     """Return a version with the next number, and with what still exists of earlier ones."""
-    number, until_s = 1 if before is None else before.number + 1, now_s - version.retain_s
+    number = 1 if before is None else before.number + 1
     replaced: tuple[tuple[str, float], ...] = ()
     complete: tuple[tuple[int, float], ...] = ()
     if before is not None:
         replaced, complete = before.replaced, before.complete
         until_s = max(until_s, before.retained_from_s, _time_of_most(replaced))
-        replaced = (*without_expired(replaced, until_s), *((path, now_s) for path in _gone(before, version)))
+        gone = [*_gone(before, version), *unnamed]
+        replaced = (*without_expired(replaced, until_s), *((path, now_s) for path in gone))
     if is_complete:
         complete = (*_retained_records(complete, until_s), (number, now_s))
     return replace(
@@ -460,11 +481,12 @@ def _gone(before: TargetVersion, version: TargetVersion) -> list[str]:
 def take_over(target: Target, version: TargetVersion, writer_id: str | None = None) -> TargetWriter:
     """Publish a version again under a new writer's id, so that no earlier writer can publish; return its writer.
 
-    `writer_id`: a random one that no writer has had; None: any. Raises StorageConflict if another writer takes over
-    at the same time.
+    No file is removed: tables in an open format may name some. `writer_id`: a random one that no writer has had;
+    None: any. Raises StorageConflict if another writer takes over at the same time.
     """
     writer = TargetWriter(target, version if version.number else None)
-    writer.publish(replace(version, writer=writer_id or uuid.uuid4().hex), is_complete=True)
+    own = replace(version, writer=writer_id or uuid.uuid4().hex)
+    writer.publish(own, is_complete=True, until_s=-math.inf)
     return writer
 
 
@@ -480,7 +502,9 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     """Remove files left by a crash: files of a mirror that no retained version names.
 
     `writer`: only if it has published the newest version; raises StorageConflict otherwise. The files are listed
-    before that is known, so that none of a writer that takes over afterwards is among them (F80).
+    before that is known, so that none of a writer that takes over afterwards is among them (F80). The rows of a table
+    in an open format may have been visible to its other readers: a version of the writer has them removed after the
+    retention; without a writer they are removed now.
     """
     storage = open_storage(target)
     version = read_latest(storage)
@@ -490,14 +514,13 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     first = version.complete[0][0] if version else 0
     last = version.number if version else 0
     open_folders = _open_folders(version)
-    left = [
-        path
-        for path in listed
-        if path not in named
-        and (is_of_a_mirror(path) or _is_part(path, open_folders))
-        and not _is_retained(path, first, last)
-    ]
-    remove_files(storage, left)
+    left = [path for path in listed if path not in named and not _is_retained(path, first, last)]
+    parts = [path for path in left if _is_part(path, open_folders)]
+    others = [path for path in left if is_of_a_mirror(path) or _is_temporary(path, open_folders)]
+    if writer is not None and version is not None and parts:
+        writer.publish(version, unnamed=parts, until_s=-math.inf)
+        parts = []
+    remove_files(storage, [*others, *parts])
 
 
 def _folders_of(version: TargetVersion | None) -> list[str]:
@@ -514,6 +537,12 @@ def _is_part(path: str, folders: Container[str]) -> bool:
     """Return whether a mirror has written the file for a Delta or Iceberg table in one of these folders."""
     folder, _, name = path.rpartition("/")
     return folder in folders and _PART.fullmatch(name) is not None
+
+
+def _is_temporary(path: str, folders: Container[str]) -> bool:
+    """Return whether a crash has left the file in one of these folders, before it had its name."""
+    found = _TEMPORARY_OF_TABLE.fullmatch(path)
+    return found is not None and found[1] in folders
 
 
 def _is_retained(path: str, first: int, last: int) -> bool:

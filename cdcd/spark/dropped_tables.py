@@ -11,6 +11,7 @@ Must not: take over the target; remove a file.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -39,7 +40,8 @@ def drop_table(target: Target, table: str, *, target_options: Mapping[str, str] 
         before = read_mirror(storage).version
         topic = _topic(before, table)
         try:
-            return TargetWriter(storage, before).publish(without_table(before, topic)).number
+            without = without_table(before, topic)
+            return TargetWriter(storage, before).publish(without, until_s=-math.inf).number
         except StorageConflict:
             if attempt == ATTEMPTS:
                 raise
