@@ -229,7 +229,10 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
-        version = self._writer.publish(version)
+        until_s = time.time() - version.retain_s
+        if self._open is not None:
+            version = self._open.expire(version, until_s)
+        version = self._writer.publish(version, until_s=until_s)
         merges, self._merged = self._merged, 0
         if self._observer is not None:
             self._observer.published(version, merges=merges)

@@ -126,6 +126,30 @@ class OpenTables:
         dropped = {topic: replace(one, table_version=None) for topic, one in self._version.dropped.items()}
         return replace(self._version, tables={**self._version.tables, **tables}, dropped=dropped)
 
+    def expire(self, version: TargetVersion, until_s: float) -> TargetVersion:
+        """Have no table name versions that ended before a time (Unix epoch): their files are removed next.
+
+        Return the version with the tables' versions, to be published next.
+        """
+        entries = [
+            entry
+            for topic, entry in version.tables.items()
+            if topic in self._tables and self._tables[topic].log.has_expired(until_s)
+        ]
+        if not entries:
+            return version
+        self._check_owner()
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            expired = pool.map(lambda entry: self._expired(entry, until_s), entries)
+            return replace(version, tables={**version.tables, **{one.topic: one for one in expired}})
+
+    def _expired(self, entry: TableEntry, until_s: float) -> TableEntry:
+        table = self._tables[entry.topic]
+        with table.lock:
+            is_merged = table.log.version != entry.table_version  # by a merge that a later version names
+            table.log.expire(until_s)
+            return entry if is_merged else replace(entry, table_version=table.log.version)
+
     def _table(
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
     ) -> _Table:
