@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.errors import SparkReadError, StorageConflict
-from cdcd.spark.commit_log import TargetWriter
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.table_options import topics_of
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TableEntry, TargetVersion
 
 __all__ = ["drop_table"]

@@ -19,7 +19,6 @@ from typing import Literal, Protocol
 
 from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
 from cdcd.lsn import format_lsn
-from cdcd.spark.commit_log import TargetWriter, remove_files
 from cdcd.spark.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
 from cdcd.spark.events import BEGINNING
@@ -29,6 +28,7 @@ from cdcd.spark.next_version import incomplete_tables, next_version, park, with_
 from cdcd.spark.open_tables import OpenTables
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
 from cdcd.spark.storage import Storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.versions import TableEntry, TargetVersion
 
@@ -312,7 +312,7 @@ class MirrorBatches:
             path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
         ]
         if written:
-            remove_files(self._target, written)
+            self._target.delete(written)
 
     def _report(
         self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float

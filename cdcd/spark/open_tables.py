@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.lsn import format_lsn
-from cdcd.spark.commit_log import oldest_version, remove_files
+from cdcd.spark.commit_log import oldest_version
 from cdcd.spark.compaction import FAN, Merge, MergeResult, MergeUncertain
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.fold import without_keys
@@ -333,7 +333,7 @@ class OpenTables:
         label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
         with table.lock:
             if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
-                remove_files(self._target, [one.file.path for one in parts])
+                self._target.delete([one.file.path for one in parts])
                 return None
             try:
                 self._check_owner()

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.spark import compaction, open_tables
-from cdcd.spark.commit_log import read_latest, sweep
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat

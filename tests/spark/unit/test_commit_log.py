@@ -12,23 +12,14 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
-from cdcd.spark import commit_log
-from cdcd.spark.commit_log import (
-    LATEST,
-    RECORDS_PER_BASE,
-    TargetWriter,
-    find_version,
-    newer_versions,
-    path_of,
-    read_latest,
-    read_version,
-    sweep,
-    take_over,
-)
+from cdcd.spark import commit_log, target_writer
+from cdcd.spark.commit_log import LATEST, find_version, newer_versions, path_of, read_latest, read_version
 from cdcd.spark.dropped_tables import drop_table
 from cdcd.spark.events import Sequence
+from cdcd.spark.left_files import sweep
 from cdcd.spark.shape import Field
 from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target_writer import RECORDS_PER_BASE, TargetWriter, take_over
 from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 from tests.support.nightly import nightly_except
 
@@ -47,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(commit_log.time, "time", clock.time)
+    monkeypatch.setattr(target_writer.time, "time", clock.time)
     return clock
 
 
@@ -319,7 +310,7 @@ def test_a_sweep_leaves_the_rows_of_an_open_table_for_the_retention(tmp_path: Pa
 
 def test_replaced_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """A complete record has them all."""
-    monkeypatch.setattr(commit_log, "MOST_REPLACED", 20)
+    monkeypatch.setattr(target_writer, "MOST_REPLACED", 20)
     log = _published(tmp_path, 8)
     for _ in range(150):
         clock.now_s += 0.1

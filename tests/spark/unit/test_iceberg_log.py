@@ -13,13 +13,14 @@ from pyiceberg.table import StaticTable
 
 from cdcd.errors import MirrorInconsistent, StorageUnavailable
 from cdcd.spark import iceberg_manifests, iceberg_metadata, mirror_batches, open_tables
-from cdcd.spark.commit_log import TargetWriter, sweep
 from cdcd.spark.cuts import SourcePosition
 from cdcd.spark.iceberg_access import IcebergAccess
+from cdcd.spark.left_files import sweep
 from cdcd.spark.open_schemas import MOST_NESTED, check_names, iceberg_schema
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.shape import Field
 from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column

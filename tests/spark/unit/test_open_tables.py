@@ -31,13 +31,14 @@ from cdcd.errors import (
     StorageUnavailable,
 )
 from cdcd.spark import iceberg_manifests, open_tables
-from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.compaction import MergeUncertain
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.delta_access import DeltaAccess, require_delta
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.iceberg_access import IcebergAccess, require_iceberg
 from cdcd.spark.iceberg_log import IcebergLog
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
@@ -45,6 +46,7 @@ from cdcd.spark.shape import KEY, SPECIAL
 from cdcd.spark.storage import open_storage
 from cdcd.spark.table_log import CommitLabel, TableLog
 from cdcd.spark.target import starting_version
+from cdcd.spark.target_writer import TargetWriter, take_over
 from cdcd.spark.versions import TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
