@@ -177,7 +177,7 @@ class IcebergLog:
         had_snapshot = before is not None and before.current_snapshot_id is not None
         if change.parts or change.removed or (change.all_again and had_snapshot):
             snapshot, manifests = self._snapshot(number, schema, change, now_ms)
-        retained_ms = now_ms - int(self._retain_s * 1000)
+        retained_ms = now_ms - self._retain_s * 1000
         metadata = next_metadata(before, self._access.location, schema, snapshot, now_ms, retained_ms)
         self._put(_State(number, metadata, manifests))
 
@@ -188,7 +188,7 @@ class IcebergLog:
 
     def has_expired(self, until_s: float) -> bool:
         """Return what `TableLog.has_expired` says."""
-        return self._held is not None and has_ended(self._held.metadata, int(until_s * 1000))
+        return self._held is not None and has_ended(self._held.metadata, until_s * 1000)
 
     def expire(self, until_s: float) -> None:
         """Do what `TableLog.expire` says."""
@@ -196,8 +196,8 @@ class IcebergLog:
         assert held is not None
         now_ms = max(int(time.time() * 1000), held.metadata.last_updated_ms)
         with self._access.errors("change"):
-            schema, until_ms = held.metadata.schema(), int(until_s * 1000)
-            metadata = next_metadata(held.metadata, self._access.location, schema, None, now_ms, until_ms)
+            schema, location = held.metadata.schema(), self._access.location
+            metadata = next_metadata(held.metadata, location, schema, None, now_ms, until_s * 1000)
             self._put(_State(held.number + 1, metadata, held.manifests))
 
     def _snapshot(

@@ -94,7 +94,7 @@ def _operation(texts: Mapping[str, str], *, changes_rows: bool) -> Operation:
 
 
 def next_metadata(
-    before: Any, location: str, schema: Schema, snapshot: Snapshot | None, now_ms: int, retained_ms: int
+    before: Any, location: str, schema: Schema, snapshot: Snapshot | None, now_ms: int, retained_ms: float
 ) -> TableMetadataV2:
     """Return the metadata after `before`, None: of a new table.
 
@@ -129,7 +129,7 @@ def next_metadata(
     )
 
 
-def has_ended(metadata: Any, retained_ms: int) -> bool:
+def has_ended(metadata: Any, retained_ms: float) -> bool:
     """Return whether the metadata has snapshots that ended before a time."""
     return len(_retained(metadata.snapshots, retained_ms)) < len(metadata.snapshots)
 
@@ -150,7 +150,7 @@ def _sequence(before: Any, snapshot: Snapshot | None) -> int:
     return 0 if before is None else int(before.last_sequence_number)
 
 
-def _retained(snapshots: Sequence[Snapshot], retained_ms: int) -> list[Snapshot]:
+def _retained(snapshots: Sequence[Snapshot], retained_ms: float) -> list[Snapshot]:
     """Return the last snapshot, and those whose successors are not older than the time."""
     found = [one for one, later in pairwise(snapshots) if later.timestamp_ms >= retained_ms]
     return [*found, *snapshots[-1:]][-MOST_SNAPSHOTS:]

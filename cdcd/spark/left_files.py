@@ -61,7 +61,7 @@ def _folders_of(version: TargetVersion | None) -> list[str]:
 def _open_folders(version: TargetVersion | None) -> set[str]:
     if version is None or version.table_format == "parquet":
         return set()
-    return {version.folder_of(topic) for topic in version.tables}
+    return {version.folder_of(topic) for topic in (*version.tables, *version.dropped)}
 
 
 def _is_part(path: str, folders: Container[str]) -> bool:

@@ -10,6 +10,7 @@ Must not: publish a version of the mirror, delete a file that one has named.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +112,10 @@ class OpenTables:
         """Remove the rows of a table that was dropped from the mirror."""
         self._check_owner()
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        self._table(entry.topic).log.create(self._schema(entry.fields), [], label)
+        table_log = self._table(entry.topic).log
+        table_log.create(self._schema(entry.fields), [], label)
+        if table_log.has_expired(math.inf):  # no later start opens the table
+            table_log.expire(math.inf)
 
     def at_start(self) -> TargetVersion:
         """Return the version with the tables as this start has left them, to be published next.

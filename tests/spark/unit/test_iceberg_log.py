@@ -14,6 +14,7 @@ from pyiceberg.table import StaticTable
 from cdcd.errors import MirrorInconsistent, StorageUnavailable
 from cdcd.spark import iceberg_manifests, iceberg_metadata, mirror_batches, open_tables
 from cdcd.spark.cuts import SourcePosition
+from cdcd.spark.dropped_tables import drop_table
 from cdcd.spark.iceberg_access import IcebergAccess
 from cdcd.spark.left_files import sweep
 from cdcd.spark.open_schemas import MOST_NESTED, check_names, iceberg_schema
@@ -126,6 +127,24 @@ def scanned(items: Batches) -> list[pa.Table]:
     """Return the rows of each snapshot that the newest metadata names."""
     table = StaticTable.from_metadata(str(items.target / FOLDER))
     return [table.scan(snapshot_id=one).to_arrow() for one in snapshots_of(items)]
+
+
+def test_a_table_that_was_dropped_has_no_snapshot_with_rows(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
+    update(items, 20)
+    drop_table(items.target, "public.items")
+    left = items.target / FOLDER / f"part-{'0' * 32}.parquet"
+    left.write_bytes(b"of a crash")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        sweep(items.target, mirror._writer)
+        assert [one.num_rows for one in scanned(items)] == [0]
+    items.retain_s = -1.0
+    with items.mirror() as mirror:
+        mirror.note_position(SourcePosition(end_lsn=100))
+        assert not [*(items.target / FOLDER).glob("part-*")]
 
 
 def test_a_merge_that_no_version_names_yet_may_expire(
