@@ -62,7 +62,7 @@ class TargetWriter:
         self.version = next_one
         if is_complete:
             self._write_latest(next_one.number)
-        self._remove_expired(before, now_s)
+        self._remove_expired(before)
         return self.version
 
     def _create(self, path: str, data: bytes) -> None:
@@ -115,7 +115,7 @@ class TargetWriter:
     def _conflict(self) -> StorageConflict:
         return StorageConflict("another mirror has taken over the target", target=self._storage.uri)
 
-    def _remove_expired(self, before: TargetVersion | None, now_s: float) -> None:
+    def _remove_expired(self, before: TargetVersion | None) -> None:
         version = self.version
         assert version is not None
         if before is None:
