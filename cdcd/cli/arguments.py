@@ -15,6 +15,7 @@ from typing import Any
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.redaction import clean
 from cdcd.snapshot.command_json import is_table_name
+from cdcd.spark.commands.option_pairs import add_target_options
 
 _CAPTURE = (
     "Write the messages that the server sends for the configured publications and options to FILE, byte for byte, "
@@ -161,14 +162,7 @@ def add_wait(commands: Any, add_config: Add) -> None:
     wait.add_argument(
         "--mirror", metavar="URI", help="then also until the mirror there has them; needs the extra `spark`"
     )
-    wait.add_argument(
-        "--target-option",
-        action="append",
-        metavar="NAME=VALUE",
-        type=_option,
-        default=[],
-        help="an option of the mirror's storage; a secret is file:PATH or env:NAME",
-    )
+    add_target_options(wait)
 
 
 def add_capture(commands: Any, add_config: Add) -> None:
@@ -241,13 +235,6 @@ def _lsn(text: str) -> Lsn:
         raise argparse.ArgumentTypeError(
             f"{clean(text, 40)} is not an LSN as PostgreSQL prints it, such as 16/B374D848"
         ) from None
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise argparse.ArgumentTypeError("write it as NAME=VALUE")
-    return name, value
 
 
 def _seconds(text: str) -> float:

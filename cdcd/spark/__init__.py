@@ -10,11 +10,12 @@ How to connect: `connection`, `connection_options`, `secret_reference`, `client_
 The history of rows: `history_rows` of a batch, `history_merges` of its files, `row_history` reads it.
 Changes of a user's own frame: `applying`, `change_feed`, `changed_table`, `keyed_table`; pure: `scd`, `event_order`.
 Pure: `cuts`, `positions`, `columns`, `frame`, `reader_schema`, `special`, `events`, `shape`, `versions`, `fold`.
-I/O: `kafka`, `commits`, `schemas`, `commit_log`.  Spark: `source`, `read_limits`, `decoding`, `engine`,
-`jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`; `metrics_server` serves the mirror's metrics. `reading` and
-`views` open a mirror, `plain_views` writes SQL views of it in `sql_dialects`, `catalog` registers it in a catalog of
-Spark, for which `mirrored_table` is the source, `verify` compares it with the topics by
-`sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source, `commands` is the command line.
+I/O: `kafka`, `commits`, `schemas`; of a target `commit_log` (reads), `target_writer`, `left_files`.
+Spark: `source`, `read_limits`, `decoding`, `engine`, `jvm_decoding`, `tasks`, `mirror_start`, `mirror_session`;
+`metrics_server` serves the mirror's metrics. `reading` and `views` open a mirror, `plain_views` writes SQL views of
+it in `sql_dialects`, `catalog` registers it in a catalog of Spark, for which `mirrored_table` is the source, `verify`
+compares it with the topics by `sql_fold`, `session` is a local Spark, `jvm` serves Spark's own Kafka source,
+`commands` is the command line.
 """
 
 from __future__ import annotations

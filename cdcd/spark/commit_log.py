@@ -3,12 +3,11 @@
     <target>/_cdcd/commit-<number>.json    <target>/_cdcd/latest.json    <target>/_data/<topic>/<unique>.parquet
     of the formats delta and iceberg also <target>/<schema.table>/part-<unique>.parquet, with the log of the table
 
-In: the storage of a target; the next version.  Out: versions.
-Invariant: a version takes effect when its record is created, which succeeds for one writer only; the files that a
-record names are complete and durable before. `latest.json` has the number of the newest complete record, or of an
-earlier one, and each writer replaces the one that it knows: a writer that was taken over publishes nothing, however
-late. A file that a version no longer names, and the version itself, can be read for `retain_s` more.
-Must not: know Spark or Kafka.
+In: the storage of a target.  Out: versions: the newest one, or an earlier one by its number, an LSN, a time.
+Invariant: a version takes effect when its record is created, which succeeds for one writer only (`target_writer`).
+`latest.json` has the number of the newest complete record, or of an earlier one. A file that a version no longer
+names, and the version itself, can be read for `retain_s` more.
+Must not: know Spark or Kafka; write.
 """
 
 from __future__ import annotations
@@ -16,36 +15,28 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
-import uuid
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 
-from cdcd.errors import SparkReadError, StorageConflict, StorageError
-from cdcd.spark.storage import Storage, StoredFile, Target, Version, open_storage
-from cdcd.spark.versions import (
-    TargetVersion,
-    is_complete_record,
-    record_of,
-    version_after,
-    without_expired,
-)
+from cdcd.errors import SparkReadError
+from cdcd.spark.storage import Storage, StoredFile, Target, open_storage
+from cdcd.spark.versions import TargetVersion, is_complete_record, version_after
 
 __all__ = [
     "DATA",
     "FOLDER",
-    "TargetWriter",
+    "LATEST",
+    "MAX_BYTES",
+    "RECORD",
     "find_version",
     "has_version",
-    "is_of_a_mirror",
     "newer_versions",
+    "number_in",
     "oldest_version",
+    "path_of",
     "read_latest",
     "read_version",
-    "sweep",
-    "take_over",
 ]
 
 FOLDER = "_cdcd"
@@ -54,17 +45,9 @@ DATA = "_data"
 """The folder of the tables' files. Spark, pyarrow and others ignore such a name in a folder that they read: some rows
 are replaced by later files, so a reader without the record must not find them."""
 MAX_BYTES = 256 << 20
-MOST_REPLACED = 100_000
-"""With more replaced files, the oldest are removed before `retain_s` is over: complete records have them all."""
-RECORDS_PER_BASE = 64
-"""A reader reads so many records at most."""
 AHEAD = 8
 """The records that a reader of a bucket requests at the same time."""
-_RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
-_FILE = re.compile(r"(\d{4,}|delta|history)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
-_PART = re.compile(r"part-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
-_TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
-"""What a crash leaves in a local folder has 32 more digits."""
+RECORD = re.compile(rf"{FOLDER}/commit-(\d{{20}})\.json")
 _BEFORE_LOG = "manifest.json"
 """The file that had the tables in formats 1 to 5."""
 
@@ -72,9 +55,6 @@ _BEFORE_LOG = "manifest.json"
 def path_of(number: int) -> str:
     """Return the path of the record of a version."""
     return f"{FOLDER}/commit-{number:020d}.json"
-
-
-# --- read ----------------------------------------------------------------------------------------------------
 
 
 def has_version(target: Target) -> bool:
@@ -109,7 +89,7 @@ def newer_versions(target: Target, version: TargetVersion) -> Iterator[TargetVer
     for last in _versions_from(storage, version.number + 1, version):
         yield last
     stored = storage.read_versioned(LATEST, max_bytes=1024)
-    if stored is not None and _number_in(stored) > last.number:
+    if stored is not None and number_in(stored) > last.number:
         raise SparkReadError(
             "the versions after this one are not retained any more",
             hint="open the mirror again",
@@ -237,7 +217,7 @@ def _first_number(storage: Storage) -> int | None:
     """Return the number of a complete record from which the newest version can be read."""
     stored = storage.read_versioned(LATEST, max_bytes=1024)
     if stored is not None:
-        return _number_in(stored)
+        return number_in(stored)
     if storage.exists(path_of(1)):  # a crash before latest.json
         return 1
     if storage.exists(_BEFORE_LOG):
@@ -255,13 +235,13 @@ def _without_latest(storage: Storage) -> int | None:
 
     Raises SparkReadError if there are records without latest.json: a new mirror would remove their files.
     """
-    numbers = [int(found[1]) for path in storage.paths(FOLDER) if (found := _RECORD.fullmatch(path))]
+    numbers = [int(found[1]) for path in storage.paths(FOLDER) if (found := RECORD.fullmatch(path))]
     if not numbers:
         return None
     if 1 in numbers:
         return 1
     if (stored := storage.read_versioned(LATEST, max_bytes=1024)) is not None:  # it was made since
-        return _number_in(stored)
+        return number_in(stored)
     complete = (number for number in sorted(numbers, reverse=True) if _is_complete(storage, number))
     newest = next(complete, None)
     other = "" if newest is None else f', or write {{"number": {newest}}} into it: the newest complete record'
@@ -276,17 +256,6 @@ def _without_latest(storage: Storage) -> int | None:
 def _is_complete(storage: Storage, number: int) -> bool:
     stored = storage.read_versioned(path_of(number), max_bytes=MAX_BYTES)
     return stored is not None and is_complete_record(stored.data)
-
-
-def _number_in(stored: StoredFile) -> int:
-    try:
-        return int(json.loads(stored.data)["number"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise SparkReadError(
-            "a file of the target is not readable",
-            hint='restore it from a backup, or write {"number": N} into it: N of a record that is complete',
-            file=LATEST,
-        ) from error
 
 
 def _versions_from(
@@ -318,215 +287,13 @@ def _records_from(storage: Storage, number: int) -> Iterator[bytes]:
             number += AHEAD
 
 
-# --- write ---------------------------------------------------------------------------------------------------
-
-
-class TargetWriter:
-    """Publishes the successors of a version. `version`: the last one, None before the first."""
-
-    def __init__(self, target: Target, version: TargetVersion | None) -> None:
-        self._storage = open_storage(target)
-        self.version = version
-        self._hint: Version | None = None
-
-    def publish(self, version: TargetVersion, *, is_complete: bool = False) -> TargetVersion:
-        """Publish a version with the next number, and remove what no reader may need any more; return it.
-
-        Raises StorageConflict if another writer has published one since; then nothing of this one is visible.
-        """
-        before, now_s = self.version, time.time()
-        if before is None or before.number - before.base + 1 >= RECORDS_PER_BASE:
-            is_complete = True
-        if before is not None and before.published_s < now_s - before.retain_s / 2:
-            self._check_latest(before.number)  # records after this one may be removed already
-        next_one = _successor(before, version, now_s, is_complete=is_complete)
-        data = record_of(next_one, None if is_complete else before)
-        self._create(path_of(next_one.number), data)
-        self.version = next_one
-        if is_complete:
-            self._write_latest(next_one.number)
-        self._remove_expired(before, now_s)
-        return self.version
-
-    def _create(self, path: str, data: bytes) -> None:
-        try:
-            self._storage.put_new(path, data)
-        except StorageError:
-            # The answer to a successful request may be lost, and its repetition fails then. The record has the
-            # writer's random id, so that no other writer's is equal.
-            found = self._storage.read_versioned(path, max_bytes=MAX_BYTES)
-            if found is None:
-                raise
-            if found.data != data:
-                raise self._conflict() from None
-
-    def _write_latest(self, number: int) -> None:
-        """Replace the number that this writer knows: an earlier writer's replacement fails from then on."""
-        data = json.dumps({"number": number}).encode()
-        if self._hint is None:
-            self._hint = self._check_latest(number)
-        try:
-            if self._hint is None:
-                self._hint = self._storage.put_new(LATEST, data)
-            else:
-                self._hint = self._storage.replace(LATEST, data, self._hint)
-        except StorageError:
-            found = self._storage.read_versioned(LATEST, max_bytes=1024)
-            if found is not None and _number_in(found) > number:
-                raise self._conflict() from None
-            if found is None or found.data != data:
-                raise
-            self._hint = found.version
-
-    def own_latest(self) -> TargetVersion:
-        """Return the newest version. Raises StorageConflict if another process has published it.
-
-        One that drops a table publishes under this writer's id.
-        """
-        newest, own = read_latest(self._storage), self.version
-        if newest is None or own is None or (newest.writer, newest.number) != (own.writer, own.number):
-            raise self._conflict()
-        return newest
-
-    def _check_latest(self, number: int) -> Version | None:
-        """Return the version of latest.json, None if there is none. Raises StorageConflict for a higher number."""
-        stored = self._storage.read_versioned(LATEST, max_bytes=1024)
-        if stored is not None and _number_in(stored) > number:
-            raise self._conflict()
-        return None if stored is None else stored.version
-
-    def _conflict(self) -> StorageConflict:
-        return StorageConflict("another mirror has taken over the target", target=self._storage.uri)
-
-    def _remove_expired(self, before: TargetVersion | None, now_s: float) -> None:
-        version = self.version
-        assert version is not None
-        if before is None:
-            return
-        remaining = {path for path, _ in version.replaced}
-        expired = [path for path, _ in before.replaced if path not in remaining]
-        first = version.complete[0][0]
-        oldest = before.complete[0][0] if before.complete else first
-        records = [path_of(number) for number in range(oldest, first)]
-        if expired or records:
-            self._check_latest(version.number)
-            self._storage.delete([*records, *expired])
-
-
-def _successor(
-    before: TargetVersion | None, version: TargetVersion, now_s: float, *, is_complete: bool
-) -> TargetVersion:
-    """Return a version with the next number, and with what still exists of earlier ones."""
-    number, until_s = 1 if before is None else before.number + 1, now_s - version.retain_s
-    replaced: tuple[tuple[str, float], ...] = ()
-    complete: tuple[tuple[int, float], ...] = ()
-    if before is not None:
-        replaced, complete = before.replaced, before.complete
-        until_s = max(until_s, before.retained_from_s, _time_of_most(replaced))
-        replaced = (*without_expired(replaced, until_s), *((path, now_s) for path in _gone(before, version)))
-    if is_complete:
-        complete = (*_retained_records(complete, until_s), (number, now_s))
-    return replace(
-        version,
-        number=number,
-        published_s=now_s,
-        retained_from_s=until_s,
-        complete=complete,
-        replaced=replaced,
-    )
-
-
-def _time_of_most(replaced: Sequence[tuple[str, float]]) -> float:
-    """Return a time since when at most `MOST_REPLACED` files were replaced."""
-    return 0.0 if len(replaced) <= MOST_REPLACED else replaced[-MOST_REPLACED][1]
-
-
-def _retained_records(
-    complete: tuple[tuple[int, float], ...], until_s: float
-) -> tuple[tuple[int, float], ...]:
-    """Return the complete records from which versions are read that are retained."""
-    old = [one for one in complete if one[1] < until_s]
-    return complete[len(old) - 1 :] if old else complete
-
-
-def _gone(before: TargetVersion, version: TargetVersion) -> list[str]:
-    """Return the files that the version no longer has."""
-    changed = [topic for topic, entry in before.tables.items() if version.tables.get(topic) is not entry]
-    had = {path for topic in changed for path in before.tables[topic].paths}
-    has = {path for topic in changed if topic in version.tables for path in version.tables[topic].paths}
-    return sorted(had - has)
-
-
-def take_over(target: Target, version: TargetVersion, writer_id: str | None = None) -> TargetWriter:
-    """Publish a version again under a new writer's id, so that no earlier writer can publish; return its writer.
-
-    `writer_id`: a random one that no writer has had; None: any. Raises StorageConflict if another writer takes over
-    at the same time.
-    """
-    writer = TargetWriter(target, version if version.number else None)
-    writer.publish(replace(version, writer=writer_id or uuid.uuid4().hex), is_complete=True)
-    return writer
-
-
-# --- clean up ------------------------------------------------------------------------------------------------
-
-
-def remove_files(target: Target, paths: Iterable[str]) -> None:
-    """Remove files below the target; ignore those that do not exist."""
-    open_storage(target).delete(paths)
-
-
-def sweep(target: Target, writer: TargetWriter | None = None) -> None:
-    """Remove files left by a crash: files of a mirror that no retained version names.
-
-    `writer`: only if it has published the newest version; raises StorageConflict otherwise. The files are listed
-    before that is known, so that none of a writer that takes over afterwards is among them (F80).
-    """
-    storage = open_storage(target)
-    version = read_latest(storage)
-    listed = [path for folder in _folders_of(version) for path in storage.paths(folder)]
-    version = read_latest(storage) if writer is None else writer.own_latest()
-    named = (version.files() | {path for path, _ in version.replaced}) if version else set()
-    first = version.complete[0][0] if version else 0
-    last = version.number if version else 0
-    open_folders = _open_folders(version)
-    left = [
-        path
-        for path in listed
-        if path not in named
-        and (is_of_a_mirror(path) or _is_part(path, open_folders))
-        and not _is_retained(path, first, last)
-    ]
-    remove_files(storage, left)
-
-
-def _folders_of(version: TargetVersion | None) -> list[str]:
-    return [FOLDER, DATA, *_open_folders(version)]
-
-
-def _open_folders(version: TargetVersion | None) -> set[str]:
-    if version is None or version.table_format == "parquet":
-        return set()
-    return {version.folder_of(topic) for topic in version.tables}
-
-
-def _is_part(path: str, folders: Container[str]) -> bool:
-    """Return whether a mirror has written the file for a Delta or Iceberg table in one of these folders."""
-    folder, _, name = path.rpartition("/")
-    return folder in folders and _PART.fullmatch(name) is not None
-
-
-def _is_retained(path: str, first: int, last: int) -> bool:
-    if path == LATEST:
-        return True
-    found = _RECORD.fullmatch(path)
-    return found is not None and first <= int(found[1]) <= last
-
-
-def is_of_a_mirror(path: str) -> bool:
-    """Return whether a mirror creates a file of this path in its target."""
-    if path == LATEST or _RECORD.fullmatch(path) or _TEMPORARY.fullmatch(path):
-        return True
-    folder, _, name = path.rpartition("/")
-    in_data = folder.removeprefix(f"{DATA}/")
-    return folder.startswith(f"{DATA}/") and "/" not in in_data and _FILE.fullmatch(name) is not None
+def number_in(stored: StoredFile) -> int:
+    """Return the number in latest.json. Raises SparkReadError for another content."""
+    try:
+        return int(json.loads(stored.data)["number"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise SparkReadError(
+            "a file of the target is not readable",
+            hint='restore it from a backup, or write {"number": N} into it: N of a record that is complete',
+            file=LATEST,
+        ) from error

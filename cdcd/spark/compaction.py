@@ -22,7 +22,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from cdcd.errors import CdcdError
-from cdcd.spark.commit_log import remove_files
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_files import (
     read_bucket,
@@ -128,7 +127,7 @@ def write_merge(
                 written.append(write_bucket(target, shape, bucket, both, level=1))
         return MergeResult(merge, tuple(written), ())
     except BaseException:
-        remove_files(target, [one.path for one in written])
+        target.delete([one.path for one in written])
         raise
 
 
@@ -184,7 +183,7 @@ class FileMerges:
 
     def discard(self, result: MergeResult) -> None:
         """Remove the written files."""
-        remove_files(self._target, _paths(result))
+        self._target.delete(_paths(result))
 
 
 class Compactor:

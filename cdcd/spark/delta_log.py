@@ -24,6 +24,7 @@ from cdcd.spark.versions import BucketFile
 
 __all__ = ["DeltaLog"]
 
+_RETENTION = "delta.logRetentionDuration"
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
@@ -34,7 +35,7 @@ class DeltaLog:
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
         self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
-        self._log_days = max(1, int(retain_s // 86_400) + 1)
+        self._retention = f"interval {max(1, int(retain_s // 86_400) + 1)} days"
         self._table: Any = None
 
     @property
@@ -65,6 +66,9 @@ class DeltaLog:
                 check_owner()
                 # As the successor of the version that was opened before: a commit since then is a conflict.
                 table.restore(version, protocol_downgrade_allowed=True, **_properties(label))
+            if table.metadata().configuration.get(_RETENTION) != self._retention:  # --retain is another one
+                check_owner()
+                table.alter.set_table_properties({_RETENTION: self._retention}, **_properties(label))
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
@@ -81,7 +85,7 @@ class DeltaLog:
                 Schema.from_arrow(schema),
                 [_added(one, changes_rows=True) for one in parts],
                 mode="overwrite",
-                configuration={"delta.logRetentionDuration": f"interval {self._log_days} days"},
+                configuration={_RETENTION: self._retention},
                 storage_options=self._access.options,
                 **_properties(label),
             )
@@ -127,6 +131,13 @@ class DeltaLog:
                 return
             self._table.alter.add_columns(new, **_properties(label))
         self._committed(known)
+
+    def has_expired(self, until_s: float) -> bool:
+        """Return False: a version of Delta names its own files only."""
+        return False
+
+    def expire(self, until_s: float) -> None:
+        """Do nothing."""
 
     def remove_old_versions(self, first: Callable[[], int]) -> None:
         """Remove the versions before the last checkpoint that are older than the table keeps them, days at least."""

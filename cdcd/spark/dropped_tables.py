@@ -11,14 +11,15 @@ Must not: take over the target; remove a file.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.errors import SparkReadError, StorageConflict
-from cdcd.spark.commit_log import TargetWriter
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.table_options import topics_of
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TableEntry, TargetVersion
 
 __all__ = ["drop_table"]
@@ -39,7 +40,8 @@ def drop_table(target: Target, table: str, *, target_options: Mapping[str, str] 
         before = read_mirror(storage).version
         topic = _topic(before, table)
         try:
-            return TargetWriter(storage, before).publish(without_table(before, topic)).number
+            without = without_table(before, topic)
+            return TargetWriter(storage, before).publish(without, until_s=-math.inf).number
         except StorageConflict:
             if attempt == ATTEMPTS:
                 raise

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.spark import compaction
-from cdcd.spark.commit_log import remove_files
 from cdcd.spark.compaction import Merge, MergeResult, Merges, MergeStopped
 from cdcd.spark.events import ENDS
 from cdcd.spark.history_retention import is_copy_among, retained_ends, retained_rows
@@ -91,7 +90,7 @@ class HistoryMerges:
         if not result.merge.history:
             self._rows.discard(result)
             return
-        remove_files(self._target, [one.path for one in result.history])
+        self._target.delete([one.path for one in result.history])
 
 
 def next_history_merge(topic: str, entry: TableEntry) -> Merge | None:
@@ -152,7 +151,7 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
                 still_ends = max(still_ends, of_part, key=len)
             return [*written, *_written(target, entry, still_ends)]
     except BaseException:
-        remove_files(target, [one.path for one in written])
+        target.delete([one.path for one in written])
         raise
 
 

@@ -9,9 +9,10 @@ Must not: write rows; know Spark, a catalog, or which version is the mirror's.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from cdcd.errors import StorageError
+from cdcd.errors import StorageError, StorageUnavailable
 from cdcd.spark.iceberg_access import IcebergAccess
 from cdcd.spark.iceberg_manifests import (
     VERSION,
@@ -30,17 +31,19 @@ from cdcd.spark.iceberg_manifests import (
     next_manifests,
     read_manifests,
 )
-from cdcd.spark.iceberg_metadata import FIRST, next_metadata, schema_as, snapshot_of, totals_of
+from cdcd.spark.iceberg_metadata import FIRST, has_ended, next_metadata, schema_as, snapshot_of, totals_of
 from cdcd.spark.storage import Storage
 from cdcd.spark.table_log import CommitLabel, Part
 from cdcd.spark.versions import BucketFile
 
 __all__ = ["IcebergLog"]
 
+log = logging.getLogger("cdcd.spark.mirror")
+
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A version of the table: its metadata, and the manifests of its files."""
+    """A version of the table: its metadata (None: not readable), and the manifests of its files."""
 
     number: int
     metadata: Any
@@ -94,7 +97,7 @@ class IcebergLog:
             recorded = self._read(version)
             newest_number = self._access.newest(version)
             assert newest_number is not None
-            newest = recorded if newest_number == version else self._read(newest_number)
+            newest = recorded if newest_number == version else self._later(newest_number)
             if recorded.live.keys() != {one.path.rpartition("/")[2] for one in files}:
                 raise StorageError(
                     "the Iceberg table does not have the files that the mirror's commit log names",
@@ -103,12 +106,23 @@ class IcebergLog:
                     table=self._folder,
                     version=version,
                 )
-            self._held = newest  # a commit after this one is a conflict
-            if self._differs(newest, recorded):
+            if newest is None or self._differs(newest, recorded):
                 check_owner()
-                self._replace_all(recorded, files, label)
+                self._replace_all(recorded, newest_number, files, label)
             else:
+                self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
+
+    def _later(self, number: int) -> _State | None:
+        """Return a version that the mirror does not name, None if it is not readable: none of it is needed."""
+        try:
+            with self._access.errors("read"):
+                return self._read(number)
+        except StorageUnavailable:
+            raise
+        except StorageError:
+            log.warning("%s: version %d of its metadata is not readable, and replaced", self._folder, number)
+            return None
 
     def _differs(self, newest: _State, recorded: _State) -> bool:
         return bool(
@@ -118,25 +132,25 @@ class IcebergLog:
             or newest.metadata.schema() != recorded.metadata.schema()
         )
 
-    def _replace_all(self, recorded: _State, files: Collection[BucketFile], label: CommitLabel) -> None:
-        """Commit the files and columns of an earlier version again, and nothing else of the newest one."""
-        assert self._held is not None
-        had, live = recorded.live, self._held.live
-        is_moved = self._held.metadata.location != self._access.location
-        by_name = {one.path.rpartition("/")[2]: one for one in files}
-        parts = [
-            Part(one, had[name].file_size_in_bytes)
-            for name, one in by_name.items()
-            if is_moved or name not in live
-        ]
-        removed = live.keys() if is_moved else live.keys() - had.keys()
+    def _replace_all(
+        self, recorded: _State, newest: int, files: Collection[BucketFile], label: CommitLabel
+    ) -> None:
+        """Commit an earlier version again, after the newest one, of which nothing remains: no snapshot either."""
+        had = recorded.live
+        parts: list[Part] = []
+        if recorded.metadata.location != self._access.location:
+            parts = [Part(one, had[one.path.rpartition("/")[2]].file_size_in_bytes) for one in files]
+        self._held = replace(recorded, number=newest)
+        removed = had.keys() if parts else ()
         self._commit(_Change(recorded.metadata.schema(), parts, removed, label, all_again=True))
 
     def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
         """Make the table with these files, or replace all of its columns and files."""
         with self._access.errors("create"):
             if self._held is None and (number := self._access.newest()) is not None:
-                self._held = self._read(number)  # of a start that has published nothing
+                self._held = self._later(number) or _State(
+                    number, None
+                )  # of a start that has published nothing
             live = {} if self._held is None else self._held.live
             self._commit(_Change(pyarrow_to_schema(schema), parts, live.keys(), label, all_again=True))
 
@@ -160,13 +174,31 @@ class IcebergLog:
         now_ms = max(int(time.time() * 1000), 0 if before is None else before.last_updated_ms)
         schema = schema_as(before, change.schema)
         snapshot, manifests = None, () if held is None else held.manifests
-        if change.parts or change.removed or (change.all_again and manifests):
+        had_snapshot = before is not None and before.current_snapshot_id is not None
+        if change.parts or change.removed or (change.all_again and had_snapshot):
             snapshot, manifests = self._snapshot(number, schema, change, now_ms)
-        retained_ms = now_ms - int(self._retain_s * 1000)
+        retained_ms = now_ms - self._retain_s * 1000
         metadata = next_metadata(before, self._access.location, schema, snapshot, now_ms, retained_ms)
-        self._access.put(number, metadata.model_dump_json().encode())
-        self._held = _State(number, metadata, manifests)
-        self._access.write_hint(number)
+        self._put(_State(number, metadata, manifests))
+
+    def _put(self, state: _State) -> None:
+        self._access.put(state.number, state.metadata.model_dump_json().encode())
+        self._held = state
+        self._access.write_hint(state.number)
+
+    def has_expired(self, until_s: float) -> bool:
+        """Return what `TableLog.has_expired` says."""
+        return self._held is not None and has_ended(self._held.metadata, until_s * 1000)
+
+    def expire(self, until_s: float) -> None:
+        """Do what `TableLog.expire` says."""
+        held = self._held
+        assert held is not None
+        now_ms = max(int(time.time() * 1000), held.metadata.last_updated_ms)
+        with self._access.errors("change"):
+            schema, location = held.metadata.schema(), self._access.location
+            metadata = next_metadata(held.metadata, location, schema, None, now_ms, until_s * 1000)
+            self._put(_State(held.number + 1, metadata, held.manifests))
 
     def _snapshot(
         self, number: int, schema: Schema, change: _Change, now_ms: int

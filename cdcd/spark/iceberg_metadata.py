@@ -2,13 +2,14 @@
 
 In: the metadata before, a snapshot, times.  Out: the next metadata.
 Invariant: it has nothing of another writer but the table's id, the columns and the snapshots; a later time than the
-metadata before; and no snapshot of which a file may be removed.
+metadata before; and no snapshot of which a file may be removed, or whose files are at another location.
 Must not: do I/O, read the clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -93,15 +94,16 @@ def _operation(texts: Mapping[str, str], *, changes_rows: bool) -> Operation:
 
 
 def next_metadata(
-    before: Any, location: str, schema: Schema, snapshot: Snapshot | None, now_ms: int, retained_ms: int
+    before: Any, location: str, schema: Schema, snapshot: Snapshot | None, now_ms: int, retained_ms: float
 ) -> TableMetadataV2:
     """Return the metadata after `before`, None: of a new table.
 
     `snapshot` None: the files are those before. `retained_ms`: snapshots that ended before this time are gone.
     """
-    snapshots: list[Snapshot] = list(before.snapshots) if _is_ours(before) else []
+    snapshots: list[Snapshot] = list(before.snapshots) if _is_ours(before, location) else []
     if snapshot is not None:
-        snapshots = [*_retained(snapshots, now_ms, retained_ms), snapshot]
+        snapshots.append(snapshot)
+    snapshots = _retained(snapshots, retained_ms)
     current = snapshot or (None if before is None else before.current_snapshot())
     used = {one.schema_id for one in snapshots} | {schema.schema_id}
     known = {one.schema_id: one for one in (() if before is None else before.schemas)}
@@ -127,8 +129,14 @@ def next_metadata(
     )
 
 
-def _is_ours(metadata: Any) -> bool:
-    return metadata is not None and metadata.format_version == VERSION
+def has_ended(metadata: Any, retained_ms: float) -> bool:
+    """Return whether the metadata has snapshots that ended before a time."""
+    return len(_retained(metadata.snapshots, retained_ms)) < len(metadata.snapshots)
+
+
+def _is_ours(metadata: Any, location: str) -> bool:
+    """Return whether the snapshots may remain: of a target that was moved, none is readable."""
+    return metadata is not None and metadata.format_version == VERSION and metadata.location == location
 
 
 def _main(current: Snapshot) -> dict[str, Any]:
@@ -142,8 +150,7 @@ def _sequence(before: Any, snapshot: Snapshot | None) -> int:
     return 0 if before is None else int(before.last_sequence_number)
 
 
-def _retained(snapshots: list[Snapshot], now_ms: int, retained_ms: int) -> list[Snapshot]:
-    """Return the snapshots before a new one whose successors are not older than the time."""
-    ended_ms = [*(one.timestamp_ms for one in snapshots[1:]), now_ms]
-    found = [one for one, end_ms in zip(snapshots, ended_ms, strict=False) if end_ms >= retained_ms]
-    return found[-(MOST_SNAPSHOTS - 1) :]
+def _retained(snapshots: Sequence[Snapshot], retained_ms: float) -> list[Snapshot]:
+    """Return the last snapshot, and those whose successors are not older than the time."""
+    found = [one for one, later in pairwise(snapshots) if later.timestamp_ms >= retained_ms]
+    return [*found, *snapshots[-1:]][-MOST_SNAPSHOTS:]

@@ -19,7 +19,6 @@ from typing import Literal, Protocol
 
 from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
 from cdcd.lsn import format_lsn
-from cdcd.spark.commit_log import TargetWriter, remove_files
 from cdcd.spark.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.cuts import Offsets, SourcePosition, is_pseudo
 from cdcd.spark.events import BEGINNING
@@ -29,6 +28,7 @@ from cdcd.spark.next_version import incomplete_tables, next_version, park, with_
 from cdcd.spark.open_tables import OpenTables
 from cdcd.spark.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
 from cdcd.spark.storage import Storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.versions import TableEntry, TargetVersion
 
@@ -229,7 +229,10 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
-        version = self._writer.publish(version)
+        until_s = time.time() - version.retain_s
+        if self._open is not None:
+            version = self._open.expire(version, until_s)
+        version = self._writer.publish(version, until_s=until_s)
         merges, self._merged = self._merged, 0
         if self._observer is not None:
             self._observer.published(version, merges=merges)
@@ -309,7 +312,7 @@ class MirrorBatches:
             path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
         ]
         if written:
-            remove_files(self._target, written)
+            self._target.delete(written)
 
     def _report(
         self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float

@@ -22,10 +22,11 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
 from cdcd.spark.catalog_updates import CatalogUpdates
-from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection
 from cdcd.spark.empty_tables import EmptyTables
 from cdcd.spark.kafka import Cluster
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_batches import BatchReport, MirrorBatches, OnError
 from cdcd.spark.mirror_metrics import MirrorMetrics
 from cdcd.spark.mirror_retries import Retries, code_of, heals
@@ -33,6 +34,7 @@ from cdcd.spark.mirror_source import MirrorSource
 from cdcd.spark.schemas import access_of, schema_by_id
 from cdcd.spark.storage import Storage, open_storage
 from cdcd.spark.target import starting_version
+from cdcd.spark.target_writer import TargetWriter, take_over
 from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 
 __all__ = ["MirrorSessions", "MirrorSettings", "Session"]

@@ -10,6 +10,7 @@ Must not: publish a version of the mirror, delete a file that one has named.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcd.lsn import format_lsn
-from cdcd.spark.commit_log import oldest_version, remove_files
+from cdcd.spark.commit_log import oldest_version
 from cdcd.spark.compaction import FAN, Merge, MergeResult, MergeUncertain
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.fold import without_keys
@@ -111,7 +112,10 @@ class OpenTables:
         """Remove the rows of a table that was dropped from the mirror."""
         self._check_owner()
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        self._table(entry.topic).log.create(self._schema(entry.fields), [], label)
+        table_log = self._table(entry.topic).log
+        table_log.create(self._schema(entry.fields), [], label)
+        if table_log.has_expired(math.inf):  # no later start opens the table
+            table_log.expire(math.inf)
 
     def at_start(self) -> TargetVersion:
         """Return the version with the tables as this start has left them, to be published next.
@@ -125,6 +129,30 @@ class OpenTables:
         }
         dropped = {topic: replace(one, table_version=None) for topic, one in self._version.dropped.items()}
         return replace(self._version, tables={**self._version.tables, **tables}, dropped=dropped)
+
+    def expire(self, version: TargetVersion, until_s: float) -> TargetVersion:
+        """Have no table name versions that ended before a time (Unix epoch): their files are removed next.
+
+        Return the version with the tables' versions, to be published next.
+        """
+        entries = [
+            entry
+            for topic, entry in version.tables.items()
+            if topic in self._tables and self._tables[topic].log.has_expired(until_s)
+        ]
+        if not entries:
+            return version
+        self._check_owner()
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            expired = pool.map(lambda entry: self._expired(entry, until_s), entries)
+            return replace(version, tables={**version.tables, **{one.topic: one for one in expired}})
+
+    def _expired(self, entry: TableEntry, until_s: float) -> TableEntry:
+        table = self._tables[entry.topic]
+        with table.lock:
+            is_merged = table.log.version != entry.table_version  # by a merge that a later version names
+            table.log.expire(until_s)
+            return entry if is_merged else replace(entry, table_version=table.log.version)
 
     def _table(
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
@@ -309,7 +337,7 @@ class OpenTables:
         label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
         with table.lock:
             if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
-                remove_files(self._target, [one.file.path for one in parts])
+                self._target.delete([one.file.path for one in parts])
                 return None
             try:
                 self._check_owner()

@@ -18,12 +18,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from cdcd.errors import StorageConflict, StorageError, StorageUnavailable
+from cdcd.errors import StorageError
 from cdcd.spark.remote_file import remote_file
+from cdcd.spark.remote_storage import RemoteStorage, is_panic
 from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import MAX_FILE_BYTES, MAX_FILES, StoredFile, Version, check_path
 from cdcd.spark.storage_options import OF_CLIENT, Options, storage_options
@@ -59,25 +59,12 @@ def cloud_storage(uri: str, options: Mapping[str, str]) -> CloudStorage:
     return CloudStorage(uri, storage_options(urlsplit(uri).scheme, options))
 
 
-class CloudStorage:
+class CloudStorage(RemoteStorage):
     """A `Storage` of a prefix of a bucket."""
 
     def __init__(self, uri: str, options: Options) -> None:
-        self._uri, self._options = uri, options
+        super().__init__(uri, options)
         self._client: Any = None
-
-    def __reduce__(self) -> tuple[type[CloudStorage], tuple[str, Options]]:
-        return CloudStorage, (self._uri, self._options)
-
-    @property
-    def uri(self) -> str:
-        """The URI, which has no credentials."""
-        return self._uri
-
-    @property
-    def folder(self) -> Path | None:
-        """None: the files are not local."""
-        return None
 
     def client_options(self) -> Mapping[str, str]:
         """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
@@ -233,7 +220,7 @@ class CloudStorage:
         except (exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             raise self._translated(error, action, path) from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust: no Exception, and of no module
+            if not is_panic(error):
                 raise
             raise self._translated(ValueError(), action, path) from None
 
@@ -243,15 +230,10 @@ class CloudStorage:
         if not _is_of_a_file(error):
             raise error
 
-    def _conflict(self, message: str, path: str) -> StorageConflict:
-        return StorageConflict(message, target=self._uri, file=path)
-
     def _translated(self, error: Exception, action: str, path: str) -> StorageError:
-        message, hint = _explained(error)
-        context = {"target": self._uri, "file": path, "code": _code(error), "status": _status(error)}
-        shown = {name: value for name, value in context.items() if value}
-        kind = StorageUnavailable if _heals(error, message) else StorageError
-        return kind(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
+        explained = _explained(error)
+        of_answer = {"code": _code(error), "status": _status(error)}
+        return self._failure(action, path, explained, heals=_heals(error, explained[0]), **of_answer)
 
 
 def _client(uri: str, options: Options) -> Any:

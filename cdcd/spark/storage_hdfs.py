@@ -22,11 +22,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
+from cdcd.errors import ConfigError, StorageError, StorageUnavailable
 from cdcd.spark.hdfs_client import (
     OF_THE_LOGIN,
     PART_BYTES,
@@ -41,6 +40,7 @@ from cdcd.spark.hdfs_client import (
     repeated,
 )
 from cdcd.spark.remote_file import remote_file
+from cdcd.spark.remote_storage import RemoteStorage, is_panic
 from cdcd.spark.secret_reference import ResolvedProperties
 from cdcd.spark.storage import (
     MAX_FILE_BYTES,
@@ -70,26 +70,13 @@ def hdfs_storage(uri: str, options: Mapping[str, str]) -> HdfsStorage:
     return HdfsStorage(uri, hdfs_options(urlsplit(uri).netloc, options))
 
 
-class HdfsStorage:
+class HdfsStorage(RemoteStorage):
     """A `Storage` of a folder of HDFS, which is created with the first file."""
 
     def __init__(self, uri: str, options: Options) -> None:
-        self._uri, self._options = uri, options
+        super().__init__(uri, options)
         self._root = "/" + uri.partition("://")[2].partition("/")[2]
         self._client = HdfsClient(uri, options)
-
-    def __reduce__(self) -> tuple[type[HdfsStorage], tuple[str, Options]]:
-        return HdfsStorage, (self._uri, self._options)
-
-    @property
-    def uri(self) -> str:
-        """The URI."""
-        return self._uri
-
-    @property
-    def folder(self) -> Path | None:
-        """None: the files are not local."""
-        return None
 
     def client_options(self) -> Mapping[str, str]:
         """Return the properties of delta-rs. Raises ConfigError for a path and for options that it does not have."""
@@ -295,19 +282,12 @@ class HdfsStorage:
         except (OSError, RuntimeError, NotImplementedError, ValueError) as error:
             raise self._translated(error, action, path) from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust: no Exception, and of no module
+            if not is_panic(error):
                 raise
             raise self._translated(ValueError(), action, path) from None
 
     def _translated(self, error: Exception, action: str, path: str) -> StorageError:
-        message, hint = explained(error)
-        context = {"target": self._uri, "file": path, "code": kind_of(error)}
-        shown = {name: value for name, value in context.items() if value}
-        kind = StorageUnavailable if heals(error) else StorageError
-        return kind(f"cannot {action} a file of the target: {message}", hint=hint, **shown)
-
-    def _conflict(self, message: str, path: str) -> StorageConflict:
-        return StorageConflict(message, target=self._uri, file=path)
+        return self._failure(action, path, explained(error), heals=heals(error), code=kind_of(error))
 
     def _lost(self, path: str) -> StorageUnavailable:
         return StorageUnavailable(_NOT_RENAMED, target=self._uri, file=path)

@@ -57,7 +57,8 @@ class TableLog(Protocol):
     ) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
-        Raises StorageError if that version does not have these files. `check_owner` is called before a commit.
+        Later versions are those of a batch before a crash, or of another writer. Raises StorageError if that version
+        does not have these files. `check_owner` is called before a commit.
         """
 
     def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
@@ -76,6 +77,12 @@ class TableLog(Protocol):
 
         `changes_rows`: whether the table has other rows afterwards.
         """
+
+    def has_expired(self, until_s: float) -> bool:
+        """Return whether the newest version names earlier ones that ended before a time (Unix epoch)."""
+
+    def expire(self, until_s: float) -> None:
+        """Commit a version that does not name them, before their files are removed."""
 
     def remove_old_versions(self, first: Callable[[], int]) -> None:
         """Remove versions that no reader needs. `first` returns the first one that a version of the mirror names.

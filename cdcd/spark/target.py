@@ -2,7 +2,7 @@
 
 In: the storage, the prefix and the cluster's id.  Out: the version to continue from, and a lock, held until the
 process ends or another query of the process takes over. A bucket has no lock: there a start takes over the commit log
-(`commit_log.take_over`), and the earlier writer cannot publish any more.
+(`target_writer.take_over`), and the earlier writer cannot publish any more.
 Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
 folder with other files is refused, too, because a mirror removes all files that are not its own. A start removes the
 files that no version names, also those that another process is about to name: this is the reason for the lock, and
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Protocol
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.commit_log import has_version, is_of_a_mirror, read_latest
+from cdcd.spark.commit_log import has_version, read_latest
+from cdcd.spark.left_files import is_of_a_mirror
 from cdcd.spark.storage import Target, open_storage
 from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 

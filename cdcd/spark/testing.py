@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError
 from cdcd.schema.described_columns import schemas_of_columns
-from cdcd.spark.commit_log import read_latest, take_over
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection, GivenAccess
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.mirror_batches import MirrorBatches
@@ -42,6 +42,7 @@ from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.schemas import key_subject, value_subject
 from cdcd.spark.storage import Target, open_storage
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import ScdType, TargetVersion
 
 __all__ = ["Change", "Database", "Table"]

@@ -63,6 +63,7 @@ def consistent_view(
 
     `at`: as `read_mirror`. `loading`: also of tables that cdcd still copies, which lack rows; without it a pattern
     leaves them out, and a name is an error. `parked`: also of tables that are of an earlier commit.
+    `prefix`: threads of one session need one each, or they replace each other's views.
     Raises TablesParked, SparkReadError.
     """
     opened = read_mirror(target, target_options, at=at)

@@ -15,13 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.spark.commit_log import read_latest, sweep, take_over
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.cuts import with_loading
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_batches import MirrorBatches, OnError
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 

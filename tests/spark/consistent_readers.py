@@ -41,14 +41,15 @@ def by_cdcd(opened: Mirror) -> State:
 
 
 def by_spark(spark: SparkSession) -> Read:
-    """Return what reads by the temporary views of a Spark session."""
+    """Return what reads by the temporary views of a session of its own: readers of one would replace their views."""
+    own = spark.newSession()
 
     def read(opened: Mirror) -> State:
-        view = consistent_view(spark, opened.target, opened.at, prefix="seen_")
+        view = consistent_view(own, opened.target, opened.at, prefix="seen_")
         query = " UNION ALL ".join(
             f"SELECT '{table}' t, id, amount FROM {view.views[f'public.{table}']}" for table in TABLES
         )
-        return {(row.t, row.id): row.amount for row in spark.sql(query).collect()}
+        return {(row.t, row.id): row.amount for row in own.sql(query).collect()}
 
     return read
 
@@ -115,8 +116,10 @@ class Reader(threading.Thread):
         state = self.read(opened)
         self.views += 1
         self.versions.add(number)
-        if (total := sum(state.values())) != TOTAL:
-            self.violations.append(f"{self.title}: version {number} has the total {total}, not {TOTAL}")
+        if sum(state.values()) != TOTAL:
+            again = {"read again": self.read(opened), "read by cdcd": by_cdcd(opened)}
+            shown = "; ".join(f"{how}: {sums_of(one)}" for how, one in {"read": state, **again}.items())
+            self.violations.append(f"{self.title}: version {number} has another total than {TOTAL}. {shown}")
         if self._before is not None and self._before[0] > number:
             self.violations.append(f"{self.title}: version {number} is read after {self._before[0]}")
         self._tear(number, state)
@@ -138,6 +141,12 @@ class Reader(threading.Thread):
         self.join()
         if self.failure is not None:
             raise self.failure
+
+
+def sums_of(state: State) -> str:
+    """Return the rows and the total of each table, to tell a wrong version from a wrong reading."""
+    amounts = {table: [one for (of, _), one in state.items() if of == table] for table in TABLES}
+    return ", ".join(f"{table} has {len(found)} rows with {sum(found)}" for table, found in amounts.items())
 
 
 def readers_of(target: str, table_format: str, spark: SparkSession, seed: str) -> Sequence[Reader]:

@@ -5,6 +5,7 @@ In: the folder of a mirror, or a mirror as of one version.  Out: rows, and the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,9 @@ class ForeignReader(Protocol):
 
     def newest(self, target: Path, folder: str = FOLDER) -> pa.Table: ...
 
+    def opened(self, target: Path) -> Callable[[], pa.Table]:
+        """Open the newest version; return what reads it later."""
+
     def recorded(self, opened: Mirror, topic: str = TOPIC) -> pa.Table: ...
 
     def files(self, target: Path) -> set[str]: ...
@@ -40,6 +44,9 @@ class ForeignReader(Protocol):
 class DeltaRs:
     def newest(self, target: Path, folder: str = FOLDER) -> pa.Table:
         return DeltaTable(str(target / folder)).to_pyarrow_table()
+
+    def opened(self, target: Path) -> Callable[[], pa.Table]:
+        return DeltaTable(str(target / FOLDER)).to_pyarrow_table
 
     def recorded(self, opened: Mirror, topic: str = TOPIC) -> pa.Table:
         uri, version = opened.delta_table(topic)
@@ -59,6 +66,9 @@ class DeltaRs:
 class PyIceberg:
     def newest(self, target: Path, folder: str = FOLDER) -> pa.Table:
         return self._table(target, folder).scan().to_arrow()
+
+    def opened(self, target: Path) -> Callable[[], pa.Table]:
+        return self._table(target, FOLDER).scan().to_arrow
 
     def recorded(self, opened: Mirror, topic: str = TOPIC) -> pa.Table:
         return StaticTable.from_metadata(opened.iceberg_table(topic)).scan().to_arrow()

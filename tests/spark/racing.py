@@ -12,8 +12,9 @@ import uuid
 from dataclasses import replace
 
 from cdcd.errors import StorageConflict
-from cdcd.spark.commit_log import TargetWriter, read_latest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TargetVersion
 
 

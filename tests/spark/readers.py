@@ -32,6 +32,7 @@ from tests.support.waiting import eventually
 MEAN_LIFE_S = 60.0
 """Of a mirror's process, until it is killed."""
 MIRRORED_WITHIN_S = 180
+LOOK_AGAIN_S = 1.0
 
 
 class MirrorProcess(threading.Thread):
@@ -64,13 +65,20 @@ class MirrorProcess(threading.Thread):
 
     def run(self) -> None:
         """Kill the process until `stop`; one that ends by itself is a failure."""
-        while not self._over.wait(self._dice.expovariate(1 / MEAN_LIFE_S)):
+        kill_s = self._next_kill_s()
+        while not self._over.wait(LOOK_AGAIN_S):
             if self._process.poll() is not None:
                 self.failure = f"{self.name} has ended: {self._log.read_text()[-4000:]}"
                 return
+            if time.monotonic() < kill_s:
+                continue
             self._kill()
             self._process = self._spawned()
             self.kills += 1
+            kill_s = self._next_kill_s()
+
+    def _next_kill_s(self) -> float:
+        return time.monotonic() + self._dice.expovariate(1 / MEAN_LIFE_S)
 
     def rest(self) -> None:
         """End the kills; the mirror goes on. Raise its error."""
@@ -119,7 +127,7 @@ def proof(world: TransferWorld, folder: Path, minutes: float, seed: int) -> int:
         kills = Kills(world, random.Random(seed))
         for thread in (kills, *mirrors, *readers):
             thread.start()
-        _watch(readers, begun_s, begun_s + minutes * 60)
+        _watch(readers, mirrors, begun_s, begun_s + minutes * 60)
         kills.stop()
         for one in mirrors:
             one.rest()
@@ -157,8 +165,8 @@ def _mirrors(
     return mirrors
 
 
-def _watch(readers: Sequence[Reader], begun_s: float, end_s: float) -> None:
-    """Print a line each half minute until the end, or until a reader has ended or seen a violation."""
+def _watch(readers: Sequence[Reader], mirrors: Sequence[MirrorProcess], begun_s: float, end_s: float) -> None:
+    """Print a line each half minute until the end, or until a reader or mirror has ended, or there is a violation."""
     for _ in _each(30.0, end_s):
         views, violations = sum(one.views for one in readers), sum(len(one.violations) for one in readers)
         versions = sum(len(one.versions) for one in readers)
@@ -169,7 +177,7 @@ def _watch(readers: Sequence[Reader], begun_s: float, end_s: float) -> None:
         )
         for reader in readers:
             print(*reader.violations[:3], sep="\n", end="\n" if reader.violations else "", flush=True)
-        if violations or any(one.failure for one in readers):
+        if violations or any(one.failure for one in (*readers, *mirrors)):
             return
 
 

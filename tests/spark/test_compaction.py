@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageError
 from cdcd.spark import compaction
-from cdcd.spark.commit_log import TargetWriter, read_latest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.compaction import FAN, PAUSE_S, Compactor, FileMerges, Merge, with_merged, write_merge
 from cdcd.spark.cuts import with_loading
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column

@@ -10,18 +10,23 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.spark import compaction, open_tables
-from cdcd.spark.commit_log import read_latest, sweep
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.cuts import SourcePosition, with_loading
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_records import RecordsOnDriver
+from cdcd.spark.reading import read_mirror
+from cdcd.spark.shape import KEY, SPECIAL
 from cdcd.spark.storage import open_storage
 from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.crashes import Died, DyingStorage, moments, with_logs
-from tests.spark.history_model import FIELDS, Model, batch_of, versions_of
+from tests.spark.foreign_readers import READERS
+from tests.spark.history_model import FIELDS, Model, Row, batch_of, versions_of
 from tests.support.nightly import nightly
 
 BATCHES = 9
@@ -40,9 +45,12 @@ class _Mirror:
         self.items.scd_type, self.items.retain_s = scd_type, 0.0
         chosen = random.Random(1)
         self.model = Model()
-        self.batches = [
-            batch_of(self.items, self.model, 100 * number, chosen) for number in range(1, BATCHES + 1)
-        ]
+        self.batches: list[list[Record]] = []
+        self.states: list[list[Row]] = [[]]
+        """The rows after so many batches."""
+        for number in range(1, BATCHES + 1):
+            self.batches.append(batch_of(self.items, self.model, 100 * number, chosen))
+            self.states.append(sorted(self.model.rows.values(), key=lambda row: row["id"]))
 
     def run(self) -> None:
         """Apply the batches that the target does not have, as one process does; end it with its merges."""
@@ -60,6 +68,18 @@ class _Mirror:
             if _end(number).end_lsn > end_lsn:
                 yield number, records
 
+    def check_view(self) -> None:
+        """Compare what readers see now, without a start, with the rows after the batches of the version."""
+        version = read_latest(self.items.target)
+        if version is None or not version.end_lsn:
+            return
+        opened, expected = read_mirror(self.items.target), self.states[version.end_lsn // 100]
+        readers = [opened.table(TOPIC)]
+        if version.table_format in READERS:
+            readers.append(READERS[version.table_format].recorded(opened))
+        for found in readers:
+            assert sorted(_plain(found), key=lambda row: row["id"]) == expected
+
     def check(self, spark: SparkSession, *, with_history: bool = True) -> None:
         """Compare the rows, the history, and the files."""
         assert self.items.rows() == sorted(self.model.rows.values(), key=lambda row: row["id"])
@@ -70,6 +90,14 @@ class _Mirror:
         left = {*open_storage(self.items.target).paths(f"_data/{TOPIC}")}
         expected = {*version.files(), *(path for path, _ in version.replaced)}
         assert left <= expected, "a crash has left a file that no start removes"
+
+
+def _plain(rows: pa.Table) -> list[Row]:
+    """Return rows without their keys, and without empty special texts."""
+    return [
+        {name: value for name, value in row.items() if name != KEY and (name != SPECIAL or value)}
+        for row in rows.to_pylist()
+    ]
 
 
 def _end(number: int) -> SourcePosition:
@@ -108,6 +136,8 @@ def test_a_crash_at_any_change_of_the_target_changes_nothing(
             one.run()
         except Died:
             hit += 1
+            dying[0] = None
+            one.check_view()
         dying[0] = one.items.storage = None
         one.run()
         one.check(spark, with_history=place % 5 == 0)

@@ -23,11 +23,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageConflict
 from cdcd.spark import compaction, mirror_retries, open_tables
-from cdcd.spark.commit_log import LATEST, read_latest, sweep, take_over
+from cdcd.spark.commit_log import LATEST, read_latest
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_start import mirror
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.crashes import Died, DyingStorage, with_logs
 from tests.spark.history_model import FIELDS, Model, batch_of, versions_of

@@ -25,9 +25,11 @@ import pytest
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark import storage_cloud, storage_local
-from cdcd.spark.commit_log import LATEST, path_of, read_latest, sweep, take_over
+from cdcd.spark.commit_log import LATEST, path_of, read_latest
+from cdcd.spark.left_files import sweep
 from cdcd.spark.storage import Storage, Version, open_storage
 from cdcd.spark.target import refuse_anothers
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import TargetVersion
 from tests.spark.conftest import S3_PASSWORD
 from tests.support.azure import AzureServer

@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.spark import target as targets
-from cdcd.spark.commit_log import path_of, read_latest, sweep, take_over
+from cdcd.spark.commit_log import path_of, read_latest
+from cdcd.spark.left_files import sweep
 from cdcd.spark.target import refuse_anothers, starting_version, take
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import TargetVersion
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, TablesParked
-from cdcd.spark import consistent_view, read_mirror
+from cdcd.spark import consistent_view, read_mirror, testing
+from cdcd.spark.reading import Mirror
+from cdcd.spark.views import ConsistentView
+from tests.faults.transfers import TABLES
+from tests.spark import consistent_readers
+from tests.spark.consistent_readers import by_spark
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, run_mirror
 from tests.support.pages import ROOT, blocks
@@ -92,3 +98,30 @@ def test_a_table_that_is_copied_is_in_no_view_unless_it_is_asked_for(
         consistent_view(spark, str(target), tables=["public.items"])
     asked = consistent_view(spark, str(target), tables=["public.items"], loading=True)
     assert asked.table("public.items").count() == 1
+
+
+def test_readers_of_two_mirrors_have_their_own_views(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one opens its mirror after the first one has made its views, and before that one's query."""
+    opened = [with_accounts(tmp_path / f"{amount}", amount) for amount in (1, 2)]
+    expected = [{(table, 1): amount for table in TABLES} for amount in (1, 2)]
+    first, second = by_spark(spark), by_spark(spark)
+
+    def interrupted(*arguments: Any, **options: Any) -> ConsistentView:
+        monkeypatch.setattr(consistent_readers, "consistent_view", consistent_view)
+        view = consistent_view(*arguments, **options)
+        assert second(opened[1]) == expected[1]
+        return view
+
+    monkeypatch.setattr(consistent_readers, "consistent_view", interrupted)
+    assert first(opened[0]) == expected[0]
+
+
+def with_accounts(target: Path, amount: int) -> Mirror:
+    """Return a mirror of the two tables, with one account in each."""
+    columns = {"id": "integer", "amount": "bigint"}
+    tables = [testing.Table(f"public.{name}", columns, ["id"]) for name in TABLES]
+    bank = testing.Database(*tables)
+    bank.commit(*(one.insert(id=1, amount=amount) for one in tables))
+    return bank.mirror(target)

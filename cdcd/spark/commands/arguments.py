@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from cdcd.spark.commands.option_pairs import add_pairs, add_target_options
 from cdcd.spark.mirror_sizes import (
     DEFAULT_BUCKETS,
     DEFAULT_DRIVER_MB,
@@ -340,14 +341,14 @@ def _add_connection(
         dest="registry",
         help="without a registry: cdcd's admin port, which serves the same API",
     )
-    _add_pairs(command, "--option", of, example)
+    add_pairs(command, "--option", of, example)
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--target", metavar="URI", required=True, help="the mirror's folder, or its URI in a bucket"
     )
-    _add_pairs(command, "--target-option", "bucket's storage", "endpoint=https://s3.example.com")
+    add_target_options(command)
 
 
 def _add_catalog(command: argparse.ArgumentParser, *, required: bool = False) -> None:
@@ -365,17 +366,6 @@ def _add_tables(command: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         default="*",
         help="tables as SCHEMA.TABLE, with commas, or patterns such as 'public.*'; default: all",
-    )
-
-
-def _add_pairs(command: argparse.ArgumentParser, name: str, of: str, example: str) -> None:
-    command.add_argument(
-        name,
-        metavar="NAME=VALUE",
-        type=_pair,
-        action="append",
-        default=[],
-        help=f"an option of the {of}, as {example}; may be repeated",
     )
 
 
@@ -398,13 +388,6 @@ def _add_spark(command: argparse.ArgumentParser) -> None:
 
 
 # --- values ----------------------------------------------------------------------------------------------------
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError("has to be NAME=VALUE")
-    return name, value
 
 
 def _number(text: str) -> int:

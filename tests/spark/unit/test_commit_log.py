@@ -12,22 +12,14 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
-from cdcd.spark import commit_log
-from cdcd.spark.commit_log import (
-    LATEST,
-    RECORDS_PER_BASE,
-    TargetWriter,
-    find_version,
-    newer_versions,
-    path_of,
-    read_latest,
-    read_version,
-    sweep,
-    take_over,
-)
+from cdcd.spark import commit_log, target_writer
+from cdcd.spark.commit_log import LATEST, find_version, newer_versions, path_of, read_latest, read_version
+from cdcd.spark.dropped_tables import drop_table
 from cdcd.spark.events import Sequence
+from cdcd.spark.left_files import sweep
 from cdcd.spark.shape import Field
 from cdcd.spark.storage import Storage, open_storage
+from cdcd.spark.target_writer import RECORDS_PER_BASE, TargetWriter, take_over
 from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
 from tests.support.nightly import nightly_except
 
@@ -46,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(commit_log.time, "time", clock.time)
+    monkeypatch.setattr(target_writer.time, "time", clock.time)
     return clock
 
 
@@ -279,9 +271,46 @@ def test_a_pause_expires_nothing_and_a_longer_time_brings_nothing_back(tmp_path:
         read_version(tmp_path, 2)
 
 
+def test_a_start_and_a_dropped_table_remove_no_file(tmp_path: Path, clock: Clock) -> None:
+    """A table in an open format may name it, until the mirror has changed that."""
+    log = _published(tmp_path, 10)
+    for _ in range(10):
+        log.publish()
+    before = {*open_storage(tmp_path).paths()}
+    clock.now_s += 10 * RETAIN_S
+    log.writer = take_over(tmp_path, log.versions[-1])
+    assert log.writer.version is not None
+    topic = next(iter(log.writer.version.tables))
+    drop_table(tmp_path, topic.removeprefix("shop."))
+    assert before <= {*open_storage(tmp_path).paths()}
+    found = read_latest(tmp_path)
+    assert found is not None
+    TargetWriter(tmp_path, found).publish(found)
+    assert not before <= {*open_storage(tmp_path).paths()}
+
+
+def test_a_sweep_leaves_the_rows_of_an_open_table_for_the_retention(tmp_path: Path, clock: Clock) -> None:
+    """Once: another start does not put it off."""
+    entry = TableEntry(TOPICS[0], keyed=True, table_version=0)
+    version = TargetVersion("shop", 4, tables={entry.topic: entry}, table_format="delta", retain_s=RETAIN_S)
+    writer = take_over(tmp_path, version)
+    left = f"public.t0/part-{'f' * 32}.parquet"
+    open_storage(tmp_path).write(left, b"rows")
+    for _ in range(3):
+        sweep(tmp_path, writer)
+        assert writer.version is not None
+        assert [path for path, _ in writer.version.replaced] == [left]
+        clock.now_s += 0.4 * RETAIN_S
+        writer = take_over(tmp_path, writer.version)
+    assert open_storage(tmp_path).exists(left)
+    assert writer.version is not None
+    writer.publish(writer.version)
+    assert not open_storage(tmp_path).exists(left)
+
+
 def test_replaced_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """A complete record has them all."""
-    monkeypatch.setattr(commit_log, "MOST_REPLACED", 20)
+    monkeypatch.setattr(target_writer, "MOST_REPLACED", 20)
     log = _published(tmp_path, 8)
     for _ in range(150):
         clock.now_s += 0.1

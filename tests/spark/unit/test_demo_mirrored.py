@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcd.demo.mirrored import Mirror
-from cdcd.spark.commit_log import TargetWriter
 from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TargetVersion
 
 

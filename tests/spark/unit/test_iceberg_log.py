@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-from cdcd.errors import MirrorInconsistent
-from cdcd.spark import iceberg_manifests, iceberg_metadata, open_tables
+from cdcd.errors import MirrorInconsistent, StorageUnavailable
+from cdcd.spark import iceberg_manifests, iceberg_metadata, mirror_batches, open_tables
+from cdcd.spark.cuts import SourcePosition
+from cdcd.spark.dropped_tables import drop_table
+from cdcd.spark.iceberg_access import IcebergAccess
+from cdcd.spark.left_files import sweep
 from cdcd.spark.open_schemas import MOST_NESTED, check_names, iceberg_schema
 from cdcd.spark.reading import read_mirror
 from cdcd.spark.shape import Field
+from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.foreign_readers import FOLDER, PyIceberg
-from tests.spark.unit.test_open_tables import mirrored, newest, normalised, recorded, row
+from tests.spark.unit.test_open_tables import apply, crash, mirrored, newest, normalised, recorded, row
 from tests.spark.unit.test_plain_views import arrow
 
 ID, BODY, SIZE = column("id", "int", required=True), column("body", "string"), column("size", "long")
@@ -85,6 +94,152 @@ def test_the_metadata_names_the_snapshots_that_are_retained(
     items.retain_s = -1.0
     update(items, 30)
     assert len(StaticTable.from_metadata(str(items.target / FOLDER)).snapshots()) == 1
+
+
+def test_a_table_without_changes_names_no_snapshot_whose_files_are_removed(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
+    for lsn in range(20, 23):
+        update(items, lsn)
+    before, rows = PyIceberg().files(items.target), mirrored(items.target)
+    assert len(snapshots_of(items)) == 4
+    items.retain_s = -1.0
+    with items.mirror() as mirror:
+        assert all(scanned(items)), "a start removes no file"
+        mirror.note_position(SourcePosition(end_lsn=100))
+        assert [normalised(one) for one in scanned(items)] == [rows]
+        number = read_mirror(items.target).version.tables[TOPIC].table_version
+        mirror.note_position(SourcePosition(end_lsn=200))
+        assert read_mirror(items.target).version.tables[TOPIC].table_version == number, (
+            "no commit for nothing"
+        )
+    assert len([*(items.target / FOLDER).glob("part-*")]) == len(before) == 1
+    update(items, 30)
+    assert newest(items) == recorded(items) == mirrored(items.target) != rows
+
+
+def snapshots_of(items: Batches) -> list[int]:
+    return [one.snapshot_id for one in StaticTable.from_metadata(str(items.target / FOLDER)).snapshots()]
+
+
+def scanned(items: Batches) -> list[pa.Table]:
+    """Return the rows of each snapshot that the newest metadata names."""
+    table = StaticTable.from_metadata(str(items.target / FOLDER))
+    return [table.scan(snapshot_id=one).to_arrow() for one in snapshots_of(items)]
+
+
+def test_a_table_that_was_dropped_has_no_snapshot_with_rows(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
+    update(items, 20)
+    drop_table(items.target, "public.items")
+    left = items.target / FOLDER / f"part-{'0' * 32}.parquet"
+    left.write_bytes(b"of a crash")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        sweep(items.target, mirror._writer)
+        assert [one.num_rows for one in scanned(items)] == [0]
+    items.retain_s = -1.0
+    with items.mirror() as mirror:
+        mirror.note_position(SourcePosition(end_lsn=100))
+        assert not [*(items.target / FOLDER).glob("part-*")]
+
+
+def test_a_merge_that_no_version_names_yet_may_expire(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has committed to the table in the background: the mirror's version still has the files before."""
+    monkeypatch.setattr(open_tables, "FAN", 2)
+    for lsn in range(20, 22):
+        items.run([items.change("c", lsn, 1, after=row(lsn, "new"))], loading=False)
+    version = read_mirror(items.target).version
+    tables = open_tables.OpenTables(open_storage(str(items.target)), version)
+    merge = tables.next(TOPIC, version.tables[TOPIC])
+    assert merge is not None
+    assert tables.write(version.tables[TOPIC], merge, threading.Event()) is not None
+    assert tables.expire(version, time.time() + 1.0) == version
+    assert len(snapshots_of(items)) == 1
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert newest(items) == recorded(items) == mirrored(items.target)
+
+
+def crashed(items: Batches, monkeypatch: pytest.MonkeyPatch) -> int:
+    """End a mirror after it has committed a batch to the table; return the table's version."""
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, [items.change("u", 20, 1, after=row(1, "of a batch before a crash"))])
+    return int((items.target / FOLDER / "metadata" / "version-hint.text").read_text())
+
+
+def test_a_start_leaves_no_snapshot_of_a_batch_that_it_takes_back(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, before = mirrored(items.target), snapshots_of(items)
+    number = crashed(items, monkeypatch)
+    (lost,) = set(snapshots_of(items)) - set(before)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert newest(items) == recorded(items) == mirrored(items.target) == rows
+        assert read_mirror(items.target).version.tables[TOPIC].table_version == number + 1
+        assert lost not in snapshots_of(items)
+        assert [normalised(one) for one in scanned(items)] == [rows, rows]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format-version": 3}'])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_start_replaces_a_version_that_is_not_readable(
+    items: Batches, monkeypatch: pytest.MonkeyPatch, content: bytes, is_first: bool
+) -> None:
+    """A crash leaves an empty file where the file system has no links; another writer leaves another format."""
+    if is_first:
+        items = Batches(items.target.with_name("other"), [ID, BODY], table_format="iceberg")
+    rows = mirrored(items.target) if not is_first else []
+    number = crashed(items, monkeypatch)
+    (items.target / FOLDER / "metadata" / f"v{number}.metadata.json").write_bytes(content)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        if not is_first:
+            assert newest(items) == recorded(items) == mirrored(items.target) == rows
+        assert apply(mirror, [items.change("c", 30, 1, after=row(60, "new"))]) == ""
+    assert newest(items) == recorded(items) == mirrored(items.target) == [*rows, row(60, "new")]
+
+
+def test_a_version_that_cannot_be_read_now_is_not_replaced(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = crashed(items, monkeypatch)
+    read, path = IcebergAccess.metadata, items.target / FOLDER / "metadata" / f"v{number}.metadata.json"
+
+    def away(self: IcebergAccess, wanted: int) -> bytes:
+        if wanted == number:
+            raise StorageUnavailable("the storage does not answer")
+        return read(self, wanted)
+
+    monkeypatch.setattr(IcebergAccess, "metadata", away)
+    with pytest.raises(StorageUnavailable), items.mirror():
+        pass
+    assert not path.with_name(f"v{number + 1}.metadata.json").exists()
+
+
+def test_a_start_removes_files_of_the_metadata_that_a_crash_has_left(items: Batches) -> None:
+    folder = items.target / FOLDER / "metadata"
+    kept = {*folder.iterdir()}
+    names = [
+        "version-hint.text",
+        "v7.metadata.json",
+        f"manifest-7-{'1' * 32}.avro",
+        f"snap-7-{'2' * 32}.avro",
+    ]
+    for name in names:
+        (folder / f"{name}.{'0' * 32}").write_bytes(b"")
+    (folder / "version-hint.text.of-another").write_bytes(b"")
+    with items.mirror() as mirror:
+        sweep(items.target, mirror._writer)
+    assert {*folder.iterdir()} - kept == {folder / "version-hint.text.of-another"}
 
 
 def test_a_commit_leaves_the_large_manifests_of_other_files(

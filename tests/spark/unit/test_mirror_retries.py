@@ -26,7 +26,7 @@ from cdcd.errors import (
     StorageUnavailable,
 )
 from cdcd.spark import mirror_retries, mirror_session, storage_local
-from cdcd.spark.commit_log import LATEST, path_of, read_latest, take_over
+from cdcd.spark.commit_log import LATEST, path_of, read_latest
 from cdcd.spark.connection import Connection
 from cdcd.spark.cuts import Backlog, Offsets, SourcePosition
 from cdcd.spark.mirror_metrics import MirrorMetrics
@@ -34,6 +34,7 @@ from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.mirror_retries import LOST_WORKER, OTHER, Retries, code_of, heals
 from cdcd.spark.mirror_session import MirrorSessions, MirrorSettings
 from cdcd.spark.storage import open_storage
+from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import TargetVersion
 from tests.spark.batches import BUCKETS, TOPIC, Batches, Record, records_table
 from tests.spark.events import column

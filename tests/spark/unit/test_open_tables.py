@@ -31,13 +31,14 @@ from cdcd.errors import (
     StorageUnavailable,
 )
 from cdcd.spark import iceberg_manifests, open_tables
-from cdcd.spark.commit_log import TargetWriter, read_latest, sweep, take_over
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.compaction import MergeUncertain
 from cdcd.spark.cuts import SourcePosition, with_loading
 from cdcd.spark.delta_access import DeltaAccess, require_delta
 from cdcd.spark.delta_log import DeltaLog
 from cdcd.spark.iceberg_access import IcebergAccess, require_iceberg
 from cdcd.spark.iceberg_log import IcebergLog
+from cdcd.spark.left_files import sweep
 from cdcd.spark.mirror_batches import MirrorBatches
 from cdcd.spark.mirror_records import RecordsOnDriver
 from cdcd.spark.reading import read_mirror
@@ -45,6 +46,7 @@ from cdcd.spark.shape import KEY, SPECIAL
 from cdcd.spark.storage import open_storage
 from cdcd.spark.table_log import CommitLabel, TableLog
 from cdcd.spark.target import starting_version
+from cdcd.spark.target_writer import TargetWriter, take_over
 from cdcd.spark.versions import TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
@@ -381,6 +383,26 @@ def test_a_crash_between_the_columns_and_the_rows_changes_nothing(
 
 
 @of_both
+def test_rows_that_a_start_takes_back_can_be_read_for_the_retention(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of the newest version may have opened them before the start."""
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(mirror, _more_rows(items))
+    opened, rows = READERS[items.table_format].opened(items.target), newest(items)
+    files = READERS[items.table_format].files(items.target)
+    with items.mirror() as mirror:
+        sweep(items.target, mirror._writer)
+        assert newest(items) == mirrored(items.target) != rows
+        assert normalised(opened()) == rows
+    items.retain_s = -1.0
+    items.run([items.change("c", 30, 1, after=row(60, "new"))], loading=False)
+    assert not any(Path(one).exists() for one in files)
+
+
+@of_both
 def test_another_writer_is_refused_and_its_rows_are_taken_back(items: Batches) -> None:
     before = newest(items)
     with items.mirror() as mirror:
@@ -636,13 +658,15 @@ def test_replaced_files_are_removed_and_the_table_remains_readable(items: Batche
     items.run(_more_rows(items), loading=False)
     assert Path(first).exists()
     items.retain_s = -1.0
-    left = items.target / "public.items" / f"part-{'0' * 32}.parquet"
-    left.write_bytes(b"what a crash leaves")
+    folder = items.target / "public.items"
+    crashed = [folder / f"part-{'0' * 32}.parquet", folder / f"part-{'1' * 32}.parquet.{'0' * 32}"]
+    for left in crashed:
+        left.write_bytes(b"what a crash leaves")
     others = items.target / "public.items" / "part-of-another.parquet"
     others.write_bytes(b"")
     rows = items.run([items.change("c", 30, 1, after=row(60, "new"))], loading=False)
     assert not Path(first).exists()
-    assert not left.exists()
+    assert not any(left.exists() for left in crashed)
     assert others.exists()
     assert newest(items) == sorted(rows, key=repr_of)
 
@@ -695,3 +719,17 @@ def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: 
     rows = items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)
     assert len([*log.glob("*.json")]) == 2
     assert newest(items) == recorded(items) == sorted(rows, key=repr_of)
+
+
+@pytest.mark.parametrize("table_format", ["delta"])
+def test_another_retention_is_that_of_the_delta_log(items: Batches) -> None:
+    """Otherwise the log has the versions of the time for which the table was made."""
+    found = []
+    for retain_s in (3 * 86_400.0, 3 * 86_400.0, 60.0):
+        items.retain_s = retain_s
+        with items.mirror() as mirror:
+            mirror.publish_start()
+        table = DeltaTable(str(items.target / "public.items"))
+        found.append((table.metadata().configuration["delta.logRetentionDuration"], table.version()))
+    assert found == [("interval 4 days", 1), ("interval 4 days", 1), ("interval 1 days", 2)]
+    assert newest(items) == recorded(items) == mirrored(items.target)

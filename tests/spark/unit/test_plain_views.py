@@ -18,11 +18,12 @@ import pytest
 import cdcd.spark.plain_query
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
-from cdcd.spark.commit_log import TargetWriter, read_latest
+from cdcd.spark.commit_log import read_latest
 from cdcd.spark.plain_views import plain_views, script_of
 from cdcd.spark.reading import Mirror, read_mirror
 from cdcd.spark.shape import SPECIAL
 from cdcd.spark.sql_dialects import DIALECTS, NoSuchView
+from cdcd.spark.target_writer import TargetWriter
 from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column

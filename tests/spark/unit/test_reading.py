@@ -13,8 +13,8 @@ import pytest
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
 from cdcd.spark.__main__ import main
-from cdcd.spark.commit_log import TargetWriter, take_over
 from cdcd.spark.reading import read_mirror, wait
+from cdcd.spark.target_writer import TargetWriter, take_over
 from cdcd.spark.versions import Parked, TableEntry, TargetVersion
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
