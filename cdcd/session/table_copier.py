@@ -30,6 +30,7 @@ from cdcd.snapshot.chunk_pace import ChunkPace
 from cdcd.snapshot.chunk_reader import (
     MAX_CHUNK_BYTES,
     NO_PRIVILEGE,
+    NO_ROWS,
     ChunkReader,
     ChunkSnapshot,
     Description,
@@ -264,9 +265,16 @@ class TableCopier:
     async def _read_blocks(
         self, _chunk: Chunk, begun: ChunkSnapshot, described: Description
     ) -> ReadSlices | None:
-        """Read rows by blocks; None if they are too many, or if the file was replaced."""
+        """Read rows by blocks; None if they are too many, or if the file was replaced.
+
+        A partition that was detached since has no rows of the table; other ones may have their keys by now.
+        """
         before = self._table.copy.state.after or ()
         blocks, *others = (Blocks.parse(text) for text in before)
+        if blocks.leaf and not described.has_partition(blocks.leaf):
+            await self._parts.in_thread(self._reader.end)
+            left = tuple(one.text for one in others if one.leaf != blocks.leaf)
+            return ReadSlices(NO_ROWS, [], left or None)
         piece = await self._parts.in_thread(self._reader.piece_of, described, blocks, self._pages)
         if piece is None:
             await self._parts.in_thread(self._reader.end)

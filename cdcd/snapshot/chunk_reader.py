@@ -160,6 +160,10 @@ class Description:
         """What the order of the rows depends on: the key of a row is a position only in the same order."""
         return order_of(self.key)
 
+    def has_partition(self, relid: int) -> bool:
+        """Return whether a table is a partition of this one, at any level."""
+        return any(name.startswith(f"{relid}:") for name in self.partitions)
+
 
 class ChunkSnapshot(NamedTuple):
     """A snapshot in which the next chunk may be read."""
@@ -186,6 +190,9 @@ class ReadRows(NamedTuple):
     is_last: bool
     is_cut: bool
     size_bytes: int
+
+
+NO_ROWS = ReadRows([], is_last=True, is_cut=False, size_bytes=0)
 
 
 class Piece(NamedTuple):
