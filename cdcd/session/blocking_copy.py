@@ -235,8 +235,9 @@ class BlockingCopy:
         reader = await self._in_thread(new_reader)
         workers: CopyWorkers | None = None
         try:
-            await self._in_thread(reader.check_publications, source.publications)
-            planned = await self._in_thread(reader.units, [table for table, _ in tables])
+            copied = [table for table, _ in tables]
+            await self._in_thread(reader.check_publications, source.publications, copied)
+            planned = await self._in_thread(reader.units, copied)
             point_lsn = hold.position.covered_lsn
             workers = CopyWorkers(reader, new_reader, planned, point_lsn, parts.workers)
             return await self._copy(tables, workers, point_lsn, hold)

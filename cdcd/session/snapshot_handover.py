@@ -251,10 +251,9 @@ class SnapshotHandover:
         reader = await in_thread(new_reader)
         workers: CopyWorkers | None = None
         try:
-            await in_thread(
-                reader.check_publications, self._source.publications, partial(connect_sql, self._source)
-            )
-            planned = await in_thread(reader.units, [table for table, _ in tables], self._rank)
+            copied, now = [table for table, _ in tables], partial(connect_sql, self._source)
+            await in_thread(reader.check_publications, self._source.publications, copied, now)
+            planned = await in_thread(reader.units, copied, self._rank)
             workers = CopyWorkers(reader, new_reader, planned, point, self._workers)
             snapshotter = Snapshotter(
                 self._plans,

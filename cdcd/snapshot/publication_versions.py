@@ -1,6 +1,7 @@
-"""Detect whether a publication was changed after the snapshot was taken.
+"""Detect whether a publication was changed after the snapshot was taken, or a table attached to a published one.
 
-In: two cursors, one inside the snapshot.  Out: row versions of the publications, equal if no publication was changed.
+In: two cursors, one inside the snapshot.  Out: row versions of the publications, equal if no publication was changed;
+the attachments of partitions.
 Why: the server decodes each change by the publications at the time of the change (F42). If a table is added after the
 snapshot was taken, neither the stream nor the snapshot has the changes in between.
 Must not: lock a table, as the server's own view of published tables does.
@@ -26,6 +27,16 @@ _SCHEMAS = """
     SELECT p.pubname::text, 'schema', s.pnnspid::int8, s.xmin::text
     FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid WHERE p.pubname = ANY(%(names)s)
 """
+_ATTACHED = """
+    WITH RECURSIVE above (relid) AS (
+        SELECT unnest(%(relids)s::oid[])
+        UNION SELECT i.inhparent FROM above a JOIN pg_inherits i ON i.inhrelid = a.relid),
+    below (relid) AS (
+        SELECT unnest(%(relids)s::oid[])
+        UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.relid)
+    SELECT i.inhrelid::int8, i.inhparent::int8, i.xmin::text FROM pg_inherits i
+    WHERE i.inhrelid IN (SELECT relid FROM above) OR i.inhparent IN (SELECT relid FROM below)
+"""
 _SCHEMAS_SINCE_VERSION = 150_000
 
 
@@ -34,3 +45,13 @@ def publication_versions(cursor: Any, names: Sequence[str]) -> list[tuple[Any, .
     has_schemas = cursor.connection.server_version >= _SCHEMAS_SINCE_VERSION
     cursor.execute(_VERSIONS.format(schemas=_SCHEMAS if has_schemas else ""), {"names": list(names)})
     return list(cursor.fetchall())
+
+
+def attached_to(cursor: Any, relids: Sequence[int]) -> set[tuple[Any, ...]]:
+    """Return the attachments of partitions that these tables are published by, or consist of. Raises psycopg2 errors.
+
+    A partition is published with its partitioned table from the moment when it is attached (F42). An attachment is
+    the oids of both, and the transaction that made it.
+    """
+    cursor.execute(_ATTACHED, {"relids": list(relids)})
+    return set(cursor.fetchall())

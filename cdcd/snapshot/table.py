@@ -23,7 +23,7 @@ from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.condition import check_rules, leaf_source, source_of
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
-from cdcd.snapshot.publication_versions import publication_versions
+from cdcd.snapshot.publication_versions import attached_to, publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 from cdcd.snapshot.table_files import files_of, partitions_of
 from cdcd.snapshot.units import UNIT_PAGES, Blocks, CopiedTable, CopyUnit, TableFile, estimated_rows, units_of
@@ -37,6 +37,7 @@ _ENDED_HINT = (
 )
 _NO_SNAPSHOT_ANY_MORE = "the exported snapshot ended with the connection that exported it"
 _CHANGED = "a publication was changed after the snapshot was taken"
+_ATTACHED = "a partition was attached after the snapshot was taken"
 _CHANGED_HINT = "the snapshot restarts by itself, with the tables that are then published"
 _EMPTIED_HINT = (
     "the table, or a partition of it, was truncated or emptied after the snapshot was taken; its earlier rows are "
@@ -116,23 +117,29 @@ class SnapshotReader:
         self._is_emptied = False
         self._connection = connect()
 
-    def check_publications(self, names: Sequence[str], connect_now: Connect | None = None) -> None:
+    def check_publications(
+        self, names: Sequence[str], tables: Sequence[CopiedTable], connect_now: Connect | None = None
+    ) -> None:
         """Compare the current publications with those of the snapshot, after the tables to copy were read (blocking).
 
         `connect_now` leads to the server from which the tables were read.
 
-        Raises SnapshotStale if a publication was changed since, or a Source error.
+        Raises SnapshotStale if a publication was changed since, or a partition of the tables was attached, or one of
+        them to a partitioned table: changes before that were not published. Raises Source errors.
         """
+        relids = [table.relid for table in tables]
         with self._translated(), self._in_snapshot() as cursor:
-            before = publication_versions(cursor, names)
+            before, attached = publication_versions(cursor, names), attached_to(cursor, relids)
         with (
             self._translated(),
             contextlib.closing((connect_now or self._connect)()) as connection,
             connection.cursor() as cursor,
         ):
-            now = publication_versions(cursor, names)
+            now, attached_now = publication_versions(cursor, names), attached_to(cursor, relids)
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
+        if attached_now - attached:
+            raise SnapshotStale(_ATTACHED, hint=_CHANGED_HINT)
 
     def units(
         self,
