@@ -16,7 +16,6 @@ from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.spark import drop_table, register
 from cdcd.spark.__main__ import main
-from cdcd.spark.catalog import _has_credentials
 from cdcd.spark.catalog_state import read_state
 from cdcd.spark.commands import register as register_command
 from cdcd.spark.commands import running
@@ -293,18 +292,3 @@ def test_a_table_that_is_named_like_those_below_the_views_remains(
     run_mirror(spark, topics, target, catalog=CATALOG)
     assert rows(spark, "SELECT id FROM shop.public_items") == [(1,)]
     assert rows(spark, "SELECT * FROM shop._cdcd_public_items_20261128") == [("ours",)]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("http://user:hunter2@proxy", True),
-        ("https://token@host/x", True),
-        ("http://proxy:3128", False),
-        ("http://host/a@b", False),
-        ("file:/run/secret@x", False),
-    ],
-)
-def test_credentials_in_a_url_are_found(value: str, expected: bool) -> None:
-    """Everybody who may describe a table would read them."""
-    assert _has_credentials(value) is expected
