@@ -332,7 +332,7 @@ class Tail:
     def _open(self) -> bool:
         self.exists = self._topic in self._cluster.partitions()
         if self.exists:
-            # From a number a client reads at once; it asks for OFFSET_BEGINNING again half a second after the first try.
+            # For OFFSET_BEGINNING a client that does not know the partition's leader yet waits for half a second.
             start = self.position or self._cluster.starts([(self._topic, 0)])[(self._topic, 0)]
             self._consumer = Consumer(self._settings, logger=CLIENT_LOG)
             self._consumer.assign([TopicPartition(self._topic, 0, start)])
