@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -333,8 +332,10 @@ class Tail:
     def _open(self) -> bool:
         self.exists = self._topic in self._cluster.partitions()
         if self.exists:
+            # For OFFSET_BEGINNING a client that does not know the partition's leader yet waits for half a second.
+            start = self.position or self._cluster.starts([(self._topic, 0)])[(self._topic, 0)]
             self._consumer = Consumer(self._settings, logger=CLIENT_LOG)
-            self._consumer.assign([TopicPartition(self._topic, 0, self.position or OFFSET_BEGINNING)])
+            self._consumer.assign([TopicPartition(self._topic, 0, start)])
         return self.exists
 
     def _fetch(self) -> list[Message]:

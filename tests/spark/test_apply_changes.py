@@ -422,6 +422,7 @@ def test_the_block_of_a_users_frame_runs(spark: SparkSession, tmp_path: Path) ->
     assert [(one["name"], one["__end_at"]["number"]) for one in found] == [("a", 2), ("b", 3)]
 
 
+@pytest.mark.nightly  # frames of a table, and streams of files, have tests of their own
 def test_the_block_of_a_table_of_cdcd_runs(spark: SparkSession, topics: TopicsWriter, tmp_path: Path) -> None:
     items = topics.table("orders", [column("id", "int", required=True), column("name", "string")])
     for number, name in enumerate("ab", 1):

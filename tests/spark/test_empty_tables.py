@@ -31,7 +31,7 @@ CREATE PUBLICATION cdcd_{name} FOR TABLE full_one, nothing, keyless, reserved, c
 """
 
 
-@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet"))
 def test_a_table_without_a_row_is_there_with_its_columns(
     table_format: TableFormat,
     spark: SparkSession,

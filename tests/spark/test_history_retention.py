@@ -64,18 +64,17 @@ def test_what_is_valid_after_the_retention_remains(
     monkeypatch.setattr(history_merges, "SHARE", 1 << 30)  # a cut at each new line
     monkeypatch.setattr(history_merges, "PART_BYTES", part_bytes)
     model, chosen = Model(), random.Random(seed)
-    for batch in range(1, 16):
+    for batch in range(1, 12):
         make = copy_of if batch % 5 == 0 else batch_of
         items.run(make(items, model, 100 * batch, chosen), loading=False)
         items.retain_from(100 * batch - 450)
         items.compact()
-        if batch % 4 != 3:  # Spark takes seconds to read a history
+        if batch not in (6, 11):  # Spark takes seconds to read a history
             continue
         found = versions_of(spark, items.target)
         assert set(found) <= set(model.versions), "no version is another one than it was"
         assert set(found) >= {one for one in model.versions if _end(one) > 100 * batch - 400}
     assert len(found) < len(model.versions)
-
     items.retain_from(10_000)
     items.compact()
     valid = [one for one in model.versions if one[4] is None]

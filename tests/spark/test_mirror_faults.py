@@ -100,6 +100,8 @@ def _reached(target: str, lsn: int, query: MirrorQuery, options: dict[str, str] 
 
 
 def _metrics(query: MirrorQuery) -> str:
+    """Return the page of a mirror that runs: its port ends with it."""
+    assert query.isActive, query.exception()
     assert query.metrics_port is not None
     connection = http.client.HTTPConnection("127.0.0.1", query.metrics_port, timeout=10)
     try:

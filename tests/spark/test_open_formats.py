@@ -242,7 +242,7 @@ def rows_by_duckdb(opened: Mirror, s3: S3Server) -> list[Row]:
     with duck("httpfs", "avro", "iceberg") as connection:
         endpoint = s3.url.removeprefix("http://")
         connection.execute(
-            f"CREATE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', ENDPOINT '{endpoint}', "
+            f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', ENDPOINT '{endpoint}', "
             "USE_SSL false, URL_STYLE 'path', REGION 'us-east-1')"
         )
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))

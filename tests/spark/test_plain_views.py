@@ -156,7 +156,8 @@ def test_the_views_have_the_rows_of_the_database(
         of_parquet = reach(spark, connection, tmp_path / "it's parquet", "parquet")
         assert {view.table for view in plain_views(of_parquet)} == {f"public.{name}" for name in NAMES}
         assert_equal(dsn, of_duckdb(of_parquet))
-        assert_equal(dsn, of_spark(spark, of_parquet))
+        if statements in HISTORY[2:]:  # Spark takes seconds to plan views of many files
+            assert_equal(dsn, of_spark(spark, of_parquet))
         for table_format in ("delta", "iceberg"):
             assert_equal(dsn, of_duckdb(reach(spark, connection, tmp_path / table_format, table_format)))
 
@@ -221,7 +222,7 @@ def test_duckdb_reads_the_views_of_a_bucket(s3: S3Server, bucket: str, folder: s
     with duck("httpfs") as connection:
         endpoint = s3.url.removeprefix("http://")
         connection.execute(
-            f"CREATE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', "
+            f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{s3.user}', SECRET '{s3.password}', "
             f"ENDPOINT '{endpoint}', USE_SSL false, URL_STYLE 'path', REGION 'us-east-1')"
         )
         connection.execute("\n".join(script_of(opened, plain_views(opened), time.time())))

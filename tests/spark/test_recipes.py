@@ -105,6 +105,7 @@ class Page:
             output.write_text(self._capsys.readouterr().out)
 
 
+@pytest.mark.nightly  # each command and function of the page has tests of its own
 @pytest.mark.timeout(900)
 def test_the_blocks_of_the_page_run(
     spark: SparkSession,

@@ -38,7 +38,7 @@ from tests.support.nightly import nightly, nightly_except
 from tests.support.pages import ROOT, blocks
 
 
-@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet"))
 @pytest.mark.parametrize("seed", [1, nightly(2), nightly(3)])
 def test_the_versions_are_those_of_a_replay(
     spark: SparkSession, tmp_path: Path, seed: int, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +164,7 @@ def test_a_change_without_a_key_before_a_truncate_ends_what_is_known(
     assert len(found) == len(ended) + 1
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [nightly(True), False])
 def test_versions_end_at_a_gap_that_a_copy_follows(
     spark: SparkSession, items: Batches, at_once: bool
 ) -> None:
@@ -321,6 +321,7 @@ def test_a_history_is_complete_or_absent(spark: SparkSession, tmp_path: Path) ->
     assert starting_version(str(items.target), "shop", 4, "").scd_type == 1
 
 
+@pytest.mark.nightly  # the block tracks some columns, which has a test of its own
 def test_the_block_of_the_page_runs(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,12 @@ def _applied(rows: list[Row], found: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("has_key", "has_truncate"),
-    [(True, False), (True, True), (False, True)],
-    ids=["key", "truncate", "no key"],
+    ("has_key", "has_truncate", "table_format"),
+    nightly_except(
+        [(*way, one) for way in ((True, False), (True, True), (False, True)) for one in TABLE_FORMATS],
+        *((True, False, "parquet"), (True, True, "delta"), (False, True, "parquet")),
+    ),
 )
-@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
 def test_the_changes_lead_from_one_version_to_the_other(
     spark: SparkSession, tmp_path: Path, has_key: bool, has_truncate: bool, table_format: TableFormat
 ) -> None:
@@ -117,8 +119,13 @@ def test_a_change_in_a_merged_file_of_a_delta_table_is_found(spark: SparkSession
     assert [(one["op"], one["after"]["name"]) for one in found] == [("u", "b")]
 
 
-@pytest.mark.parametrize("logical", ["timestamp-micros", "local-timestamp-micros"])
-@pytest.mark.parametrize("has_key", [True, False], ids=["key", "no key"])
+@pytest.mark.parametrize(
+    ("has_key", "logical"),
+    nightly_except(
+        product([True, False], ["timestamp-micros", "local-timestamp-micros"]),
+        *((True, "timestamp-micros"), (False, "local-timestamp-micros")),
+    ),
+)
 def test_a_timestamp_that_changes_by_a_microsecond_is_a_change(
     spark: SparkSession, tmp_path: Path, has_key: bool, logical: str
 ) -> None:
@@ -139,8 +146,10 @@ def test_a_timestamp_that_changes_by_a_microsecond_is_a_change(
     assert {tuple(one) for one in shown.collect()} == expected
 
 
-@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet", "delta"))
-@pytest.mark.parametrize("since", [10, 20], ids=["base files", "a delta"])
+@pytest.mark.parametrize(
+    ("since", "table_format"),
+    nightly_except(product([10, 20], TABLE_FORMATS), *product([10, 20], ["parquet"]), (20, "delta")),
+)
 def test_a_truncate_between_two_versions_removes_each_row(
     spark: SparkSession, tmp_path: Path, since: int, table_format: TableFormat
 ) -> None:

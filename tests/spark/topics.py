@@ -67,7 +67,7 @@ class TopicsWriter:
                 "bootstrap.servers": self.bootstrap,
                 "transactional.id": f"cdcd-{self.prefix}",
                 "queue.buffering.max.messages": 1_000_000,
-                "linger.ms": 5,
+                "linger.ms": 0,  # each test waits for its commits
             }
         )
         producer.init_transactions(60)

@@ -425,14 +425,14 @@ def test_many_files_and_composite_keys(
 
     done.apply(batch(0, 200, 1))
     expected = dict.fromkeys(keys[:200].to_pylist(), 1)
-    for number in range(20):
+    for number in range(12):
         first = 200 + number * 3
         done.apply(batch(first, first + 3, 1))
         done.apply(batch(number * 10, number * 10 + 4, number + 2))
         expected |= dict.fromkeys(keys[first : first + 3].to_pylist(), 1)
         expected |= dict.fromkeys(keys[number * 10 : number * 10 + 4].to_pylist(), number + 2)
     assert {one["k"]: one["v"] for one in rows_of(tmp_path)} == expected
-    assert len(rows_of(tmp_path)) == 260
+    assert len(rows_of(tmp_path)) == 236
     assert len(DeltaTable(str(tmp_path)).file_uris()) < 50
 
 
@@ -512,13 +512,13 @@ def test_a_table_without_its_events_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        pa.array([True, False]),
+        nightly(pa.array([True, False])),
         pa.array([b"a", b"\xff"]),
         pa.array([0.5, float("nan")]),
-        pa.array([1, 2], pa.date32()),
+        nightly(pa.array([1, 2], pa.date32())),
         pa.array([-800_000, 10_000_000], pa.date32()),
         pa.array([-719_162, 2_932_896], pa.date32()),
-        pa.array([1, 2], pa.int8()),
+        nightly(pa.array([1, 2], pa.int8())),
         pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
     ],
     ids=["boolean", "binary", "double", "date", "far dates", "first and last date", "tinyint", "struct"],
