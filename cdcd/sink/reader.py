@@ -21,6 +21,7 @@ from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, making_client, translate
+from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
@@ -153,7 +154,7 @@ def bounds(settings: SinkSettings, topic: str, *, is_committed: bool = False) ->
     found = []
     for futures in asked:
         try:
-            found.append(int(futures[partition].result().offset))
+            found.append(listed_offset(futures[partition]))
         except KafkaException as failure:
             cause = error_of(failure)
             if cause.code() == KafkaError._NOENT:  # the topic exists, its partition has no leader now

@@ -26,6 +26,7 @@ from cdcd.errors import SinkUnavailable, SnapshotRefused
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
+from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 
@@ -195,7 +196,7 @@ def _bounds(
             request_timeout=settings.operation_timeout_s,
         )
         try:
-            offsets = {one.partition: int(future.result().offset) for one, future in futures.items()}
+            offsets = {one.partition: listed_offset(future) for one, future in futures.items()}
         except KafkaException as failure:
             cause = error_of(failure)
             if cause.code() == KafkaError._NOENT:  # the topic exists, a partition has no leader now

@@ -24,6 +24,7 @@ from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import making_client
+from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.names import progress_topic
 from cdcd.sink.owners import (
     Owner,
@@ -225,7 +226,7 @@ def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
         )
         for partition, future in futures.items():
             try:
-                ends[partition.topic].append(int(future.result().offset))
+                ends[partition.topic].append(listed_offset(future))
             except KafkaException as failure:
                 if partition.topic == settings.progress_topic:
                     raise SinkUnavailable(

@@ -22,6 +22,7 @@ from cdcd.sink.admin import Admin
 from cdcd.sink.error_map import error_of, kafka_errors, translate
 from cdcd.sink.hints import COLLISION_HINT
 from cdcd.sink.limits import Limits
+from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_configs import (
     broker_configuration,
@@ -158,7 +159,7 @@ class Topics:
             dict.fromkeys(partitions, OffsetSpec.latest()), request_timeout=self._settings.operation_timeout_s
         )
         with kafka_errors("looking up the end of a topic", topic=name):
-            return any(future.result().offset > 0 for future in asked.values())
+            return any(listed_offset(future) > 0 for future in asked.values())
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic has changed (F66).

@@ -204,17 +204,23 @@ class Cluster:
     ) -> dict[tuple[str, int], int]:
         return self._asked(
             "Kafka does not list offsets",
-            lambda: {
-                (key.topic, key.partition): self._result(future).offset for key, future in asked.items()
-            },
+            lambda: {(key.topic, key.partition): self._offset(future) for key, future in asked.items()},
         )
 
-    def _result(self, future: Future[ListOffsetsResultInfo]) -> ListOffsetsResultInfo:
+    def _offset(self, future: Future[ListOffsetsResultInfo]) -> int:
+        """Return the offset of an answer.
+
+        librdkafka answers with -1001, and no error, if the connection to the partition's leader is lost meanwhile.
+        """
         while True:
             try:
-                return future.result(POLL_S)
+                offset = int(future.result(POLL_S).offset)
             except FutureTimeoutError:
                 self._admin.poll(0)  # librdkafka renews an OAuth token in there
+                continue
+            if offset < 0:
+                raise KafkaException(KafkaError(KafkaError._NOENT))
+            return offset
 
     def _listed(self) -> ClusterMetadata:
         """Return the metadata. A refused login is raised soon: librdkafka itself would only repeat it in silence."""

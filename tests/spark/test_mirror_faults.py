@@ -19,10 +19,12 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.stack.s3 import S3Server
+from cdcd.errors import SinkUnavailable
 from cdcd.spark import kafka as kafka_client
 from cdcd.spark import mirror_retries, registry_schemas, storage_cloud
 from cdcd.spark.commit_log import LATEST, path_of, read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
+from cdcd.spark.kafka import Cluster
 from cdcd.spark.mirror_query import MirrorQuery
 from cdcd.spark.mirror_retries import LOST_WORKER
 from cdcd.spark.mirror_start import mirror
@@ -34,6 +36,7 @@ from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.doors import KafkaDoors
 from tests.support.proxy import Proxy
 from tests.support.registry_door import Door
+from tests.support.topics import create_topic, new_name
 from tests.support.waiting import eventually
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
@@ -204,6 +207,29 @@ def test_a_broker_that_cannot_be_reached_is_waited_for(
     (proxy,) = doors.proxies
     topics = proxied(broker, brokers=doors.bootstrap)
     _with_faults(spark, topics, str(target), proxy.refuse, proxy.accept, "CDCD-SINK-UNAVAILABLE")
+
+
+@pytest.mark.own_broker
+def test_an_offset_is_never_one_that_kafka_has_not_listed(
+    own_kafka_and_doors: tuple[KafkaBroker, KafkaDoors],
+) -> None:
+    """Connections are cut at any moment of a request. An end before the position would end the mirror."""
+    broker, doors = own_kafka_and_doors
+    (proxy,) = doors.proxies
+    topic = new_name("ends")
+    create_topic(broker.bootstrap, topic, 1)
+    for _ in range(15):
+        cluster = Cluster(doors.bootstrap, {})
+        assert cluster.ends([(topic, 0)]) == {(topic, 0): 0}
+        cut = threading.Thread(target=proxy.refuse)
+        cut.start()
+        try:
+            with suppress(SinkUnavailable):
+                while True:
+                    assert cluster.ends([(topic, 0)]) == {(topic, 0): 0}
+        finally:
+            cut.join()
+            proxy.accept()
 
 
 def test_a_registry_that_fails_is_waited_for(

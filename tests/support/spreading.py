@@ -30,7 +30,7 @@ COSTLY = {
 }
 """Words in files that use these servers. The first scope with such a word is the scope of the file."""
 ORDER = ["spark", "demo", *COSTLY, None]
-LATER_NICENESS = 10
+LATER_NICENESS = 5
 """Of the workers that have no test of Spark first. The last test of Spark's is the last of all."""
 
 
