@@ -2,8 +2,8 @@
 
 In: the source's settings, a table.  Out: the table as the snapshot has it, its view, sums by bucket, rows.
 Invariant: the table is locked (ACCESS SHARE) before the snapshot is taken, so that no TRUNCATE and
-no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts the lock is given up as soon as
-another session waits for it, because all others would wait behind that one. Only a logical message is written.
+no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts the lock is given up as soon
+as another session waits for it, because all others would wait behind that one. Only a logical message is written.
 Must not: let a psycopg2 exception out, or contain a value in an error.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdcd.errors import CdcdError
-from cdcd.lsn import Lsn, parse_lsn
+from cdcd.lsn import parse_lsn
 from cdcd.schema.policy import Policies
 from cdcd.snapshot.key_sql import qualified
 from cdcd.snapshot.table_files import files_of

@@ -1,0 +1,30 @@
+"""Run `cdcd verify` as its users do, and read its JSON.
+
+In: a daemon's configuration, options.  Out: the exit status and the tables' outcomes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from tests.support.daemon import Daemon
+
+
+class Verified(NamedTuple):
+    """The result of one run. `tables`: the outcomes by table."""
+
+    status: int
+    tables: dict[str, dict[str, Any]]
+
+    def one(self) -> dict[str, Any]:
+        """Return the outcome of the only table."""
+        (found,) = self.tables.values()
+        return found
+
+
+def verify(daemon: Daemon, *words: str) -> Verified:
+    """Run the command. Fails where its output is not JSON."""
+    done = daemon.run("verify", "--output", "json", *words)
+    assert done.stdout, (done.returncode, done.stderr)
+    return Verified(done.returncode, {one["table"]: one for one in json.loads(done.stdout)})
