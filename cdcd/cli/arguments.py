@@ -214,6 +214,19 @@ def add_verify(commands: Any, add_config: Add) -> None:
         default=100,
         help="list so many rows of a table that differ (100)",
     )
+    verify.add_argument(
+        "--mirror",
+        metavar="URI",
+        help="then also compare the mirror there with the topics; needs the extra `spark`",
+    )
+    verify.add_argument(
+        "--target-option",
+        action="append",
+        metavar="NAME=VALUE",
+        type=_option,
+        default=[],
+        help="an option of the mirror's storage; a secret is file:PATH or env:NAME",
+    )
     verify.add_argument("--show-keys", action="store_true", help="print keys instead of their hashes")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
     verify.add_argument(

@@ -153,9 +153,11 @@ def _verify(options: argparse.Namespace) -> int:
         is_json=options.output == "json",
         state=options.state,
         metrics=options.metrics_file,
+        mirror=options.mirror,
+        target_options=dict(options.target_option),
     )
     with logged(config, "warning"):
-        return verify(config, request)
+        return verify(config, options.config, request)
 
 
 def _drop_slot(options: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,17 @@ class Request:
     is_json: bool = False
     state: Path | None = None
     metrics: Path | None = None
+    mirror: str | None = None
+    target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def verify(config: Config, request: Request) -> int:
+def verify(config: Config, config_path: Path, request: Request) -> int:
     """Compare the tables, print the result, and return the exit status. Raises ConfigError."""
     with _folder(request) as folder:
         progress = _Progress(is_drawn=sys.stderr.isatty())
         try:
             outcomes = _compared(config, request, folder, progress)
+            mirrored = _mirrored(config_path, request)
         except ConfigError:
             raise
         except CdcdError as error:  # its own status is that of tables that differ
@@ -83,11 +86,29 @@ def verify(config: Config, request: Request) -> int:
         written = request.metrics.with_suffix(".new")
         written.write_text(as_metrics(outcomes, time.time()))
         written.replace(request.metrics)
+    status = status_of([*outcomes, *mirrored])
     if request.is_json:
-        print(ascii_escapes(json.dumps(as_document(outcomes), indent=2)))
+        page = {"status": status, "tables": as_document(outcomes)}
+        page |= {} if request.mirror is None else {"mirror": as_document(mirrored)}
+        print(ascii_escapes(json.dumps(page, indent=2)))
     else:
         say(as_lines(outcomes))
-    return status_of(outcomes)
+        say([] if request.mirror is None else ["", "the mirror:", *as_lines(mirrored, "topic", "mirror")])
+    return status
+
+
+def _mirrored(config_path: Path, request: Request) -> list[TableOutcome]:
+    if request.mirror is None:
+        return []
+    from cdcd.cli.verify_mirror import verify_mirror
+
+    return verify_mirror(
+        config_path,
+        request.mirror,
+        request.target_options,
+        request.tables,
+        shows_keys=request.shows_keys,
+    )
 
 
 def _compared(config: Config, request: Request, folder: Path, progress: _Progress) -> list[TableOutcome]:

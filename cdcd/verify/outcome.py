@@ -68,29 +68,30 @@ def status_of(outcomes: Iterable[TableOutcome]) -> int:
     return EXIT_OF[DIFFERS if DIFFERS in states else UNKNOWN if UNKNOWN in states or not states else EQUAL]
 
 
-def as_lines(outcomes: Sequence[TableOutcome]) -> list[str]:
-    """Return the result for people."""
+def as_lines(outcomes: Sequence[TableOutcome], of: str = "source", compared: str = "topics") -> list[str]:
+    """Return the result for people. `of` and `compared`: the names of both sides."""
     lines: list[str] = []
     for one in outcomes:
-        lines.append(f"{one.state:<8}{clean(one.table)}: {_summary(one)}")
+        lines.append(f"{one.state:<8}{clean(one.table)}: {_summary(one, of, compared)}")
         for column, rows in one.not_compared.items():
             lines.append(
                 f"        column {clean(column)}: not in the records of {rows:,} rows, not compared there"
             )
         for row in one.rows:
             columns = f" in {', '.join(map(clean, row.columns))}" if row.columns else ""
-            place = "no record" if row.topic is None else f"{row.topic} {row.partition}@{row.offset}"
-            lines.append(f"        {row.kind}{columns}: key {clean(row.key)}, {place}")
+            place = "" if row.topic is None else f", {row.topic} {row.partition}@{row.offset}"
+            lines.append(f"        {row.kind}{columns}: key {clean(row.key)}{place}")
         if (left := one.missing + one.extra + one.different - len(one.rows)) > 0:
             lines.append(f"        and {left:,} more rows")
     counts = {state: sum(one.state == state for one in outcomes) for state in EXIT_OF}
     return [*lines, ", ".join(f"{count} {state}" for state, count in counts.items())]
 
 
-def _summary(one: TableOutcome) -> str:
-    if one.state == UNKNOWN:
+def _summary(one: TableOutcome, of: str, compared: str) -> str:
+    if one.reason:
         return clean(one.reason)
-    text = f"{one.rows_in_source:,} rows at {one.lsn}, {one.rows_in_topics:,} in the topics"
+    at = "" if one.lsn is None else f" at {one.lsn}"
+    text = f"{one.rows_in_source or 0:,} rows in the {of}{at}, {one.rows_in_topics or 0:,} in the {compared}"
     if one.state == DIFFERS:
         text += "".join(f", {getattr(one, kind):,} {kind}" for kind in KINDS if getattr(one, kind))
     if one.unknown_rows:

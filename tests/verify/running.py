@@ -27,4 +27,4 @@ def verify(daemon: Daemon, *words: str) -> Verified:
     """Run the command. Fails where its output is not JSON."""
     done = daemon.run("verify", "--output", "json", *words)
     assert done.stdout, (done.returncode, done.stderr)
-    return Verified(done.returncode, {one["table"]: one for one in json.loads(done.stdout)})
+    return Verified(done.returncode, {one["table"]: one for one in json.loads(done.stdout)["tables"]})

@@ -45,9 +45,9 @@ def test_the_lines() -> None:
     differs = outcome(DIFFERS, missing=1, different=2, rows=rows, not_compared={"added": 5})
     unknown = outcome(UNKNOWN, reason="the table has no unique key")
     assert as_lines([differs, unknown]) == [
-        "differs public.t: 1,200 rows at 0/1A, 1,199 in the topics, 1 missing, 2 different (1.5 s)",
+        "differs public.t: 1,200 rows in the source at 0/1A, 1,199 in the topics, 1 missing, 2 different (1.5 s)",
         "        column added: not in the records of 5 rows, not compared there",
-        "        missing: key 00ff, no record",
+        "        missing: key 00ff",
         "        different in note: key 11ff, shop.public.t 2@17",
         "        and 1 more rows",
         "unknown public.t: the table has no unique key",
