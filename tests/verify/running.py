@@ -6,9 +6,10 @@ In: a daemon's configuration, options.  Out: the exit status and the tables' out
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, NamedTuple
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import DEADLINE_S, Daemon
 
 
 class Verified(NamedTuple):
@@ -23,8 +24,18 @@ class Verified(NamedTuple):
         return found
 
 
-def verify(daemon: Daemon, *words: str) -> Verified:
+def verify(daemon: Daemon, *words: str, within_s: float = DEADLINE_S) -> Verified:
     """Run the command. Fails where its output is not JSON."""
-    done = daemon.run("verify", "--output", "json", *words)
+    command = [
+        sys.executable,
+        "-m",
+        "cdcd",
+        "verify",
+        "--config",
+        str(daemon.config_path),
+        "--output",
+        "json",
+    ]
+    done = daemon.run_command([*command, *words], daemon.folder, within_s)
     assert done.stdout, (done.returncode, done.stderr)
     return Verified(done.returncode, {one["table"]: one for one in json.loads(done.stdout)["tables"]})
