@@ -99,8 +99,9 @@ class Verification:
         except CannotTell as why:
             outcome = TableOutcome(title, UNKNOWN, reason=str(why))
         except CdcdError as error:
-            return TableOutcome(title, UNKNOWN, reason=str(error))  # what was read remains for another run
-        shutil.rmtree(folder, ignore_errors=True)
+            outcome = TableOutcome(title, UNKNOWN, reason=str(error))
+        if outcome.state != UNKNOWN:  # otherwise what was read remains for another run
+            shutil.rmtree(folder, ignore_errors=True)
         outcome.seconds = round(time.monotonic() - began_s, 1)
         return outcome
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -177,3 +179,26 @@ def test_a_sample_and_a_rate(daemon: Daemon) -> None:
     found = verify(daemon, "--sample", "30", "--rate", "100000")
     assert found.status == 0
     assert 0 < found.one()["rows_in_source"] == found.one()["rows_in_topics"] < ROWS // 2
+
+
+def test_an_interrupted_run_continues_where_its_state_was_stored(
+    daemon: Daemon, postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    words = ("--state", str(tmp_path / "state"), "--metrics-file", str(tmp_path / "verify.prom"))
+    assert verify(daemon, *words, "--timeout", "1").status == 2
+    assert 'cdcd_verify_state{table="public.t",state="unknown"} 1' in (tmp_path / "verify.prom").read_text()
+    (stored,) = (tmp_path / "state").glob("*/topics.json")
+    read = sum(offset for *_, offset in json.loads(stored.read_text())["next"])
+    assert read >= ROWS
+    daemon.start()
+    daemon.wait_state("streaming")
+    postgres.execute("UPDATE t SET n = 5 WHERE id = 1", dbname=database)
+    for entries in stored.parent.glob("topics-*"):
+        entries.unlink()  # a run that read the records again would not notice
+    continued = verify(daemon, *words)
+    assert (continued.status, continued.one()["missing"]) == (1, ROWS - 1)
+    assert list((tmp_path / "state").iterdir()) == []
+    assert verify(daemon, *words).status == 0
+    assert 'cdcd_verify_state{table="public.t",state="equal"} 1' in (tmp_path / "verify.prom").read_text()
