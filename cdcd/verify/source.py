@@ -20,7 +20,7 @@ from cdcd.lsn import parse_lsn
 from cdcd.schema.policy import Policies
 from cdcd.snapshot.key_sql import qualified
 from cdcd.snapshot.table_files import files_of
-from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, units_of
+from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, TableFile, estimated_rows, units_of
 from cdcd.snapshot.visibility import Snapshot
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, fetch, translated
@@ -78,6 +78,7 @@ class OpenTable:
     parts: tuple[Part, ...]
     row_filter: str | None
     locked: tuple[int, ...]
+    pages: int
     estimate: int | None
     is_released: bool = False
 
@@ -145,8 +146,9 @@ class Source:
         table = found[0]
         self._refuse(table)
         compared = self._compared(table, share)
-        parts, locked, estimate = self._parts(table, unit_pages)
-        return OpenTable(compared, view, parts, table.row_filter, locked, estimate)
+        parts, locked, files = self._parts(table, unit_pages)
+        pages = sum(file.pages for file in files)
+        return OpenTable(compared, view, parts, table.row_filter, locked, pages, estimated_rows(files))
 
     def _refuse(self, table: PublishedTable) -> None:
         title = f"{table.schema}.{table.name}"
@@ -171,7 +173,7 @@ class Source:
 
     def _parts(
         self, table: PublishedTable, unit_pages: int
-    ) -> tuple[tuple[Part, ...], tuple[int, ...], int | None]:
+    ) -> tuple[tuple[Part, ...], tuple[int, ...], list[TableFile]]:
         copied = CopiedTable(
             table.relid, table.schema, table.name, table.columns, table.row_filter, table.is_partitioned
         )
@@ -185,10 +187,8 @@ class Source:
             relid = table.relid if unit.leaf is None else unit.leaf
             is_whole = table.is_partitioned and unit.leaf is None
             relation = ("" if is_whole else "ONLY ") + qualified(names[relid])
-            pages = sum(file.pages for file in own if file.leaf == unit.leaf)
-            parts.append(Part(relation, unit.condition, pages))
-        rows = [file.rows for file in own]
-        return tuple(parts), tuple(names), None if None in rows else sum(filter(None, rows))
+            parts.append(Part(relation, unit.condition))
+        return tuple(parts), tuple(names), own
 
     def _names(self, relid: int, files: Sequence[Any]) -> list[tuple[Any, ...]]:
         relids = [relid, *(file.leaf for file in files if file.leaf is not None)]

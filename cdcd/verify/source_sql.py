@@ -29,7 +29,6 @@ class Part(NamedTuple):
 
     relation: str
     condition: str | None
-    pages: int
 
 
 def sums_of(table: ComparedTable, part: Part, row_filter: str | None) -> str:

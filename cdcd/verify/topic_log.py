@@ -40,8 +40,6 @@ class TopicLog:
     ) -> None:
         self._settings, self._table = settings, table
         self.topics = topics_with_records(settings, topic)
-        if not self.topics:
-            raise CannotTell(f"there is no topic {topic}")
         self._state = folder / "topics.json"
         self._records = Records(table, schema_of)
         self.starts: dict[Partition, int] = {}

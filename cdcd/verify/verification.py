@@ -22,7 +22,7 @@ from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.topic_records import cleanup_policies
+from cdcd.sink.topic_records import cleanup_policies, topics_with_records
 from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.verify.fold import (
@@ -117,6 +117,8 @@ class Verification:
         options = self._options
         with self._source.opened(table, options.share) as now:
             described, unit_pages = now.compared, self._unit_pages(now)
+            if not topics_with_records(self._settings, topic):
+                return self._without_topic(now, topic)
         log = TopicLog(self._settings, described, topic, folder, self._schema_of)
         self._read_on(log, described, lambda: None)
         log.store()
@@ -128,6 +130,13 @@ class Verification:
             self._source.await_confirmed(opened, options.timeout_s)
             self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
             return self._judged(opened, log, theirs, folder)
+
+    def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
+        """Return the outcome of a table without a row, and without a topic: cdcd creates it with the first row."""
+        if self._sums(opened):
+            raise CannotTell(f"there is no topic {topic}")
+        lsn = format_lsn(opened.view.marker_lsn)
+        return TableOutcome(opened.compared.title, EQUAL, lsn=lsn, rows_in_source=0, rows_in_topics=0)
 
     def _judged(
         self, opened: OpenTable, log: TopicLog, theirs: Mapping[int, BucketSum], folder: Path
@@ -187,10 +196,9 @@ class Verification:
     def _unit_pages(self, opened: OpenTable) -> int:
         """Return the pages of a part: with a limit of rows per second those that take a second."""
         rate, rows = self._options.rows_per_second, opened.estimate
-        pages = sum(part.pages for part in opened.parts)
-        if rate is None or not rows or not pages:
+        if rate is None or not rows or not opened.pages:
             return UNIT_PAGES
-        return max(_FEWEST_PAGES, min(UNIT_PAGES, int(pages * rate * _PART_S / rows)))
+        return max(_FEWEST_PAGES, min(UNIT_PAGES, int(opened.pages * rate * _PART_S / rows)))
 
     def _sums(self, opened: OpenTable) -> dict[int, BucketSum]:
         found: dict[int, BucketSum] = {}
