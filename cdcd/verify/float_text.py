@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
@@ -34,7 +35,7 @@ def real_text(value: float) -> bytes:
     """Return float4out's text; `value` is a real."""
     if not math.isfinite(value) or value == 0:
         return _other(value)
-    if _NORMAL_REAL <= abs(value) < _EXACT_REAL:
+    if _NORMAL_REAL <= abs(value) < _EXACT_REAL and abs(math.frexp(value)[0]) != 0.5:
         for digits in range(_REAL_DIGITS, 10):
             text = f"{value:.{digits - 1}e}"
             if struct.unpack("<f", struct.pack("<f", float(text)))[0] == value:
@@ -51,11 +52,21 @@ def _other(value: float) -> bytes:
 
 
 def _within(value: float, most: int, neighbour: Callable[[float, int], Fraction]) -> str:
-    """Return the shortest decimal strictly between the midpoints to both neighbours."""
+    """Return the shortest decimal strictly between the midpoints to both neighbours, of several the nearest one.
+
+    At a power of two the lower midpoint is nearer than the upper one, so the nearest decimal of a length may be
+    outside while the next one is inside.
+    """
     exact = Fraction(abs(value))
     low, high = (exact + neighbour(abs(value), -1)) / 2, (exact + neighbour(abs(value), 1)) / 2
-    texts = (f"{value:.{digits - 1}e}" for digits in range(1, most))
-    return next((one for one in texts if low < abs(Fraction(one)) < high), f"{value:.{most - 1}e}")
+    sign = "-" if value < 0 else ""
+    for digits in range(1, most):
+        near = Decimal(f"{abs(value):.{digits - 1}e}")
+        unit = Decimal((0, (1,), near.adjusted() - digits + 1))
+        inside = [one for one in (near, near + unit, near - unit) if low < Fraction(one) < high]
+        if inside:
+            return f"{sign}{min(inside, key=lambda one: abs(Fraction(one) - exact)):.{digits - 1}e}"
+    return f"{value:.{most - 1}e}"
 
 
 def _double_neighbour(value: float, step: int) -> Fraction:

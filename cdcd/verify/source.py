@@ -166,7 +166,9 @@ class Source:
     def _compared(self, table: PublishedTable, share: int) -> ComparedTable:
         rows = fetch(self._connection, _ATTNUMS, (table.relid, list(table.columns)))
         types = self._catalog.types(row[2] for row in rows)
-        columns = tuple(compared_column(*row, types) for row in rows)
+        columns = tuple(
+            compared_column(name, attnum, oid, typmod, types) for name, attnum, oid, typmod in rows
+        )
         wanted = set(record_key(table, self._policies.table(f"{table.schema}.{table.name}")))
         key = tuple(number for number, column in enumerate(columns) if column.name in wanted)
         return ComparedTable(table.relid, table.schema, table.name, columns, key, types, self._codec, share)

@@ -82,6 +82,12 @@ def test_each_kind_of_difference_is_found_with_its_row_and_its_record(
     forger.write(key, value, op="d", after=None)  # a delete that did not happen
     key, value = forger.record_of(23)
     forger.write(key, value, 1023, op="c", after={**forger.row(value), "id": 1023})  # a row that never was
+    key, value = forger.record_of(24)
+    row, later = forger.row(value), forger.commit_lsn(value) + 1
+    copied = {"snapshot": "incremental", "txId": None, "commit_lsn": later}
+    forger.write(
+        key, value, op="r", after={**row, "n": row["n"] - 1}, source=copied
+    )  # a copy's older row, last
     found = verify(daemon, "--show-keys")
     assert found.status == 1
     rows = {(one["kind"], one["key"]): one for one in found.one()["rows"]}
@@ -97,6 +103,7 @@ def test_each_kind_of_difference_is_found_with_its_row_and_its_record(
         ("different", "20"): {"big"},
         ("different", "21"): {"n"},
         ("missing", "22"): set(),
+        ("different", "24"): {"n"},
         ("extra", "1023"): set(),
     }
     assert all(

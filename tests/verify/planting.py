@@ -99,6 +99,10 @@ class Forger:
         found: dict[str, Any] = self._decoded(value)["after"]
         return found
 
+    def commit_lsn(self, value: bytes) -> int:
+        """Return the commit LSN of a value."""
+        return int(self._decoded(value)["source"]["commit_lsn"])
+
     def _schema(self, header: bytes) -> Any:
         text = self._registry.get_schema(struct.unpack(">bI", header)[1]).schema_str
         return fastavro.parse_schema(json.loads(text))
