@@ -117,7 +117,8 @@ def read_records(
         consumer.assign([TopicPartition(*place, bounds[place].start) for place in left])
         heard_s = time.monotonic()
         while left:
-            messages = consumer.consume(_BATCH, _POLL_S)
+            first = consumer.poll(_POLL_S)  # `consume` alone would wait for a full batch
+            messages = [] if first is None else [first, *consumer.consume(_BATCH, 0)]
             batch = list(_within(messages, bounds, left))
             if messages:
                 heard_s = time.monotonic()

@@ -30,11 +30,16 @@ def double_text(value: float) -> bytes:
     return _shown(_within(value, 17, _double_neighbour), _DOUBLE_DIGITS)
 
 
-@lru_cache(maxsize=4096)
 def real_text(value: float) -> bytes:
     """Return float4out's text; `value` is a real."""
     if not math.isfinite(value) or value == 0:
         return _other(value)
+    return _cached_real(value)
+
+
+@lru_cache(maxsize=4096)
+def _cached_real(value: float) -> bytes:
+    """Return the text of a real that is not 0: 0.0 equals -0.0, so that a cache cannot distinguish them."""
     if _NORMAL_REAL <= abs(value) < _EXACT_REAL and abs(math.frexp(value)[0]) != 0.5:
         for digits in range(_REAL_DIGITS, 10):
             text = f"{value:.{digits - 1}e}"

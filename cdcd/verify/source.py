@@ -38,7 +38,7 @@ from cdcd.verify.visible import View
 LOCK_TIMEOUT_MS = 4_000
 _STATEMENT_LIMIT_S = 3_600.0
 _FETCHED_ROWS = 5_000
-_POLL_S = 0.2
+_POLL_S = 0.05
 _BLOCK_RANGES_SINCE = 140_000
 _PREFIX = "cdcd-verify"
 _PROBE = b"cdcd"

@@ -49,7 +49,7 @@ def test_no_type_differs(
             for table in made:
                 insert(server, name, table, "id", "where id % 2 = 1")
             await_confirmed(server, daemon, within_s=300)
-            found = verify(daemon)
+            found = verify(daemon, within_s=400)
     types = {f"public.{table.name}": table.type_name for table in made}
     wrong = {
         types[title]: (one["state"], one["reason"], {c for row in one["rows"] for c in row["columns"]})

@@ -142,3 +142,7 @@ def test_doubles(value: float, expected: bytes) -> None:
 def test_reals(value: float, expected: bytes) -> None:
     (real,) = struct.unpack("<f", struct.pack("<f", value))
     assert real_text(real) == expected
+
+
+def test_the_texts_of_both_zeros() -> None:
+    assert [real_text(one) for one in (0.0, -0.0, 0.0)] == [b"0", b"-0", b"0"]
