@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick nightly long check docs bench waiters copy-kills bench-spark spark-matrix mirror-matrix readers cuts profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench waiters copy-kills bench-spark spark-matrix mirror-matrix readers verify-load cuts profile faults soak matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ mirror-matrix: $(STAMP) ## mirrors in each format and SCD type under each fault,
 
 readers: $(STAMP) ## the total over two tables is the same to each reader of a mirror, while all is killed: make readers MINUTES=10 SEED=7
 	$(BIN)/python -m tests.spark.readers $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+verify-load: $(STAMP) ## `cdcd verify` under load with DDL, without a false alarm: make verify-load MINUTES=60 SEED=7, or ARGS="--rows N"
+	$(BIN)/python -m tests.verify $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 cuts: $(STAMP) ## Spark's batches end on commits, while cdcd is killed: make cuts MINUTES=10 SEED=7
 	$(BIN)/python -m tests.spark.cuts $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -104,6 +104,14 @@ def _properties() -> dict[str, Schema]:
             {"enabled": _BOOLEAN, "behindSeconds": _COUNT, "additionalLabels": _STRINGS},
         ),
         "dashboard": _owned({"enabled": _BOOLEAN, "labels": _STRINGS}),
+        "verify": _owned(
+            {
+                "schedule": _STRING,
+                "extraArgs": {"type": "array", "items": _STRING},
+                "activeDeadlineSeconds": {"type": "integer", "minimum": 0},
+                "resources": _ANY_MAP,
+            }
+        ),
         "mirror": _owned(_mirror()),
         **_pod(),
     }

@@ -19,6 +19,7 @@ from cdcd.cli.arguments import (
     add_decode,
     add_recovery_commands,
     add_snapshot,
+    add_verify,
     add_wait,
 )
 from cdcd.cli.commands import COMMANDS, run_daemon
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add_recovery_commands(commands, _add_config)
     add_snapshot(commands, _add_config)
     add_wait(commands, _add_config)
+    add_verify(commands, _add_config)
     add_capture(commands, _add_config)
     add_decode(commands)
     commands.add_parser("demo", help="run the whole pipeline on temporary servers", add_help=False)

@@ -62,6 +62,11 @@ _WAIT = (
     "reads them: to read your own writes. LSN is what SELECT pg_current_wal_insert_lsn() returns after the COMMIT. "
     "The daemon on this machine answers; it may restart meanwhile. The exit status is 1 if the time is over."
 )
+_VERIFY = (
+    "Compare the topics with the source, while both change: numbers of rows, a digest of each column, and the rows "
+    "that differ, by their keys and records. Values are never printed. The exit status is 0 if all tables are equal, "
+    "1 if one differs, 2 if one could not be compared and none differs."
+)
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -165,6 +170,64 @@ def add_wait(commands: Any, add_config: Add) -> None:
     add_target_options(wait)
 
 
+def add_verify(commands: Any, add_config: Add) -> None:
+    """Add `cdcd verify`."""
+    verify: argparse.ArgumentParser = commands.add_parser(
+        "verify", help="compare the topics with the source", description=_VERIFY, allow_abbrev=False
+    )
+    add_config(verify)
+    verify.add_argument(
+        "--table",
+        dest="tables",
+        action="append",
+        metavar="SCHEMA.TABLE",
+        default=[],
+        help="a table to compare; repeat the option for more (all published tables)",
+    )
+    verify.add_argument(
+        "--sample", metavar="PERCENT", type=_percent, default=100.0, help="compare so many of the keys (100)"
+    )
+    verify.add_argument(
+        "--rate", metavar="ROWS", type=_seconds, help="read at most so many rows per second from the source"
+    )
+    verify.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        metavar="S",
+        type=_seconds,
+        default=300.0,
+        help="how long to wait for cdcd, and for each answer of Kafka, in seconds (300)",
+    )
+    verify.add_argument(
+        "--state", metavar="FOLDER", type=Path, help="continue an interrupted run that had this folder"
+    )
+    verify.add_argument(
+        "--limit",
+        metavar="ROWS",
+        type=_count,
+        default=100,
+        help="list so many rows of a table that differ (100)",
+    )
+    verify.add_argument(
+        "--mirror",
+        metavar="URI",
+        help="then also compare the mirror there with the topics; needs the extra `spark`",
+    )
+    verify.add_argument(
+        "--target-option",
+        action="append",
+        metavar="NAME=VALUE",
+        type=_option,
+        default=[],
+        help="an option of the mirror's storage; a secret is file:PATH or env:NAME",
+    )
+    verify.add_argument("--show-keys", action="store_true", help="print keys instead of their hashes")
+    verify.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
+    verify.add_argument(
+        "--metrics-file", metavar="FILE", type=Path, help="also write the result as Prometheus' text format"
+    )
+
+
 def add_capture(commands: Any, add_config: Add) -> None:
     """Add `cdcd capture`."""
     capture: argparse.ArgumentParser = commands.add_parser(
@@ -244,8 +307,15 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is not a percentage above 0 and up to 100")
+    return value
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of messages")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value

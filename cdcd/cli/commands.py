@@ -138,6 +138,28 @@ def _wait(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _verify(options: argparse.Namespace) -> int:
+    config = _loaded(options).config
+    from cdcd.cli.command_log import logged
+    from cdcd.cli.verify import Request, verify
+
+    request = Request(
+        tables=tuple(options.tables),
+        percent=options.sample,
+        rate=options.rate,
+        timeout_s=options.timeout_s,
+        most_rows=options.limit,
+        shows_keys=options.show_keys,
+        is_json=options.output == "json",
+        state=options.state,
+        metrics=options.metrics_file,
+        mirror=options.mirror,
+        target_options=dict(options.target_option),
+    )
+    with logged(config, "warning"):
+        return verify(config, options.config, request)
+
+
 def _drop_slot(options: argparse.Namespace) -> int:
     config = _loaded(options).config
     from cdcd.cli.command_log import logged
@@ -191,6 +213,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "resnapshot": _resnapshot,
     "snapshot": _snapshot,
     "wait": _wait,
+    "verify": _verify,
     "drop-slot": _drop_slot,
     "capture": _capture,
     "decode": _decode,

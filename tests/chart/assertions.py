@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from cdcd.cli import _parser
 from cdcd.config import Config, load_config
 from cdcd.spark.commands.arguments import parse
 from tests.chart.shown_metrics import unknown_metrics
@@ -47,6 +48,7 @@ def main() -> None:
     assert not any(each["kind"] == "Secret" for each in manifests)
     assert_secret_files(pod, config)
     assert_mirror(manifests, config)
+    assert_verify(manifests, config)
 
 
 def one(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -153,6 +155,21 @@ def assert_mirror(manifests: list[dict[str, Any]], config: Config) -> None:
     }
     assert referred == {f"/etc/cdcd/target/{item['path']}" for item in targets}
     assert not any("postgres" in volume["name"] for volume in pod["volumes"])
+
+
+def assert_verify(manifests: list[dict[str, Any]], config: Config) -> None:
+    """Check the CronJob of `cdcd verify`, if there is one: its pod, its arguments, its secrets."""
+    if not any(each["kind"] == "CronJob" for each in manifests):
+        return
+    spec = one(manifests, "CronJob")["spec"]
+    template = spec["jobTemplate"]["spec"]["template"]
+    assert (spec["concurrencyPolicy"], spec["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)
+    assert_pod(template["spec"])
+    assert_secret_files(template["spec"], config)
+    assert not one(manifests, "Service")["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    options = _parser().parse_args(container["args"])
+    assert (options.command, str(options.config)) == ("verify", f"{CONFIG}/cdcd.yaml")
 
 
 def assert_secret_files(pod: dict[str, Any], config: Config) -> None:

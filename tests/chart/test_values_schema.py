@@ -68,9 +68,13 @@ def test_every_mapping_of_the_daemon_refuses_unknown_keys(judge: jsonschema.Draf
     assert all(schema["additionalProperties"] is False for schema in definitions.values())
 
 
-def test_the_mirror_of_the_page_is_valid(judge: jsonschema.Draft7Validator) -> None:
-    (block,) = [one for one in blocks(ROOT / "docs" / "kubernetes.md") if one.language == "yaml"]
-    judge.validate({"config": {}, **yaml.safe_load(block.text)})
+def test_the_values_of_the_page_are_valid(judge: jsonschema.Draft7Validator) -> None:
+    found = [
+        yaml.safe_load(one.text) for one in blocks(ROOT / "docs" / "kubernetes.md") if one.language == "yaml"
+    ]
+    assert [list(one) for one in found] == [["verify"], ["mirror"]]
+    for one in found:
+        judge.validate({"config": {}, **one})
     judge.validate({"mirror": {"targetOptions": {"allow_http": "true"}}})
     for wrong in (
         {"targetOptions": {"aws_secret_access_key": "x"}},

@@ -95,8 +95,8 @@ def run(
 
     `topics`: reads the topics instead of fastavro, then only those of the text format: the records of both are equal.
     """
-    with _database(stack.postgres) as dbname:
-        made = _tables(stack.postgres, dbname, count, only, vectors=vectors)
+    with database(stack.postgres) as dbname:
+        made = created_tables(stack.postgres, dbname, count, only, vectors=vectors)
         verdicts = _judged(stack, dbname, made, topics)
         walked = stack.postgres.execute(UNCOVERED, dbname=dbname) if not only and not vectors else []
     uncovered = sorted(name for name, element in walked if name not in WITHOUT and element not in WITHOUT)
@@ -104,7 +104,8 @@ def run(
 
 
 @contextlib.contextmanager
-def _database(server: PostgresServer) -> Iterator[str]:
+def database(server: PostgresServer) -> Iterator[str]:
+    """Return a new database, which is dropped at the end."""
     name = new_database_name()
     server.create_database(name)
     try:
@@ -113,9 +114,10 @@ def _database(server: PostgresServer) -> Iterator[str]:
         drop_database(server, name)
 
 
-def _tables(
+def created_tables(
     server: PostgresServer, dbname: str, count: int, only: Collection[str], *, vectors: bool
 ) -> list[Table]:
+    """Create the tables of every type, and fill their staged ones."""
     with contextlib.closing(psycopg2.connect(server.dsn(dbname))) as connection:
         connection.autocommit = True
         cursor = connection.cursor()
@@ -167,13 +169,13 @@ def _judged(stack: Stack, dbname: str, made: list[Table], topics: Reading | None
             if group
         ]
         for table in made:
-            _insert(server, dbname, table, "id", "where id % 2 = 0")
+            insert(server, dbname, table, "id", "where id % 2 = 0")
         for _, _, daemon in running:
             daemon.start()
         for _, _, daemon in running:
             daemon.wait_state("streaming", deadline_s=900)
         for table in made:
-            _insert(server, dbname, table, f"id + {STREAMED}", "")
+            insert(server, dbname, table, f"id + {STREAMED}", "")
         for _, _, daemon in running:
             await_confirmed(server, daemon, within_s=900)
             assert daemon.stop() == 0, daemon.log()[-2000:]
@@ -202,7 +204,8 @@ def _daemon(stack: Stack, dbname: str, group: list[Table], place: int, *, binary
     )
 
 
-def _insert(server: PostgresServer, dbname: str, table: Table, number: str, where: str) -> None:
+def insert(server: PostgresServer, dbname: str, table: Table, number: str, where: str) -> None:
+    """Insert the staged rows of a table."""
     names = ", ".join(column.name for column in table.columns)
     server.execute(
         f"insert into {table.name} select {number}, {names} from staged.{table.name} {where} order by id",

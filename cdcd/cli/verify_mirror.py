@@ -1,0 +1,71 @@
+"""`cdcd verify --mirror`: compare a mirror with the topics, by the code of `python -m cdcd.spark verify`.
+
+In: the configuration file, the mirror's target.  Out: the outcomes of its tables, in the form of those of the topics.
+Invariant: the mirror is compared as of its own version with the topics up to the offsets of that version. The topics
+are compared with the source by `cdcd.verify`; both comparisons together are one of the mirror with the source.
+Must not: import PySpark before it is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdcd.errors import ConfigError
+from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
+
+__all__ = ["verify_mirror"]
+
+_CORES, _MEMORY = "2", "1g"
+
+
+def verify_mirror(
+    config_path: Path,
+    target: str,
+    target_options: Mapping[str, str],
+    tables: Sequence[str],
+    *,
+    shows_keys: bool,
+) -> list[TableOutcome]:
+    """Return the outcomes of the mirror's tables. Raises ConfigError without the extra, SparkReadError."""
+    try:
+        from cdcd.spark.connection_options import connection_from
+        from cdcd.spark.session import session
+        from cdcd.spark.verify import verify
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cdcd":
+            raise
+        raise ConfigError(
+            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
+        ) from None
+    connection = connection_from({"config": str(config_path)})
+    spark = session("cdcd verify", _CORES, memory=_MEMORY)
+    found, began_s = [], time.monotonic()
+    try:
+        for result in verify(
+            spark,
+            connection,
+            target,
+            target_options=target_options,
+            tables=tables or ("*",),
+            shows_keys=shows_keys,
+        ):
+            found.append(_outcome(result, time.monotonic() - began_s))
+            began_s = time.monotonic()
+    finally:
+        spark.stop()
+    return found
+
+
+def _outcome(result: Any, seconds: float) -> TableOutcome:
+    """Return the result of `cdcd.spark.verify` as an outcome: `rows_in_source` are those of the topic."""
+    outcome = TableOutcome(result.topic, result.status, reason=result.reason, seconds=round(seconds, 1))
+    if result.status == UNKNOWN:
+        return outcome
+    outcome.rows_in_source, outcome.rows_in_topics = result.rows_in_topic, result.rows_in_mirror
+    outcome.missing, outcome.extra, outcome.different = result.missing, result.extra, result.different
+    outcome.reason = result.reason
+    outcome.rows = [DifferentRow(kind, key) for kind, keys in (result.keys or {}).items() for key in keys]
+    return outcome

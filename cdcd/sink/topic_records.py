@@ -1,0 +1,155 @@
+"""Read the committed records of whole topics, up to the ends that their logs have now.
+
+In: the sink's settings, topics.  Out: the bounds of each partition; batches of records, each partition in order.
+Invariant: the ends are those of the logs, after every open transaction. So whatever was committed before `bounds_of`
+is below them, even if Kafka writes the commit's marker later; the reader waits for it.
+Must not: join a consumer group, commit offsets, end early without an error.
+Every function here blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from cdcd.errors import SinkUnavailable
+from cdcd.sink.admin import Admin
+from cdcd.sink.client_log import CLIENT_LOG
+from cdcd.sink.error_map import error_of, making_client, translate
+from cdcd.sink.reader import position_of
+from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.topic_configs import configurations
+
+__all__ = ["Bounds", "TopicRecord", "bounds_of", "cleanup_policies", "read_records", "topics_with_records"]
+
+_BATCH = 5_000
+_POLL_S = 1.0
+_READ: dict[str, object] = {
+    "queued.max.messages.kbytes": 16_384,  # librdkafka's default of 64 MiB would be most of the memory
+    "fetch.message.max.bytes": 4 << 20,
+}
+
+
+class Bounds(NamedTuple):
+    """The first offset of a partition, and the end of its log."""
+
+    start: int
+    end: int
+
+
+class TopicRecord(NamedTuple):
+    """A record of a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def topics_with_records(settings: SinkSettings, topic: str) -> list[str]:
+    """Return the topic, and the later ones of its table (`<topic>.v2`), as far as they exist. Raises Sink errors."""
+    names = Admin(settings).metadata(None, "listing topics").topics
+    later = sorted(
+        (int(name[len(topic) + 2 :]), name)
+        for name in names
+        if name.startswith(f"{topic}.v") and name[len(topic) + 2 :].isdecimal()
+    )
+    return [name for name in (topic, *(name for _, name in later)) if name in names]
+
+
+def cleanup_policies(settings: SinkSettings, topics: list[str]) -> dict[str, str]:
+    """Return the cleanup.policy of the topics; one that may not be described is left out. Raises Sink errors."""
+    found = configurations(Admin(settings).client, topics, settings.operation_timeout_s)
+    return {topic: one.get("cleanup.policy", "") for topic, one in found.items()}
+
+
+def bounds_of(settings: SinkSettings, topics: list[str]) -> dict[tuple[str, int], Bounds]:
+    """Return the bounds of each partition of the topics. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
+    admin, doing = Admin(settings), "looking up the ends of topics"
+    partitions = []
+    for topic in topics:
+        described = admin.metadata(topic, doing, topic=topic).topics[topic]
+        if described.error is not None:
+            raise translate(described.error, doing, topic=topic)
+        partitions += [TopicPartition(topic, number) for number in sorted(described.partitions)]
+    starts = _offsets(admin, settings, partitions, OffsetSpec.earliest())
+    ends = _offsets(admin, settings, partitions, OffsetSpec.latest())
+    return {place: Bounds(starts[place], end) for place, end in ends.items()}
+
+
+def _offsets(
+    admin: Admin, settings: SinkSettings, partitions: list[TopicPartition], spec: OffsetSpec
+) -> dict[tuple[str, int], int]:
+    futures = admin.client.list_offsets(
+        dict.fromkeys(partitions, spec),
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=settings.operation_timeout_s,
+    )
+    found: dict[tuple[str, int], int] = {}
+    for partition, future in futures.items():
+        try:
+            found[partition.topic, partition.partition] = int(future.result().offset)
+        except KafkaException as failure:
+            raise translate(
+                error_of(failure), "looking up the ends of topics", topic=partition.topic
+            ) from failure
+    return found
+
+
+def read_records(
+    settings: SinkSettings, bounds: Mapping[tuple[str, int], Bounds], silence_s: float
+) -> Iterator[list[TopicRecord]]:
+    """Yield the committed records within the bounds, in batches; an empty batch where none arrived.
+
+    Raises SinkUnavailable if no record and no end arrives for `silence_s`, TopicMissing, SinkAuthorization.
+    """
+    left = {place: one.end for place, one in bounds.items() if one.start < one.end}
+    if not left:
+        return
+    with making_client():
+        consumer = Consumer(_READ | reader_properties(settings), logger=CLIENT_LOG)
+    try:
+        consumer.assign([TopicPartition(*place, bounds[place].start) for place in left])
+        heard_s = time.monotonic()
+        while left:
+            first = consumer.poll(_POLL_S)  # `consume` alone would wait for a full batch
+            messages = [] if first is None else [first, *consumer.consume(_BATCH, 0)]
+            batch = list(_within(messages, bounds, left))
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > silence_s:
+                raise _silent(left)
+            yield batch
+    finally:
+        consumer.close()
+
+
+def _within(
+    messages: list[Any], bounds: Mapping[tuple[str, int], Bounds], left: dict[tuple[str, int], int]
+) -> Iterator[TopicRecord]:
+    for message in messages:
+        place = message.topic(), message.partition()
+        position = position_of(message, place[0])
+        if position is None:
+            continue
+        if message.error() is None and position <= bounds[place].end:
+            yield TopicRecord(*place, message.offset(), message.key(), message.value())
+        if position >= left.get(place, position + 1):
+            del left[place]
+
+
+def _silent(left: Mapping[tuple[str, int], int]) -> SinkUnavailable:
+    topic, partition = next(iter(left))
+    return SinkUnavailable(
+        "a topic could not be read to its end in time",
+        hint="an open transaction, or a committed one whose marker a killed broker did not write, may block the "
+        "topic (docs/kafka.md; kafka-transactions find-hanging)",
+        topic=topic,
+        partition=partition,
+        end=left[topic, partition],
+    )

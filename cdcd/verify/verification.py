@@ -1,0 +1,295 @@
+"""Compare tables one after another: read the topics, take a snapshot, read the rest, fold, compare, narrow down.
+
+In: the source, the topics, options.  Out: a `TableOutcome` for each table.
+Invariant: the records of the past are read before the snapshot is taken, so that the source holds it back only while
+its rows are read, and the last records. Memory is that of one file's keys. A table is differs only where both sides
+are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
+Must not: print, or decide about tables that it was not given.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdcd.errors import CdcdError
+from cdcd.lsn import format_lsn
+from cdcd.model import Progress
+from cdcd.sink.reader import peek
+from cdcd.sink.settings import SinkSettings
+from cdcd.sink.topic_records import cleanup_policies, topics_with_records
+from cdcd.snapshot.units import UNIT_PAGES
+from cdcd.source.publication_catalog import PublishedTable
+from cdcd.verify.fold import (
+    Barriers,
+    BucketSum,
+    Difference,
+    Fold,
+    add_row,
+    bucket_of,
+    compare_rows,
+    hashes_of,
+    is_equal,
+)
+from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, GaveWay, TableOutcome
+from cdcd.verify.records import KEY_BYTES, ComparedTable
+from cdcd.verify.source import OpenTable, Source
+from cdcd.verify.spill import SpillFolder
+from cdcd.verify.topic_log import TopicLog, fingerprint
+
+_TRIES = 10
+_PAUSE_S = 1.0
+_SLICE_S = 0.2
+_PART_S = 1.0
+_FEWEST_PAGES = 16
+Report = Callable[[str, str, int, int | None], None]
+"""Called with the table, the stage, how much is done, and of how much (None: unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compare. `share`: of 65536 keys; `rows_per_second`: of the source, None without a limit.
+
+    `timeout_s`: how long to wait for cdcd, and for Kafka; `most_rows`: how many rows that differ a table may list.
+    """
+
+    folder: Path
+    share: int
+    timeout_s: float = 300.0
+    rows_per_second: float | None = None
+    most_rows: int = 100
+    shows_keys: bool = False
+
+
+class Verification:
+    """Compares tables. Errors: those of Source, Sink and registry, OSError."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: SinkSettings,
+        schema_of: Callable[[int], Any],
+        options: Options,
+        report: Report,
+    ) -> None:
+        self._source, self._settings, self._schema_of = source, settings, schema_of
+        self._options, self._report = options, report
+
+    def compare(self, table: PublishedTable, topic: str) -> TableOutcome:
+        """Return the outcome of a table."""
+        title, began_s = f"{table.schema}.{table.name}", time.monotonic()
+        folder = self._options.folder / str(table.relid)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        outcome = TableOutcome(title, UNKNOWN)
+        try:
+            self._refuse_copy(table)
+            for _ in range(_TRIES):
+                try:
+                    outcome = self._once(table, topic, folder)
+                    break
+                except GaveWay:
+                    outcome.reason = f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times"
+                    time.sleep(_PAUSE_S)
+            self._refuse_copy(table)
+        except CannotTell as why:
+            outcome = TableOutcome(title, UNKNOWN, reason=str(why))
+        except CdcdError as error:
+            outcome = TableOutcome(title, UNKNOWN, reason=str(error))
+        if outcome.state != UNKNOWN:  # otherwise what was read remains for another run
+            shutil.rmtree(folder, ignore_errors=True)
+        outcome.seconds = round(time.monotonic() - began_s, 1)
+        return outcome
+
+    def _refuse_copy(self, table: PublishedTable) -> None:
+        progress, _ = peek(self._settings, self._settings.operation_timeout_s)
+        if progress is None:
+            raise CannotTell("cdcd has written no progress yet")
+        if _is_copying(progress, table.relid):
+            raise CannotTell("cdcd is copying the table; verify again when the copy is complete")
+
+    def _once(self, table: PublishedTable, topic: str, folder: Path) -> TableOutcome:
+        """Return the outcome of one attempt. Raises CannotTell, GaveWay."""
+        options = self._options
+        with self._source.opened(table, options.share) as now:
+            described, unit_pages = now.compared, self._unit_pages(now)
+            if not topics_with_records(self._settings, topic):
+                return self._without_topic(now, topic)
+        log = TopicLog(self._settings, described, topic, folder, self._schema_of)
+        self._read_on(log, described, lambda: None)
+        log.store()
+        with self._source.opened(table, options.share, unit_pages) as opened:
+            if fingerprint(opened.compared) != fingerprint(described):
+                log.remove()  # the table was altered since: its hashes are others
+                raise GaveWay
+            theirs = self._sums(opened)
+            self._source.await_confirmed(opened, options.timeout_s)
+            self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
+            return self._judged(opened, log, theirs, folder)
+
+    def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
+        """Return the outcome of a table without a row, and without a topic: cdcd creates it with the first row."""
+        if self._sums(opened):
+            raise CannotTell(f"there is no topic {topic}")
+        lsn = format_lsn(opened.view.marker_lsn)
+        return TableOutcome(opened.compared.title, EQUAL, lsn=lsn, rows_in_source=0, rows_in_topics=0)
+
+    def _judged(
+        self, opened: OpenTable, log: TopicLog, theirs: Mapping[int, BucketSum], folder: Path
+    ) -> TableOutcome:
+        barriers = Barriers.of(log.found, opened.view)
+        self._refuse(log, barriers)
+        fold = Fold(barriers, opened.view)
+        ours: dict[int, BucketSum] = {}
+        for number in log.files.files:
+            for row in fold.rows(log.files.read(number)):
+                add_row(ours, row, len(opened.compared.columns))
+        table = opened.compared
+        outcome = TableOutcome(table.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
+        outcome.rows_in_source = sum(one.rows for one in theirs.values())
+        outcome.rows_in_topics = sum(one.rows for one in ours.values())
+        outcome.records = log.found.records
+        outcome.unknown_rows = sum(one.unknown for one in ours.values())
+        for number, column in enumerate(table.columns):
+            if lacking := sum(one.lacking[number] for one in ours.values()):
+                outcome.not_compared[column.name] = lacking
+        wrong = [one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))]
+        if wrong:
+            self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
+        if outcome.state == DIFFERS and fold.skipped_copies:
+            raise CannotTell("cdcd copied the table meanwhile; verify again")
+        return outcome
+
+    def _refuse(self, log: TopicLog, barriers: Barriers) -> None:
+        found = log.found
+        if found.is_flat:
+            raise CannotTell("records of the flat format do not have the transaction's id")
+        if found.gap > barriers.emptied:
+            raise CannotTell("the topic has a marker of missing changes (`resume --accept-gap`)")
+        if found.keyless > barriers.emptied:
+            raise CannotTell("the topic has records without a key")
+        if found.other_key > barriers.emptied:
+            raise CannotTell("the topic has records with a key of other columns, or of another type")
+        numbers = {topic: number for number, topic in enumerate(log.topics)}
+        removed = {(numbers[topic], partition) for (topic, partition), at in log.starts.items() if at > 0}
+        if not removed <= barriers.emptied_in:
+            raise CannotTell("Kafka has removed the first records of the topic (retention)")
+        policies = cleanup_policies(self._settings, log.topics)
+        if policies.keys() != set(log.topics):
+            raise CannotTell("the cleanup.policy of the topic cannot be read: grant DescribeConfigs on it")
+        if any("compact" in policy for policy in policies.values()):
+            raise CannotTell("the topic is compacted, so that records may be missing")
+
+    # --- reading
+
+    def _read_on(self, log: TopicLog, table: ComparedTable, between: Callable[[], None]) -> None:
+        def report(done: int, total: int) -> None:
+            self._report(table.title, "topics", done, total)
+
+        for _ in log.read_on(self._options.timeout_s, report):
+            between()
+
+    def _unit_pages(self, opened: OpenTable) -> int:
+        """Return the pages of a part: with a limit of rows per second those that take a second."""
+        rate, rows = self._options.rows_per_second, opened.estimate
+        if rate is None or not rows or not opened.pages:
+            return UNIT_PAGES
+        return max(_FEWEST_PAGES, min(UNIT_PAGES, int(opened.pages * rate * _PART_S / rows)))
+
+    def _sums(self, opened: OpenTable) -> dict[int, BucketSum]:
+        found: dict[int, BucketSum] = {}
+        width, done = len(opened.compared.columns), 0
+        for part in opened.parts:
+            began_s = time.monotonic()
+            rows = 0
+            for bucket, count, sums in self._source.sums(opened, part):
+                one = found.setdefault(bucket, BucketSum(0, [0] * width))
+                one.rows += count
+                one.sums = [was + more for was, more in zip(one.sums, sums, strict=True)]
+                rows += count
+            done += rows
+            self._report(opened.compared.title, "source", done, opened.estimate)
+            self._pause(opened, rows, began_s)
+        return found
+
+    def _pause(self, opened: OpenTable, rows: int, began_s: float) -> None:
+        if self._options.rows_per_second is None:
+            return
+        ends_s = began_s + rows / self._options.rows_per_second
+        while (left_s := ends_s - time.monotonic()) > 0:
+            self._source.give_way(opened)
+            time.sleep(min(left_s, _SLICE_S))
+
+    # --- the rows that differ
+
+    def _narrow(
+        self,
+        opened: OpenTable,
+        log: TopicLog,
+        fold: Fold,
+        wrong: Sequence[int],
+        outcome: TableOutcome,
+        folder: Path,
+    ) -> None:
+        width = len(opened.compared.columns)
+        source = SpillFolder(folder, "source", KEY_BYTES + 8 * width, len(log.files.files).bit_length() - 1)
+        source.remove()
+        self._spill_rows(opened, wrong, source)
+        chosen, different = set(wrong), list[Difference]()
+        for number in log.files.files:
+            theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
+            ours = (row for row in fold.rows(log.files.read(number)) if bucket_of(row.key) in chosen)
+            for one in compare_rows(ours, theirs):
+                setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
+                if len(different) < self._options.most_rows:
+                    different.append(one)
+        if outcome.missing or outcome.extra or outcome.different:
+            outcome.state = DIFFERS
+        texts = self._keys(opened, log, different) if self._options.shows_keys else {}
+        outcome.rows = [_shown(one, opened.compared, log, texts) for one in different]
+
+    def _spill_rows(self, opened: OpenTable, wrong: Sequence[int], source: SpillFolder) -> None:
+        row = struct.Struct(f">{2 + len(opened.compared.columns)}q")
+        done = 0
+        for part in opened.parts:
+            began_s, before = time.monotonic(), done
+            for rows in self._source.rows(opened, part, wrong, with_key=False):
+                for one in rows:
+                    source.append(row.pack(*one))
+                done += len(rows)
+                self._report(opened.compared.title, "rows", done, None)
+            self._pause(opened, done - before, began_s)
+        source.flush()
+
+    def _keys(self, opened: OpenTable, log: TopicLog, different: Sequence[Difference]) -> dict[bytes, str]:
+        """Return the texts of keys: of the source's rows by the source, of the others by their records."""
+        wanted = {one.key for one in different}
+        buckets = sorted({bucket_of(one.key) for one in different})
+        found: dict[bytes, str] = {}
+        for part in opened.parts:
+            for rows in self._source.rows(opened, part, buckets, with_key=True):
+                for first, second, *_, text in rows:
+                    key = struct.pack(">qq", first, second)
+                    if key in wanted:
+                        found[key] = text
+        for one in different:
+            if one.key not in found and one.place is not None:
+                found[one.key] = log.key_at(one.place)
+        return found
+
+
+def _is_copying(progress: Progress, relid: int) -> bool:
+    if progress.phase == "snapshot":
+        return True
+    copy = progress.copy
+    return copy is not None and (relid in copy.pending or relid in copy.tables or relid in copy.blocking)
+
+
+def _shown(one: Difference, table: ComparedTable, log: TopicLog, texts: Mapping[bytes, str]) -> DifferentRow:
+    place = (None, None, None) if one.place is None else log.topic_of(one.place)
+    columns = tuple(table.columns[number].name for number in one.columns)
+    return DifferentRow(one.kind, texts.get(one.key) or one.key[:8].hex(), columns, *place)

@@ -1,0 +1,1 @@
+"""`cdcd verify` judged: planted differences are found, and changes under load are no differences."""
