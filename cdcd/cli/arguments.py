@@ -213,14 +213,7 @@ def add_verify(commands: Any, add_config: Add) -> None:
         metavar="URI",
         help="then also compare the mirror there with the topics; needs the extra `spark`",
     )
-    verify.add_argument(
-        "--target-option",
-        action="append",
-        metavar="NAME=VALUE",
-        type=_option,
-        default=[],
-        help="an option of the mirror's storage; a secret is file:PATH or env:NAME",
-    )
+    add_target_options(verify)
     verify.add_argument("--show-keys", action="store_true", help="print keys instead of their hashes")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
     verify.add_argument(
