@@ -160,7 +160,7 @@ def open_transaction(server: PostgresServer, database: str, *statements: str) ->
         yield
 
 
-def test_what_cannot_be_told_has_its_reason(daemon: Daemon, postgres: PostgresServer, database: str) -> None:
+def test_what_cannot_be_compared_has_its_reason(daemon: Daemon, postgres: PostgresServer, database: str) -> None:
     for statement in (
         "CREATE TABLE keyless (n int)",
         "CREATE TABLE guarded (id int PRIMARY KEY)",
