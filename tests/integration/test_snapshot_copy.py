@@ -366,7 +366,7 @@ LEAVES = (
     "INSERT INTO public.late VALUES (11, 0)",
 )
 ATTACH_LATE = "ALTER TABLE public.t ATTACH PARTITION public.late FOR VALUES FROM (10) TO (20)"
-AGAIN = (
+REATTACHED = (
     "ALTER TABLE public.t DETACH PARTITION public.a",
     "UPDATE public.a SET n = 5",
     "ALTER TABLE public.t ATTACH PARTITION public.a FOR VALUES FROM (0) TO (10)",
@@ -378,7 +378,7 @@ AGAIN = (
     ("statements", "is_stale"),
     [
         (("UPDATE public.late SET n = 5", ATTACH_LATE), True),
-        (AGAIN, True),
+        (REATTACHED, True),
         (("ALTER TABLE public.t DETACH PARTITION public.a", "CREATE TABLE public.other (id int)"), False),
     ],
     ids=["attached", "attached again", "detached"],
