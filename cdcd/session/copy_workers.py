@@ -2,8 +2,8 @@
 
 In: the planned units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
 Invariant: the rows of a unit come in their order, and its end comes after its last row. A unit that was not read to
-its last row ends with the error of its table, never as one that was read. A bounded number of batches is read ahead of
-the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is silent.
+its last row ends with the error of its table, never as one that was read. A bounded number of batches is read ahead
+of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is silent.
 Must not: encode, or decide the order of the units.
 """
 
