@@ -115,20 +115,24 @@ class Workers:
                 return
             unit = random.choice(list(reading))
             piece = self._next(unit, reading[unit])
+            if piece is None:
+                continue
             if not isinstance(piece.rows, CopiedRows):
                 del reading[unit]
             self._simulation.step()
             yield piece
 
-    def _next(self, unit: CopyUnit, rows: Iterator[CopiedRows]) -> Piece:
-        relid, is_begun = unit.table.relid, unit in self._begun
-        if relid in self._failed and not is_begun:
+    def _next(self, unit: CopyUnit, rows: Iterator[CopiedRows]) -> Piece | None:
+        """Return the next piece of a unit; None: its error is noted, and queued after what other threads do first."""
+        relid = unit.table.relid
+        if relid in self._failed and unit not in self._begun:
             return self.skipped(unit)
         self._begun.add(unit)
+        if unit == self._fails and relid in self._failed:
+            return Piece(unit, self._failed[relid])
         if unit == self._fails:
             self._failed[relid] = SourceSetup("a row cannot be read", table=unit.table.title)
-            self._fails = None
-            return self.skipped(unit)
+            return None
         return Piece(unit, next(rows, None))
 
 

@@ -176,7 +176,7 @@ class CompleteCopiedAgain(Simulation):
 
 class _SkippedAsRead(Workers):
     def skipped(self, unit: CopyUnit) -> Piece:
-        return Piece(unit, None) if unit not in self._begun else super().skipped(unit)
+        return Piece(unit, None)
 
 
 class SkippedCountsAsRead(Simulation):
