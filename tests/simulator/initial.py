@@ -128,12 +128,10 @@ class Workers:
         if relid in self._failed and unit not in self._begun:
             return self.skipped(unit)
         self._begun.add(unit)
-        if unit == self._fails and relid in self._failed:
-            return Piece(unit, self._failed[relid])
-        if unit == self._fails:
-            self._failed[relid] = SourceSetup("a row cannot be read", table=unit.table.title)
-            return None
-        return Piece(unit, next(rows, None))
+        if unit != self._fails:
+            return Piece(unit, next(rows, None))
+        self._failed.setdefault(relid, SourceSetup("a row cannot be read", table=unit.table.title))
+        return Piece(unit, self._failed[relid]) if self._simulation.random.random() < 0.2 else None
 
 
 class Simulation:
@@ -245,7 +243,7 @@ class Simulation:
 
     def unit_to_fail(self, units: list[CopyUnit]) -> CopyUnit | None:
         """Return the unit of this attempt at which its table fails, None if none does. The last attempt succeeds."""
-        if not units or not self._odds or self._failures.random() < 0.7:
+        if not units or not self._odds or self._failures.random() < 0.5:
             return None
         return self._failures.choice(units)
 
