@@ -20,7 +20,7 @@ from cdcd.snapshot.signal_reader import SignalReader
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
 _FROM_THE_END_HINT = (
-    "a daemon without a recorded position in the topic, as after an initial or a new snapshot, reads it from its end: "
+    "a daemon without a position in the topic, as after an initial or a new snapshot, reads it from its end: "
     "send signals again that were sent since the snapshot began"
 )
 

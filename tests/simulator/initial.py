@@ -107,7 +107,7 @@ class Workers:
         """Yield the rows of the units, and the end of each."""
         random = self._simulation.random
         waiting, reading = iter(self.units), dict[CopyUnit, Iterator[CopiedRows]]()
-        workers = random.randint(1, 3)
+        workers = 3 if self._fails is not None else random.randint(1, 3)
         while True:
             while len(reading) < workers and (unit := next(waiting, None)) is not None:
                 reading[unit] = self._simulation.rows_of(unit, self._point)
@@ -156,6 +156,10 @@ class Simulation:
         self._has_standby = Random(f"{seed} standby").random() < 0.5
         self._has_ranges = Random(f"{seed} ranges").random() < 0.5
         self._failures = Random(f"{seed} failures")
+        self._is_failing = self._failures.random() < 0.25
+        if self._is_failing:  # a table fails in most attempts, while three connections copy its ranges
+            self._unit_keys, self._has_ranges = 3, True
+            self._crashes, self._odds = max(self._crashes, 2), min(self._odds, 0.03)
         self._modes = Random(f"{seed} modes")
         self._later: tuple[int, ...] = ()
         """The tables that the present attempt leaves to an incremental snapshot."""
@@ -243,9 +247,8 @@ class Simulation:
 
     def unit_to_fail(self, units: list[CopyUnit]) -> CopyUnit | None:
         """Return the unit of this attempt at which its table fails, None if none does. The last attempt succeeds."""
-        if not units or not self._odds or self._failures.random() < 0.5:
-            return None
-        return self._failures.choice(units)
+        is_possible = bool(units) and self._odds > 0 and self._is_failing
+        return self._failures.choice(units) if is_possible and self._failures.random() < 0.8 else None
 
     async def copy(self, progress: CopyProgress, point: int, relids: list[int]) -> None:
         """Copy tables in the snapshot of a point."""
