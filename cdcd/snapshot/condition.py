@@ -49,7 +49,8 @@ def leaf_source(table: CopiedTable, quoted_leaf: str) -> sql.Composable:
 def failed_for_a_row(error: CdcdError, table: CopiedTable) -> CdcdError:
     """Return the error of a copy; where the table's condition fails for a row, one that says so."""
     sqlstate = str(error.context.get("sqlstate") or "")
-    if table.where is None or not sqlstate.startswith(_DATA_EXCEPTION):
+    has_other_cause = error.advice != error.hint  # as a text without a form in UTF-8 has
+    if table.where is None or has_other_cause or not sqlstate.startswith(_DATA_EXCEPTION):
         return error
     message = f"the condition `where` of the copy fails for a row: {error.message}"
     return SourceSetup(message, hint=_ROW_HINT, table=table.title, sqlstate=sqlstate)
