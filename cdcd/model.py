@@ -410,6 +410,14 @@ class CopyState:
     signals_at: int = -1
     blocking: Mapping[int, BlockingCopyState] = field(default_factory=dict)
 
+    @property
+    def incomplete(self) -> frozenset[int]:
+        """The tables that an interrupted initial snapshot has left, whether in part or completely.
+
+        Records of earlier versions do not list a table as pending that an incremental snapshot was to continue.
+        """
+        return frozenset(self.pending).union(self.tables)
+
     def left_at(self, end_lsn: Lsn) -> CopyState | None:
         """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does.
 

@@ -238,7 +238,7 @@ def is_known_slot(slot: Slot, stored: Progress) -> bool:
 def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: StartOptions) -> Snapshot:
     """Copy what is left of the snapshot, if its slot still exists; otherwise copy all tables, with a new slot."""
     again = Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
-    if wanted.snapshot_only and stored.copy is not None and not stored.copy.pending:
+    if wanted.snapshot_only and stored.copy is not None and not stored.copy.incomplete:
         return replace(again, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
     if stored.copy is None or slot is None or not _is_unread(slot, stored, wanted):
         return again
@@ -272,7 +272,7 @@ def check_ours(slot: Slot, server: Server, name: str) -> None:
 
 
 def _check_finishable(stored: Progress, wanted: StartOptions) -> None:
-    is_left = stored.snapshot_tables or (stored.copy is not None and stored.copy.pending)
+    is_left = stored.snapshot_tables or (stored.copy is not None and stored.copy.incomplete)
     if is_left and not wanted.snapshot:
         raise SourceSetup(
             f"a snapshot was interrupted, and with snapshot.mode: {wanted.mode} its rows would remain incomplete",

@@ -1,9 +1,9 @@
 """Copy the units of a snapshot over several connections at the same time, each in its own thread.
 
 In: the planned units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
-Invariant: the rows of a unit come in their order, and its end, or the error of its table, comes after its last row. A
-bounded number of batches is read ahead of the consumer. Whatever ends the consumer, no thread runs on after `close`,
-even if the server is silent.
+Invariant: the rows of a unit come in their order, and its end comes after its last row. A unit that was not read to
+its last row ends with the error of its table, never as one that was read. A bounded number of batches is read ahead
+of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is silent.
 Must not: encode, or decide the order of the units.
 """
 
@@ -35,7 +35,7 @@ BATCHES_AHEAD = 3
 
 
 class Piece(NamedTuple):
-    """Rows of a unit; None after its last rows, the error if its table cannot be copied."""
+    """Rows of a unit; None: all of its rows were read; an error: its table cannot be copied."""
 
     unit: CopyUnit
     rows: CopiedRows | CdcdError | None
@@ -66,7 +66,8 @@ class CopyWorkers:
         """The number of connections, at most."""
         self._room = threading.Semaphore(BATCHES_AHEAD * self.count)
         self._is_cancelled = False
-        self._failed: set[int] = set()
+        self._failed: dict[int, CdcdError] = {}
+        """By relid, the error of each table whose other units are not read."""
         self._locked: dict[int, str] = {}
         self._working = self.count
         self._lock = threading.Lock()
@@ -115,8 +116,9 @@ class CopyWorkers:
 
     def _copy(self, reader: SnapshotReader, unit: CopyUnit, lock_timeout_ms: int) -> SnapshotReader | None:
         """Copy a unit; return the reader of the next one: after an error, a connection is not used again."""
-        if unit.table.relid in self._failed:
-            self._put(Piece(unit, None))
+        failed = self._failed.get(unit.table.relid)
+        if failed is not None:
+            self._put(Piece(unit, failed))
             return reader
         try:
             for rows in reader.copy(unit, self._lsn, lock_timeout_ms):
@@ -127,7 +129,7 @@ class CopyWorkers:
         except CdcdError as error:
             if not concerns_a_table(error):
                 raise
-            self._failed.add(unit.table.relid)
+            self._failed.setdefault(unit.table.relid, error)
             self._put(Piece(unit, error))
             reader.close()
             return self._another()

@@ -19,6 +19,10 @@ from cdcd.snapshot.signal_reader import SignalReader
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
+_FROM_THE_END_HINT = (
+    "a daemon without a position in the topic, as after an initial or a new snapshot, reads it from its end: "
+    "send signals again that were sent since the snapshot began"
+)
 
 
 class SignalFollower:
@@ -45,6 +49,8 @@ class SignalFollower:
         try:
             next_offset = await reader.open()
             if at < 0:
+                if next_offset > 0:
+                    _LOG.warning("snapshot_signals_skipped", to_offset=next_offset, hint=_FROM_THE_END_HINT)
                 await self._copying.pass_signals(next_offset)
             async for command in reader:
                 try:

@@ -11,7 +11,7 @@ Must not: decide that a snapshot is needed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ from cdcd.source.slot import CreatedSlot, temporary_name
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+_RULE_CHANGED = "its rule of snapshot.overrides has changed since its first rows were copied"
 _UNUSED_HINT = (
     "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
 )
@@ -151,13 +152,25 @@ class SnapshotHandover:
         Of a table with complete ranges, an incremental snapshot copies the others, while the stream runs. It reads
         the primary, so with a standby the table is copied again completely.
         """
-        later = () if self._is_only or self._standby is not None else tuple(left.state.tables)
+        later = await self._continued(left.state)
         if later:
             _LOG.info("snapshot_continues_while_streaming", tables=len(later))
-        anew = frozenset(left.state.pending).difference(later)
+        anew = left.state.incomplete.difference(later)
         if anew:
             return await self._rest(begin, left, server, anew, later)
         return await self._nothing(begin, left, later)
+
+    async def _continued(self, state: CopyState) -> tuple[int, ...]:
+        """Return the tables that an incremental snapshot continues. Others are copied again, if wanted."""
+        if self._is_only or self._standby is not None or not state.tables:
+            return ()
+        tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)
+        published = [table for table, _ in tables if table.relid in state.tables]
+        found = tuple(table.relid for table in self._selection.continued(state.tables, published))
+        for table in published:
+            if table.relid not in found:
+                _LOG.warning("table_copied_again", table=table.title, reason=_RULE_CHANGED)
+        return found
 
     async def _rest(
         self,
@@ -171,8 +184,7 @@ class SnapshotHandover:
         exported = await self._exported(None, server, left.stream_lsn)
         with contextlib.closing(exported):
             hit("slot_made")
-            progress = _progress_of(begin, left, exported.point_lsn)
-            progress.continue_later(later)
+            progress = _progress_of(begin, left, exported.point_lsn, later)
             await self._copy(exported, server, progress, anew)
             await self._end(exported.point_lsn)
         return _resume(left, progress)
@@ -180,9 +192,8 @@ class SnapshotHandover:
     async def _nothing(self, begin: Snapshot, left: CopyLeft, later: tuple[int, ...]) -> Resume:
         """Begin the stream after a snapshot that was interrupted when no table was left to copy before."""
         point = left.state.point_lsn
-        progress = _progress_of(begin, left, point)
+        progress = _progress_of(begin, left, point, later)
         progress.to_copy(())
-        progress.continue_later(later)
         progress.tx_seq = left.state.tx_seq
         if not self._is_only:
             await self._writer.add(Chunk((), 0, progress.done()))
@@ -292,7 +303,7 @@ class SnapshotHandover:
             yield
 
 
-def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn) -> CopyProgress:
+def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn, later: Iterable[int] = ()) -> CopyProgress:
     return CopyProgress(
         point_lsn=point,
         stream_lsn=left.stream_lsn,
@@ -301,6 +312,7 @@ def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn) -> CopyProgress:
         before_us=left.since_us,
         begun_topics=begin.begun_topics,
         before=left.state,
+        later=later,
     )
 
 

@@ -117,7 +117,7 @@ _NO_RIGHT_HINT = (
 )
 _CONDITION_HINT = (
     "run `cdcd snapshot start --table {table} --where ...` with a condition that only reads, and that every row can "
-    "be tested by; one of snapshot.overrides: correct it, and restart cdcd"
+    "be tested by; one of snapshot.overrides: correct it, restart cdcd, and run this command with it and --recopy"
 )
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 

@@ -3,7 +3,7 @@
 In: a cursor, a table.  Out: SQL of the table; SourceSetup for a column that is not published, or a condition that the
 server refuses.
 Invariant: a condition is one expression: it cannot end the parentheses around it.
-Must not: read a row.
+Must not: read a row. An error that a row causes is named here, and raised where the row is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from cdcd.errors import SourceSetup
+from cdcd.errors import CdcdError, SourceSetup
 from cdcd.redaction import clean
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
@@ -21,6 +21,12 @@ from cdcd.source.error_map import MAX_REPORT_CHARACTERS, first_line
 _WRONG_SQL = frozenset({"42", "22"})  # syntax error or access rule violation; data exception
 _COLUMNS_HINT = "correct `columns` of snapshot.overrides for this table, and restart cdcd"
 _OVERRIDE = ("in snapshot.overrides", "correct `where` for this table, and restart cdcd")
+_DATA_EXCEPTION = "22"
+_ROW_HINT = (
+    "correct `where` of snapshot.overrides for this table so that every row can be tested by it, or correct the row, "
+    "and restart cdcd: with another condition the table is copied again from its first row. Of a blocking snapshot: "
+    "start it again, with another condition"
+)
 OF_COMMAND = ("of the command", "correct the condition, and start the snapshot again")
 
 
@@ -38,6 +44,16 @@ def source_of(table: CopiedTable) -> sql.Composable:
 def leaf_source(table: CopiedTable, quoted_leaf: str) -> sql.Composable:
     """Return one partition as a FROM item, under the table's name: a condition may name columns by it."""
     return sql.SQL("ONLY {} AS {}").format(sql.SQL(quoted_leaf), sql.Identifier(table.name))
+
+
+def failed_for_a_row(error: CdcdError, table: CopiedTable) -> CdcdError:
+    """Return the error of a copy; where the table's condition fails for a row, one that says so."""
+    sqlstate = str(error.context.get("sqlstate") or "")
+    has_other_cause = error.advice != error.hint  # as a text without a form in UTF-8 has
+    if table.where is None or has_other_cause or not sqlstate.startswith(_DATA_EXCEPTION):
+        return error
+    message = f"the condition `where` of the copy fails for a row: {error.message}"
+    return SourceSetup(message, hint=_ROW_HINT, table=table.title, sqlstate=sqlstate)
 
 
 def check_rules(cursor: Any, table: CopiedTable, origin: tuple[str, str] = _OVERRIDE) -> None:

@@ -2,9 +2,10 @@
 
 In: the tables to copy, the consistent point of their snapshot; each begun topic and each complete table.
 Out: `CommitPosition`s for the records copied so far.
-Invariant: a table is pending until all of its rows precede the position. A range of blocks is left until all of its
-rows do, and a range of keys until those of all ranges before it do as well. A topic is listed as begun before its
-first row, so that an attempt that copies its table again empties it first. If the snapshot is later than the stream's
+Invariant: a table is pending until all of its rows precede the position, also one that is to be continued while the
+stream runs. A range of blocks is left until all of its rows do, and a range of keys until those of all ranges before
+it do as well. A topic is listed as begun before its first row, so that an attempt that copies its table again empties
+it first. If the snapshot is later than the stream's
 start, a table gets a floor with its first complete range.
 Must not: do I/O, read the clock.
 """
@@ -35,12 +36,14 @@ class CopyProgress:
         before_us: int,
         begun_topics: Iterable[str],
         before: CopyState | None = None,
+        later: Iterable[int] = (),
     ) -> None:
         """`point_lsn`: the snapshot's consistent point. `stream_lsn`: the slot's, at which the stream begins.
 
         `written_commit_lsn`: the last commit LSN in the topics before the snapshot. `since_us`: from this time on,
         commits may not be durable until the copy is complete. `before_us`: a time before the slot was created: a
         change that the copy does not have commits later. `before`: the state that an interrupted attempt has left.
+        `later`: tables of it that an incremental snapshot continues: the stream begins before they are complete.
         """
         self._point_lsn = point_lsn
         self._stream_lsn = stream_lsn
@@ -52,7 +55,7 @@ class CopyProgress:
         self._tables = {} if before is None else dict(before.tables)
         self._ranges: dict[int, list[Blocks | KeyRange]] = {}
         self._partitions: Mapping[int, tuple[str, ...]] = {}
-        self._later: dict[int, TableCopyState] = {}
+        self._later: dict[int, TableCopyState] = {relid: self._tables[relid] for relid in later}
         self._now: CommitPosition | None = None
         self.tx_seq = 0
         """The number of the last record."""
@@ -68,10 +71,13 @@ class CopyProgress:
             self._now = None
 
     def to_copy(self, relids: Iterable[int]) -> None:
-        """Set the tables to copy completely; those that are not published any more are not pending."""
-        self._pending, self._now = dict.fromkeys(relids), None
-        for relid in self._pending:
-            self._tables.pop(relid, None)
+        """Set the tables to copy completely; of the others, only those that are continued later remain pending."""
+        left, self._now = dict.fromkeys(relids), None
+        for relid in (*self._pending, *self._tables):
+            if relid not in left and relid not in self._later:
+                self._floors.pop(relid, None)  # it is only streamed: no copied row contains its changes
+        self._pending = left | dict.fromkeys(self._later)
+        self._tables = dict(self._later)
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
         """Note the units of the tables that can be continued where they are interrupted: large ones."""
@@ -96,10 +102,6 @@ class CopyProgress:
             self._tables[relid] = replace(state, topic=topic, where=unit.table.where, partitions=partitions)
             self._note_floor(relid)
             self._now = None
-
-    def continue_later(self, relids: Iterable[int]) -> None:
-        """Leave these tables to an incremental snapshot: the stream begins before they are complete."""
-        self._later |= {relid: self._tables[relid] for relid in relids}
 
     def complete(self, relid: int) -> None:
         """Note that all rows of a table precede the next position."""

@@ -8,10 +8,11 @@ Must not: change what the stream has of a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from cdcd.model import TableCopyState
 from cdcd.snapshot.units import CopiedTable
 
 Order = Literal["name", "smallest_first", "largest_first"]
@@ -55,6 +56,16 @@ class Selection:
                     replace(table, where=choice.where, priority=choice.priority, wanted=choice.columns)
                 )
         return found
+
+    def continued(
+        self, states: Mapping[int, TableCopyState], tables: Iterable[CopiedTable]
+    ) -> list[CopiedTable]:
+        """Return the tables whose copy can be continued: their condition is that of the rows copied so far."""
+        return [
+            table
+            for table in self.choose(tables)
+            if table.relid in states and states[table.relid].where == table.where
+        ]
 
     def with_columns(self, table: CopiedTable) -> CopiedTable:
         """Return the table with the columns to read, for a copy that has its condition from elsewhere."""

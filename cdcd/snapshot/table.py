@@ -21,7 +21,7 @@ from psycopg2 import sql
 from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
-from cdcd.snapshot.condition import check_rules, leaf_source, source_of
+from cdcd.snapshot.condition import check_rules, failed_for_a_row, leaf_source, source_of
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
 from cdcd.snapshot.publication_versions import attached_to, publication_versions
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
@@ -324,7 +324,7 @@ def _of_table(error: CdcdError, table: CopiedTable) -> CdcdError:
         return _stale(table)
     if not isinstance(error, SourceUnavailable) and error.message != _NO_SNAPSHOT_ANY_MORE:
         error.context.setdefault("table", table.title)
-    return error
+    return failed_for_a_row(error, table)
 
 
 def concerns_a_table(error: CdcdError) -> bool:

@@ -34,7 +34,7 @@ from tests.support.stack import PostgresServers, drop_database, new_database_nam
 
 MAJORS = (14, 16, 18)
 SHORT, FEW_ROWS = ("hand-over", 18), ROWS // 2
-"""What `make test` runs; `make faults` runs every chain on every version, with all rows."""
+"""The case that `make test` runs; `make faults` runs every chain on every version, with all rows."""
 STREAMED = {("random", 16), ("random", 18), ("two", 16), ("two", 18)}
 """Here each transaction is streamed while it is open, and many are prepared, with two_phase."""
 AT_LEAST_ONCE = {("groups", 16), ("after", 16)}
@@ -60,7 +60,6 @@ def _configuration(chain: str, major: int) -> dict[str, Any]:
     return {**configuration, "sink": {**configuration["sink"], "delivery": delivery}}
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("chain", "major", "rows"), CASES)
 def test_an_interrupted_snapshot_loses_and_repeats_nothing(

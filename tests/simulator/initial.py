@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from cdcd.ack.group import Chunk, CommitPosition
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import CdcdError, SourceSetup
 from cdcd.model import (
     CopyState,
     Progress,
@@ -86,7 +87,7 @@ class _Uncounted:
 
 
 class Workers:
-    """Reads the units of an attempt, several at the same time, a few rows at a time."""
+    """Reads the units of an attempt, several at the same time, a few rows at a time. At times a table fails."""
 
     def __init__(self, simulation: Simulation, point: int, relids: Iterable[int]) -> None:
         self.estimates: Mapping[int, int | None] = {}
@@ -94,23 +95,43 @@ class Workers:
         self._simulation = simulation
         self._point = point
         self.units = [unit for relid in relids for unit in simulation.units_of(relid)]
+        self._fails = simulation.unit_to_fail(self.units)
+        self._failed: dict[int, CdcdError] = {}
+        self._begun: set[CopyUnit] = set()
+
+    def skipped(self, unit: CopyUnit) -> Piece:
+        """Return what ends a unit of a failed table, which is not read."""
+        return Piece(unit, self._failed[unit.table.relid])
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield the rows of the units, and the end of each."""
         random = self._simulation.random
         waiting, reading = iter(self.units), dict[CopyUnit, Iterator[CopiedRows]]()
-        workers = random.randint(1, 3)
+        workers = 3 if self._fails is not None else random.randint(1, 3)
         while True:
             while len(reading) < workers and (unit := next(waiting, None)) is not None:
                 reading[unit] = self._simulation.rows_of(unit, self._point)
             if not reading:
                 return
             unit = random.choice(list(reading))
-            rows = next(reading[unit], None)
-            if rows is None:
+            piece = self._next(unit, reading[unit])
+            if piece is None:
+                continue
+            if not isinstance(piece.rows, CopiedRows):
                 del reading[unit]
             self._simulation.step()
-            yield Piece(unit, rows)
+            yield piece
+
+    def _next(self, unit: CopyUnit, rows: Iterator[CopiedRows]) -> Piece | None:
+        """Return the next piece of a unit; None: its error is noted, and queued after what other threads do first."""
+        relid = unit.table.relid
+        if relid in self._failed and unit not in self._begun:
+            return self.skipped(unit)
+        self._begun.add(unit)
+        if unit != self._fails:
+            return Piece(unit, next(rows, None))
+        self._failed.setdefault(relid, SourceSetup("a row cannot be read", table=unit.table.title))
+        return Piece(unit, self._failed[relid]) if self._simulation.random.random() < 0.2 else None
 
 
 class Simulation:
@@ -120,6 +141,7 @@ class Simulation:
     copies: ClassVar[type[TableCopies]] = TableCopies
     progress: ClassVar[type[CopyProgress]] = CopyProgress
     snapshotter: ClassVar[type[Snapshotter]] = Snapshotter
+    workers: ClassVar[type[Workers]] = Workers
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"{seed} initial")
@@ -133,6 +155,14 @@ class Simulation:
         self._unit_keys = self.random.choice([1, 3, KEYS])
         self._has_standby = Random(f"{seed} standby").random() < 0.5
         self._has_ranges = Random(f"{seed} ranges").random() < 0.5
+        self._failures = Random(f"{seed} failures")
+        self._is_failing = self._failures.random() < 0.25
+        if self._is_failing:  # a table fails in most attempts, while three connections copy its ranges
+            self._unit_keys, self._has_ranges = 3, True
+            self._crashes, self._odds = max(self._crashes, 2), min(self._odds, 0.03)
+        self._modes = Random(f"{seed} modes")
+        self._later: tuple[int, ...] = ()
+        """The tables that the present attempt leaves to an incremental snapshot."""
         self._open: list[Record] = []
         self._position: CommitPosition | None = None
 
@@ -196,16 +226,29 @@ class Simulation:
                 before_us=1,
                 begun_topics=begin.begun_topics,
             )
+            self._later = ()
             await self.copy(progress, copied_at, list(self.server.tables))
             return Resume(point, point - 1, None, progress.done().copy if self._has_standby else None)
-        if left.state.pending:
-            self.counts["rests"] += 1
-            point = self.server.point()
-            progress = _progress_of(begin, left, point)
-            progress.__class__ = self.progress
-            await self.copy(progress, point, list(left.state.pending))
-            return _resume(left, progress)
-        raise AssertionError("a snapshot is complete, and the stream has not begun")
+        # A start that streams continues tables; a later one, with `initial_only` or a standby, copies all again.
+        is_streaming = self._odds > 0 and self._modes.random() < 0.3
+        self._later = tuple(left.state.tables) if is_streaming else ()
+        anew = sorted(self.left_of(left.state).difference(self._later))
+        self.counts["continued"] += bool(self._later)
+        self.counts["rests"] += bool(anew)
+        point = self.server.point() if anew else left.state.point_lsn
+        progress = _progress_of(begin, left, point, self._later)
+        progress.__class__ = self.progress
+        await self.copy(progress, point, anew)
+        return _resume(left, progress)
+
+    def left_of(self, state: CopyState) -> frozenset[int]:
+        """Return the tables that an interrupted attempt has left."""
+        return state.incomplete
+
+    def unit_to_fail(self, units: list[CopyUnit]) -> CopyUnit | None:
+        """Return the unit of this attempt at which its table fails, None if none does. The last attempt succeeds."""
+        is_possible = bool(units) and self._odds > 0 and self._is_failing
+        return self._failures.choice(units) if is_possible and self._failures.random() < 0.8 else None
 
     async def copy(self, progress: CopyProgress, point: int, relids: list[int]) -> None:
         """Copy tables in the snapshot of a point."""
@@ -220,8 +263,14 @@ class Simulation:
             point_lsn=point,
         )
         tables = [(table_of(relid), relation_of(relid)) for relid in relids]
-        workers: Any = Workers(self, point, relids)
-        assert await snapshotter.run(tables, workers) is None
+        workers: Any = self.workers(self, point, relids)
+        if await snapshotter.run(tables, workers) is not None:
+            self._position = progress.so_far()
+            self.commit()
+            self.counts["failures"] += 1
+            raise Crash
+        if self._later:
+            raise Crash  # before the stream, which would continue them
         await self.add(Chunk((), 0, progress.done()))
         self.commit()
         self.counts["copies"] += 1
@@ -356,6 +405,8 @@ class Simulation:
         if stored is None or stored.phase != "snapshot" or stored.copy is None:
             return
         for relid, state in stored.copy.tables.items():
+            if relid in self._later:
+                continue  # its ranges are of an earlier point
             left = [Blocks.parse(text) for text in state.after or ()]
             complete = {key for key in range(KEYS) if not any(_has(one, key) for one in left)}
             keys = {f"key {key}" for key in complete} & self.server.rows_at(

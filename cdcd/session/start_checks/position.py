@@ -163,10 +163,10 @@ def _start_summary(decision: Decision, config: Config) -> str:
         return f"continues from {format_lsn(begin.start_lsn)}"
     if not config.snapshot.copies_tables:
         return "creates the slot and begins there, without a snapshot"
-    if begin.left is not None and not begin.left.state.pending:
+    if begin.left is not None and not begin.left.state.incomplete:
         return "the snapshot is complete"
     if begin.left is not None:
-        return f"copies the {len(begin.left.state.pending)} tables that the interrupted snapshot has left"
+        return f"copies the {len(begin.left.state.incomplete)} tables that the interrupted snapshot has left"
     again = " again: the last one was not completed" if begin.begun_topics or begin.drop_slot else ""
     return f"creates the slot and takes the snapshot{again}"
 

@@ -46,7 +46,7 @@ def _would_copy(verdict: Resume | Snapshot | None) -> bool:
     """Return whether a start copies tables before it streams; True also while that is not known."""
     if verdict is None:
         return True
-    return isinstance(verdict, Snapshot) and (verdict.left is None or bool(verdict.left.state.pending))
+    return isinstance(verdict, Snapshot) and (verdict.left is None or bool(verdict.left.state.incomplete))
 
 
 def _warning(finding: Finding) -> Finding:

@@ -22,7 +22,7 @@ from cdcd.errors import (
     SourceStandby,
     SourceTimeline,
 )
-from cdcd.model import CopyState, PartPosition, PreparedBefore, Progress, SourceIdentity
+from cdcd.model import CopyState, PartPosition, PreparedBefore, Progress, SourceIdentity, TableCopyState
 from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import CopyLeft, Resume, Snapshot, StartOptions, verdict
 
@@ -66,6 +66,12 @@ COPYING = replace(
     MADE, phase="snapshot", commit_lsn=0, end_lsn=450, snapshot_tables=("shop.public.a",), copy=LEFT
 )
 ALL_AGAIN = Snapshot(True, ("shop.public.a",), 0, 450)
+CONTINUED = CopyState(
+    (), {}, 600, tables={17: TableCopyState("shop.public.a", ("0/9/48/",), is_by_blocks=True)}
+)
+COPYING_LATER = replace(COPYING, copy=CONTINUED)
+"""A version that did not list continued tables as pending has written it."""
+ONLY = replace(WANTED, mode="initial_only")
 REST = replace(ALL_AGAIN, drop_slot=False, left=CopyLeft(LEFT, 450, 5))
 PREPARED = replace(WANTED, two_phase=True)
 LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
@@ -109,6 +115,9 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (COPYING, Slot(confirmed_flush_lsn=450, restart_lsn=None), WANTED, REST),
         (COPYING, replace(TWO_PHASE, confirmed_flush_lsn=450), PREPARED, REST),
         (COPYING, Slot(confirmed_flush_lsn=450), PREPARED, REST),
+        # a table that was to be continued while the stream runs is not complete, whatever the mode is now
+        (COPYING_LATER, Slot(confirmed_flush_lsn=450), ONLY, replace(REST, left=CopyLeft(CONTINUED, 450, 5))),
+        (COPYING_LATER, None, ONLY, replace(ALL_AGAIN, drop_slot=False)),
         # another slot, or none: all tables are copied again
         (COPYING, None, WANTED, replace(ALL_AGAIN, drop_slot=False)),
         (COPYING, Slot(confirmed_flush_lsn=460), WANTED, ALL_AGAIN),

@@ -138,10 +138,10 @@ def test_an_incremental_snapshot_continues_a_table_from_which_ranges_are_left() 
         before_us=7,
         begun_topics=("topic", "other"),
         before=CopyState((1, 2), {}, 500, tables={1: left}),
+        later=[1],
     )
-    progress.continue_later([1])
     progress.to_copy([2])
-    assert progress.so_far().copy == CopyState((2,), {}, 800, tables={1: left})
+    assert progress.so_far().copy == CopyState((2, 1), {}, 800, tables={1: left}), "it may not be continued"
     progress.complete(2)
     assert progress.done().copy == CopyState((), {2: 800}, 800, tables={1: left})
 
@@ -159,6 +159,28 @@ def test_a_table_that_is_copied_again_has_no_ranges_left() -> None:
     )
     progress.to_copy([1])
     assert progress.so_far().copy == CopyState((1,), {}, 800)
+
+
+def test_a_table_that_is_not_copied_any_more_leaves_nothing_behind() -> None:
+    """Its rule was changed, or it is not published: the stream's changes of it are written from the first one on."""
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    progress = CopyProgress(
+        point_lsn=900,
+        stream_lsn=500,
+        written_commit_lsn=0,
+        since_us=7,
+        before_us=7,
+        begun_topics=("topic",),
+        before=CopyState((1, 2), {1: 800, 3: 800}, 800, tables={1: left}),
+    )
+    progress.to_copy([2])
+    assert progress.so_far().copy == CopyState((2,), {3: 800}, 900)
+
+
+def test_what_an_earlier_version_has_left_to_an_incremental_snapshot_is_incomplete() -> None:
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    assert CopyState((2,), tables={1: left}).incomplete == {1, 2}
+    assert not CopyState(floors={3: 800}).incomplete
 
 
 def test_a_range_of_a_later_snapshot_gives_its_table_a_floor() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+from cdcd.model import TableCopyState
 from cdcd.snapshot.selection import CopyRule, Order, Selection
 from cdcd.snapshot.units import CopiedTable
 
@@ -41,6 +43,25 @@ def test_a_later_rule_overrides_what_it_sets_and_nothing_else() -> None:
         ("shop.orders", "id > 7", 1),
     ]
     assert selection.unused_patterns(TABLES) == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "continued"),
+    [
+        ({}, []),
+        ({"where": "id > 1"}, [17]),
+        ({"where": "id > 2"}, []),
+        ({"where": "id > 1", "priority": 4}, [17]),
+        ({"where": "id > 1", "include": False}, []),
+    ],
+)
+def test_a_copy_is_continued_only_under_the_same_condition(
+    rule: dict[str, Any], continued: list[int]
+) -> None:
+    tables = [CopiedTable(relid, "s", f"t{relid}", ("id",), None, is_partitioned=False) for relid in (17, 18)]
+    selection = Selection((CopyRule(re.compile(r"s\..*"), **rule),))
+    states = {17: TableCopyState("topic", where="id > 1"), 19: TableCopyState("dropped", where="id > 1")}
+    assert [table.relid for table in selection.continued(states, tables)] == continued
 
 
 def test_the_columns_of_the_key_are_read_with_the_chosen_ones() -> None:
