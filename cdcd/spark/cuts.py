@@ -170,14 +170,18 @@ def _is_apart(fields: Mapping[str, Any]) -> bool:
     return max(map(parse_lsn, floors.values())) > reached
 
 
-def commit_of_query(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
+def commit_of_query(
+    commit: Commit, topics: frozenset[str] | None, *, loading: bool, copies: bool = False
+) -> Commit:
     """Return what a query of these topics (None: all) sees of a record.
 
     `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
-    For other queries the snapshot is one commit, and this record a part of it.
+    For other queries the snapshot is one commit, and this record a part of it. `copies`: such a query sees which of
+    its tables cdcd copies while it streams.
     """
     inside = commit.snapshot or frozenset()
-    of_query = (commit.loading | inside) if loading else frozenset()
+    copied = commit.loading if loading or copies else frozenset()
+    of_query = copied | inside if loading else copied
     return replace(
         commit,
         offsets=only(commit.offsets, topics),
