@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.cuts import (
@@ -34,6 +34,7 @@ from cdcd.spark.cuts import (
     start_of,
     total,
 )
+from cdcd.spark.first_offsets import first_between
 from cdcd.spark.given_topics import check_names
 from cdcd.spark.kafka import Cluster, Range
 from cdcd.spark.positions import (
@@ -309,7 +310,18 @@ class Commits:
             self._ids.look_again(start, [topic for topic in start if start[topic] != end.get(topic)])
         self._ids.check(start)
         self._ids.check(end)
-        return check_history(self._cluster, of_topics(start), of_topics(end))
+        return check_history(self._cluster, of_topics(start), of_topics(end), partial(self._first_of, start))
+
+    def _first_of(self, start: Offsets, part: Range) -> int | None:
+        """Return the offset of the first record of a range, None if no progress record says it.
+
+        A repeated batch is planned before any progress record is read.
+        """
+        if not self._log.pending:
+            self.refresh(start)
+        if not self._log.is_opened:
+            return None
+        return first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
 
     def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""
