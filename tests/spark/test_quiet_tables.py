@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
@@ -18,7 +19,7 @@ from cdcd.spark.cuts import Offsets
 from cdcd.spark.source import CdcdStreamReader
 from cdcd.spark.source_options import parse_options
 from tests.spark.events import Table, column
-from tests.spark.topics import TopicsWriter
+from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.daemon import Daemon
 from tests.support.forked import Forks
 from tests.support.stack import run
@@ -150,6 +151,23 @@ def test_an_earlier_transaction_that_was_removed_is_an_error(topics: TopicsWrite
     with pytest.raises(HistoryMissing):
         stream.batch()
     stream.reader.stop()
+
+
+def test_a_mirror_continues_after_the_removal(
+    spark: SparkSession, topics: TopicsWriter, items: Table, target: Path
+) -> None:
+    _write(topics, items, 10)
+    opened = run_mirror(spark, topics, target)
+    assert rows_of(opened, items) == [{"id": 1}]
+    removed = [
+        TopicPartition(items.topic, int(number), offset + 1)
+        for number, offset in opened.version.offsets[items.topic].items()
+        if offset
+    ]
+    for future in topics.admin.delete_records(removed).values():
+        future.result(30)
+    topics.commit(20, topics.change(items, "d", 20, 1, before={"id": 1}))
+    assert rows_of(run_mirror(spark, topics, target), items) == []
 
 
 @pytest.fixture
