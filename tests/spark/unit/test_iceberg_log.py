@@ -227,7 +227,7 @@ def test_a_version_that_cannot_be_read_now_is_not_replaced(
 
 def test_a_start_removes_files_of_the_metadata_that_a_crash_has_left(items: Batches) -> None:
     folder = items.target / FOLDER / "metadata"
-    kept = {*folder.iterdir()}
+    unchanged = {*folder.iterdir()}
     names = [
         "version-hint.text",
         "v7.metadata.json",
@@ -239,7 +239,7 @@ def test_a_start_removes_files_of_the_metadata_that_a_crash_has_left(items: Batc
     (folder / "version-hint.text.of-another").write_bytes(b"")
     with items.mirror() as mirror:
         sweep(items.target, mirror._writer)
-    assert {*folder.iterdir()} - kept == {folder / "version-hint.text.of-another"}
+    assert {*folder.iterdir()} - unchanged == {folder / "version-hint.text.of-another"}
 
 
 def test_a_commit_leaves_the_large_manifests_of_other_files(
