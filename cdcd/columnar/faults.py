@@ -1,4 +1,4 @@
-"""What can be wrong with a record's bytes.  The numbers are those of the C extension."""
+"""What can be wrong with a record's bytes.  The numbers are those of the C extension, which has further ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Fault(enum.IntEnum):
     COUNT = 9
     TRAILING = 10
     TOO_LARGE = 11
-    SCHEMA = 12
-    """Not a fault of the bytes: `RecordDecoder` has it, the C extension does not."""
+    SCHEMA = 14
+    """Not a fault of the bytes: `RecordDecoder` has it, the C extension does not. 12 and 13 are its own."""
 
 
 REASONS = {

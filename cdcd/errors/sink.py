@@ -181,7 +181,7 @@ class HistoryMissing(SparkReadError):
 
 
 class SnapshotIncomplete(SparkReadError):
-    """The topics have only rows of a snapshot that is not complete, which no batch may have."""
+    """A batch would have a part of a snapshot, or of a table that cdcd still copies."""
 
     code = "CDCD-SNAPSHOT-INCOMPLETE"
     hint = (

@@ -1,4 +1,4 @@
-"""Make the incremental snapshots of a session, and what gives them commands.
+"""Make the incremental snapshots of a session, and the tasks that start and stop them.
 
 In: the session's configuration, pump, writer and server.  Out: `IncrementalSnapshots`; its background work.
 Invariant: the connections that read chunks are to the server and the timeline of the stream.
@@ -90,7 +90,7 @@ class KeysInKafka:
 def background_work(
     config: Config, copying: IncrementalSnapshots, publications: PublicationMonitor
 ) -> list[Coroutine[Any, Any, None]]:
-    """Return what copies, and what gives commands: the topic of the signals, tables that join the publication."""
+    """Return the tasks: the copy, the reader of the signal topic, the copy of newly published tables."""
     tasks = [copying.run()]
     if topic := config.snapshot.signals.topic:
         new_reader = partial(SignalReader, config.sink_settings(), topic, config.name)

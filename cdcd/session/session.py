@@ -182,7 +182,7 @@ class Session:
         except StopRequested:
             _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
         except SinkFenced as error:
-            raise await self._judged(error) from error
+            raise await self._cause_of_fencing(error) from error
         except CdcdError as error:
             self._note_whose_slot(error)
             self._status.state("backoff", error)  # closing may take long; /status shows the reason meanwhile
@@ -262,9 +262,9 @@ class Session:
         ):
             self._status.is_slot_anothers = False
 
-    async def _judged(self, error: SinkFenced) -> CdcdError:
+    async def _cause_of_fencing(self, error: SinkFenced) -> CdcdError:
         """Return the error for the cause: another cdcd, or the broker's timeout."""
-        judging = partial(
+        find_cause = partial(
             error_of_fencing,
             age_s=self._clients.sink.age_s,
             own_pid=self._own_pid,
@@ -272,7 +272,7 @@ class Session:
         )
         try:
             return await or_stop(
-                in_thread(judging, error, self._source, self._clients.sink_settings), self._stop
+                in_thread(find_cause, error, self._source, self._clients.sink_settings), self._stop
             )
         except StopRequested:
             return error

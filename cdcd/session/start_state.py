@@ -84,7 +84,7 @@ class StartState:
 
     @property
     def part(self) -> PartPosition | None:
-        """How far the first transaction of the stream is written already."""
+        """The part of the first transaction of the stream that is already in Kafka; None: no part."""
         return None if self.stored is None else self.stored.part
 
 

@@ -14,8 +14,8 @@ cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object, Py_ssize_t)
 
 
-cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
-    """Mark the last record of each partition from `start` on; an additional mark does no harm.
+cdef int _mark(list records, Py_ssize_t start, uint8_t* is_reported) except -1:
+    """Mark the first and the last record of each partition from `start` on; an additional mark does no harm.
 
     Topics and partitions are compared by identity: the records of one plan have the same objects.
     """
@@ -23,10 +23,14 @@ cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
     cdef PyObject* topic
     cdef PyObject* partition
     cdef PyObject** seen
+    cdef Py_ssize_t* first
     while slots < 2 * count:
         slots *= 2
     seen = <PyObject**>PyMem_Calloc(2 * slots, sizeof(PyObject*))
-    if seen == NULL:
+    first = <Py_ssize_t*>PyMem_Malloc(slots * sizeof(Py_ssize_t))
+    if seen == NULL or first == NULL:
+        PyMem_Free(seen)
+        PyMem_Free(first)
         raise MemoryError
     at = count
     while at > 0:
@@ -36,23 +40,27 @@ cdef int _mark_last(list records, Py_ssize_t start, uint8_t* is_last) except -1:
         slot = <Py_ssize_t>((<size_t>topic >> 4) * 31 + (<size_t>partition >> 4)) & (slots - 1)
         while seen[2 * slot] != NULL and (seen[2 * slot] != topic or seen[2 * slot + 1] != partition):
             slot = (slot + 1) & (slots - 1)
-        is_last[at] = seen[2 * slot] == NULL
-        seen[2 * slot], seen[2 * slot + 1] = topic, partition
+        is_reported[at] = seen[2 * slot] == NULL
+        seen[2 * slot], seen[2 * slot + 1], first[slot] = topic, partition, at
+    for slot in range(slots):
+        if seen[2 * slot] != NULL:
+            is_reported[first[slot]] = 1
     PyMem_Free(seen)
+    PyMem_Free(first)
     return 0
 
 
-def produce_batch(produce, reported, list records, Py_ssize_t start):
+def produce_reported(produce, reported, list records, Py_ssize_t start):
     """Do the same as `cdcd.sink.produce_batch.produce_batch_in_python`."""
     cdef Py_ssize_t at = start, count = len(records)
-    cdef uint8_t* is_last = <uint8_t*>PyMem_Malloc(max(count - start, 1))
-    if is_last == NULL:
+    cdef uint8_t* is_reported = <uint8_t*>PyMem_Malloc(max(count - start, 1))
+    if is_reported == NULL:
         raise MemoryError
     try:
-        _mark_last(records, start, is_last)
+        _mark(records, start, is_reported)
         while at < count:
             topic, partition, key, value = <tuple>records[at]
-            if is_last[at - start]:
+            if is_reported[at - start]:
                 produce(topic, value, key, partition, reported)
             else:
                 produce(topic, value, key, partition)
@@ -60,7 +68,7 @@ def produce_batch(produce, reported, list records, Py_ssize_t start):
     except Exception as failure:
         return at, failure
     finally:
-        PyMem_Free(is_last)
+        PyMem_Free(is_reported)
     return at, None
 
 

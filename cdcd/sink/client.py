@@ -56,6 +56,8 @@ class Client:
         self._own_topics = own_topics
         self.next_offsets: dict[tuple[str, int], int] = {}
         """By topic and partition, the offset after the last record delivered since `begin`."""
+        self.first_offsets: dict[tuple[str, int], int] = {}
+        """By topic and partition, the offset of the first record delivered since `begin`."""
         self._delivery_error: SinkError | None = None
         self._fatal_error: SinkError | None = None
         self._torn_error: SinkError | None = None
@@ -63,7 +65,7 @@ class Client:
         self._is_begun = False
         self._producer: Producer | None = None
         self.reports_all = True
-        """Whether each record needs a delivery report, or only the last record of each partition.
+        """Whether each record needs a delivery report, or only the first and the last one of each partition.
 
         Without transactions only the report reveals an undelivered record (F63). With transactions the commit fails,
         and the next client, which begins with the same records, finds out which record it was. So each record needs a
@@ -217,6 +219,7 @@ class Client:
     def forget(self) -> None:
         """Discard the reports of the records since `begin`; an error that ended the producer remains."""
         self.next_offsets.clear()
+        self.first_offsets.clear()
         self._delivery_error = self._broker_error = None
 
     def raise_pending(self) -> None:
@@ -275,7 +278,9 @@ class Client:
             if offset is None:  # the broker has the record already and no longer knows its offset
                 self._delivery_error = self._delivery_error or _taken_somewhere(message)
             else:
-                self.next_offsets[message.topic(), message.partition()] = offset + 1
+                place = message.topic(), message.partition()
+                self.next_offsets[place] = offset + 1
+                self.first_offsets.setdefault(place, offset)
         elif self._delivery_failure() is None:
             refusal = undelivered_error(error, message)
             if isinstance(refusal, RecordTooLarge):

@@ -1,8 +1,8 @@
 """Sort records by partition and produce them, with as little work per record as possible.
 
 In: records in commit order, the producer's `produce`.  Out: how many it accepted, and its exception at the next one.
-Invariant: the records of a partition are produced in their order (F47) and none is left out. The last record of each
-partition asks for a delivery report, whose offset is the group's last offset in that partition.
+Invariant: the records of a partition are produced in their order (F47) and none is left out. The first and the last
+record of each partition ask for a delivery report: their offsets are the group's first and last in that partition.
 Must not: block, or read the content of a record.
 """
 
@@ -54,11 +54,11 @@ def produce_batch(
 ) -> tuple[int, Exception | None]:
     """Produce `records[start:]`; return the index of the first record that was not accepted, and the exception.
 
-    `produce` is called with topic, value, key and partition, and for the last record of each partition also with
-    `reported`. Without an exception the index is the number of records.
+    `produce` is called with topic, value, key and partition, and for the first and the last record of each
+    partition also with `reported`. Without an exception the index is the number of records.
     """
     if _EXTENSION is not None and type(records) is list:
-        found: tuple[int, Exception | None] = _EXTENSION.produce_batch(produce, reported, records, start)
+        found: tuple[int, Exception | None] = _EXTENSION.produce_reported(produce, reported, records, start)
         return found
     return produce_batch_in_python(produce, reported, records, start)
 
@@ -69,7 +69,7 @@ def produce_batch_in_python(
     """Do the same as `produce_batch`: the C extension's specification."""
     first = at = start
     try:
-        for last in sorted(last_of_each(records, start)):
+        for last in sorted(ends_of_each(records, start)):
             for at in range(first, last):
                 topic, partition, key, value = records[at]
                 produce(topic, value, key, partition)
@@ -81,7 +81,9 @@ def produce_batch_in_python(
     return len(records), None
 
 
-def last_of_each(records: Sequence[Record], start: int) -> set[int]:
-    """Return the indexes of the last record of each partition from `start` on."""
-    rest = records[start:] if start else records
-    return set(dict(zip(map(_TOPIC_AND_PARTITION, rest), count(start), strict=False)).values())
+def ends_of_each(records: Sequence[Record], start: int) -> set[int]:
+    """Return the indexes of the first and the last record of each partition from `start` on."""
+    places = [*map(_TOPIC_AND_PARTITION, records[start:] if start else records)]
+    last = dict(zip(places, count(start), strict=False))
+    first = dict(zip(reversed(places), count(len(records) - 1, -1), strict=False))
+    return {*last.values(), *first.values()}

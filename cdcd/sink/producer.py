@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -28,8 +28,8 @@ from cdcd.sink.client import Client, not_open
 from cdcd.sink.error_map import error_of
 from cdcd.sink.hidden_commit import hidden_progress
 from cdcd.sink.limits import Limits
-from cdcd.sink.produce_batch import by_partition, last_of_each, produce_batch
-from cdcd.sink.progress import dump, key_of, key_of_joining
+from cdcd.sink.produce_batch import by_partition, ends_of_each, produce_batch
+from cdcd.sink.progress import FIRST_OFFSETS, dump, dump_offsets, key_of, key_of_joining
 from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
@@ -40,6 +40,7 @@ __all__ = ["KafkaSink"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.sink.producer")
 _ONE_PARTITION = 0
+Headers = list[tuple[str, bytes]]
 _WRITING_TOPICS = "writing the record of the topics"
 
 
@@ -284,10 +285,12 @@ class KafkaSink:
         hit("flushed")
         client.next_offsets.pop((self._settings.progress_topic, _ONE_PARTITION), None)
         own_id = self._settings.transactional_id if self._settings.is_exactly_once else ""
-        progress = dataclasses.replace(progress, offsets=_offsets(client), transactional_id=own_id)
+        progress = dataclasses.replace(
+            progress, offsets=_by_topic(client.next_offsets), transactional_id=own_id
+        )
         if self.identities is not None:
             progress = dataclasses.replace(progress, topics_at=self._write_topics(self.identities))
-        self._produce_progress(client, progress)
+        self._produce_progress(client, progress, self._headers(client, progress))
         hit("progress_produced")
         if self._settings.is_exactly_once:
             try:
@@ -333,7 +336,7 @@ class KafkaSink:
             return produce_batch(producer.produce, client.reported, records, start)
         produce, reported = producer.produce, client.reported
         reported_error: Container[int] = (
-            range(len(records)) if client.reports_all else last_of_each(records, 0)
+            range(len(records)) if client.reports_all else ends_of_each(records, 0)
         )
         at = start - 1
         try:
@@ -364,18 +367,26 @@ class KafkaSink:
             self._produce_own(client, key, None, doing)
             self._has_joined = True
 
-    def _produce_progress(self, client: Client, progress: Progress) -> None:
+    def _headers(self, client: Client, progress: Progress) -> Headers:
+        """Return the headers of the progress record, none with at_least_once: rows may be before its first ones."""
+        if not self._settings.is_exactly_once or not progress.offsets:
+            return []
+        return [(FIRST_OFFSETS, dump_offsets(_of_topics(client.first_offsets, progress.offsets)))]
+
+    def _produce_progress(self, client: Client, progress: Progress, headers: Headers) -> None:
         key, doing = key_of(self._settings.slot), "producing the progress record"
         try:
-            self._produce_own(client, key, dump(progress), doing)
+            self._produce_own(client, key, dump(progress), doing, headers)
         except BufferError as failure:
             topic = self._settings.progress_topic
             raise SinkUnavailable(f"{doing}: the client's queue is full", topic=topic) from failure
 
-    def _produce_own(self, client: Client, key: bytes, value: bytes | None, doing: str) -> None:
+    def _produce_own(
+        self, client: Client, key: bytes, value: bytes | None, doing: str, headers: Headers | None = None
+    ) -> None:
         topic = self._settings.progress_topic
         try:
-            client.usable().produce(topic, value, key, _ONE_PARTITION, client.reported)
+            client.usable().produce(topic, value, key, _ONE_PARTITION, client.reported, headers=headers or [])
         except KafkaException as failure:
             raise client.translate(failure, doing, topic=topic) from failure
 
@@ -394,11 +405,15 @@ class KafkaSink:
         self.progress_offset = max(self.progress_offset, next_offset - 1)
 
 
-def _offsets(client: Client) -> dict[str, dict[int, int]]:
+def _by_topic(found: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
     offsets: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in client.next_offsets.items():
+    for (topic, partition), offset in found.items():
         offsets.setdefault(topic, {})[partition] = offset
     return offsets
+
+
+def _of_topics(found: Mapping[tuple[str, int], int], topics: Container[str]) -> dict[str, dict[int, int]]:
+    return {topic: offsets for topic, offsets in _by_topic(found).items() if topic in topics}
 
 
 def _refused(client: Client, failure: KafkaException, record: Record, at: int) -> SinkError:

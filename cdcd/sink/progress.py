@@ -22,9 +22,11 @@ from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, S
 from cdcd.redaction import clean
 from cdcd.sink.copy_record import dumped_copy, loaded_copy
 
-__all__ = ["FORMAT", "dump", "key_of", "load"]
+__all__ = ["FIRST_OFFSETS", "FORMAT", "dump", "dump_offsets", "key_of", "load"]
 
 FORMAT = 2
+FIRST_OFFSETS = "cdcd.first_offsets"
+"""The header with the first offsets of a Kafka transaction. Earlier versions refuse an unknown key of the value."""
 _PHASES = frozenset({"snapshot", "streaming"})
 _OF_FORMAT_2 = frozenset({"plugin", "two_phase", "slot_lsn"})
 _KEYS_1 = frozenset(
@@ -81,10 +83,7 @@ def dump(progress: Progress) -> bytes:
         "commit_lsn": format_lsn(progress.commit_lsn),
         "end_lsn": format_lsn(progress.end_lsn),
         "commit_us": progress.commit_us,
-        "offsets": {
-            topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
-            for topic, partitions in sorted(progress.offsets.items())
-        },
+        "offsets": _dumped_offsets(progress.offsets),
         "snapshot_tables": list(progress.snapshot_tables),
     }
     if progress.identity.timeline_lsn:
@@ -110,6 +109,18 @@ def dump(progress: Progress) -> bytes:
     if progress.transactional_id:
         document[_TRANSACTIONAL_ID] = progress.transactional_id
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+def dump_offsets(offsets: Mapping[str, Mapping[int, int]]) -> bytes:
+    """Return the value of the header `FIRST_OFFSETS`: the offset of the first record in each partition, as JSON."""
+    return json.dumps(_dumped_offsets(offsets), separators=(",", ":")).encode()
+
+
+def _dumped_offsets(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {
+        topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
+        for topic, partitions in sorted(offsets.items())
+    }
 
 
 def load(value: bytes) -> Progress:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.cuts import (
@@ -34,6 +34,7 @@ from cdcd.spark.cuts import (
     start_of,
     total,
 )
+from cdcd.spark.first_offsets import first_between
 from cdcd.spark.given_topics import check_names
 from cdcd.spark.kafka import Cluster, Range
 from cdcd.spark.positions import (
@@ -58,6 +59,10 @@ _PREFIX_HINT = (
 _NO_ID = (
     "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
     "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
+)
+_COPIED_HINT = (
+    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept a "
+    "part of its rows with the option loading=true"
 )
 log = logging.getLogger("cdcd.spark.source")
 
@@ -205,6 +210,7 @@ class Commits:
         start = self.initial() if start is None else start
         if position is None:
             end = self.newest(start)
+            self._refuse_copied(loading_of(end))
             if end == start and self.is_inside_snapshot:
                 raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
             return start, end
@@ -212,6 +218,15 @@ class Commits:
         if starting.kind != EARLIEST:
             _refuse_reversed(start, of_topics(end))
         return start, merge(start, end)
+
+    def _refuse_copied(self, loading: frozenset[str]) -> None:
+        """Raise SnapshotIncomplete for a batch read that ends while cdcd copies these tables."""
+        if loading:
+            raise SnapshotIncomplete(
+                "cdcd still copies a table at the end of this batch read, so the batch would lack rows of it",
+                hint=_COPIED_HINT,
+                topics=", ".join(sorted(loading)),
+            )
 
     def _end(self, position: Position, start: Offsets) -> Offsets:
         """Return the end of a batch read that has one."""
@@ -222,6 +237,7 @@ class Commits:
             return end
         commits, parts = self._known()
         before = records_before(position, commits, parts, is_whole=self._log.is_whole)
+        self._refuse_copied(commits[before - 1].loading if before else frozenset())
         return merge(self._log_starts, total(commits[:before]))
 
     def _asked(self, offsets: Offsets) -> Offsets:
@@ -294,7 +310,18 @@ class Commits:
             self._ids.look_again(start, [topic for topic in start if start[topic] != end.get(topic)])
         self._ids.check(start)
         self._ids.check(end)
-        return check_history(self._cluster, of_topics(start), of_topics(end))
+        return check_history(self._cluster, of_topics(start), of_topics(end), partial(self._first_of, start))
+
+    def _first_of(self, start: Offsets, part: Range) -> int | None:
+        """Return the offset of the first record of a range, None if no progress record says it.
+
+        A repeated batch is planned before any progress record is read.
+        """
+        if not self._log.pending:
+            self.refresh(start)
+        if not self._log.is_opened:
+            return None
+        return first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
 
     def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""

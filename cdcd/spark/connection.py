@@ -11,12 +11,13 @@ reader has to connect wherever the daemon does.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdcd.property_names import is_of_a_producer, is_secret_property
+from cdcd.property_names import FILE_PROPERTIES, is_of_a_producer, is_secret_property
 from cdcd.registry.settings import RegistrySettings
 from cdcd.spark.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolve
 
@@ -29,6 +30,7 @@ SCHEMAS_SUFFIX = ".__schemas"
 NO_REGISTRY = "none"
 USER_INFO, TOKEN = "basic.auth.user.info", "bearer.auth.token"
 _URL_USER = re.compile(r"://[^/@\s]*@")
+_EXTENSIONS = "sasl.oauthbearer.extensions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,18 @@ class Connection:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a property must not be shown: by its name, or because its value is a URL with a password."""
-    return is_secret_property(name) or _URL_USER.search(value) is not None
+    """Return whether a property must not be shown: by its name, or because its value has a secret."""
+    return is_secret_property(name) or has_user(value) or (name.endswith(_EXTENSIONS) and _has_secret(value))
+
+
+def has_user(value: str) -> bool:
+    """Return whether a value is a URL with a user or a password."""
+    return _URL_USER.search(value) is not None
+
+
+def _has_secret(extensions: str) -> bool:
+    """Return whether one of these extensions of a login, NAME=VALUE with commas, has the name of a secret."""
+    return any(is_secret_property(one.partition("=")[0]) for one in extensions.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +137,21 @@ class Parts:
 
 
 def parts_of(path: str, environ: Mapping[str, str]) -> Parts:
-    """Return the parts that the daemon's configuration has. Raises ConfigError."""
+    """Return the parts that the daemon's configuration has, with absolute paths. Raises ConfigError."""
     from cdcd.config import load_reader  # the import takes a second, only for readers with a configuration
 
+    path = os.path.abspath(path)
     loaded = load_reader(path, environ)
     sink, registry = loaded.config.sink, loaded.config.registry
     properties = _referred(path, "sink/properties", sink.properties)
-    properties |= {name: SecretReference("file", str(file)) for name, file in sink.secret_files.items()}
+    properties |= {name: _file(file) for name, file in sink.secret_files.items()}
     of_registry: dict[str, Value] = _referred(path, "registry/properties", registry.properties)
-    of_registry |= {name: SecretReference("file", str(file)) for name, file in registry.secret_files.items()}
+    of_registry |= {name: _file(file) for name, file in registry.secret_files.items()}
     password = _password(path, registry, loaded)
     if registry.username is not None and password is not None:
         of_registry[USER_INFO] = UserInfo(registry.username, password)
     if registry.token_file is not None:
-        of_registry[TOKEN] = SecretReference("file", str(registry.token_file))
+        of_registry[TOKEN] = _file(registry.token_file)
     return Parts(
         brokers=sink.bootstrap_servers,
         prefix=loaded.config.name,
@@ -158,7 +171,7 @@ def _is_of_a_reader(name: str) -> bool:
 
 def _password(path: str, registry: Registry, loaded: LoadedReader) -> SecretReference | None:
     if registry.password_file is not None:
-        return SecretReference("file", str(registry.password_file))
+        return _file(registry.password_file)
     if registry.password is None:
         return None
     variable = loaded.variables.get(("registry", "password"))
@@ -170,6 +183,15 @@ def _password(path: str, registry: Registry, loaded: LoadedReader) -> SecretRefe
 def _referred(path: str, section: str, properties: Mapping[str, str]) -> dict[str, Value]:
     """Return the properties of a section with references to the secrets among them."""
     return {
-        name: SecretReference("config", f"{path}#{section}/{name}") if is_secret(name, value) else value
+        name: SecretReference("config", f"{path}#{section}/{name}")
+        if is_secret(name, value)
+        else os.path.abspath(value)
+        if name in FILE_PROPERTIES and value != "probe"
+        else value
         for name, value in properties.items()
     }
+
+
+def _file(path: os.PathLike[str]) -> SecretReference:
+    """Return the reference to a file; executors have other working directories."""
+    return SecretReference("file", os.path.abspath(path))

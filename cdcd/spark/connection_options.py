@@ -64,6 +64,10 @@ _FORCED = {
     "enable.partition.eof": "the reader finds the end of a range by it",
     "auto.offset.reset": "removed records are an error, not a jump",
 }
+_RUNS_CODE = frozenset(
+    {"plugin.library.paths", "ssl.engine.location", "ssl.providers", "sasl.kerberos.kinit.cmd"}
+)
+"""Who sets the options may be a user of SQL. In the daemon's configuration these are allowed."""
 _USUAL_NAMES = """
     security.protocol sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.oauthbearer.method
     sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.token.endpoint.url
@@ -158,7 +162,9 @@ def _unknown(given: Mapping[str, str], others: frozenset[str]) -> Iterator[str]:
         bare = name.removeprefix(_KAFKA)
         if name in lowered or _registry_name(name) in OF_REGISTRY:
             continue
-        if bare != name and bare in _FORCED:
+        if bare != name and bare in _RUNS_CODE:
+            yield f"option {name} cannot be set - it makes each executor run a program or a library"
+        elif bare != name and bare in _FORCED:
             yield f"option {name} cannot be set - {_FORCED[bare]}"
         elif bare == name or bare in foreign or name in _INSTEAD:
             yield (
@@ -204,7 +210,10 @@ def _in_clear(given: Mapping[str, str]) -> Iterator[str]:
         elif _is_in_clear(name, value):
             user = "USER:" if _registry_name(name) == USER_INFO else ""
             forms = " or ".join(user + form for form in FORMS.split(" or "))
-            yield f"option {name} is a secret in clear, which Spark would show in its plans and UI - write {forms}"
+            yield (
+                f"option {name} is a secret in clear, which Spark would show in its plans and UI - write {forms}; "
+                "if it was in a statement of SQL, Spark may have logged it: change the secret"
+            )
 
 
 def _is_in_clear(name: str, value: str) -> bool:

@@ -34,7 +34,7 @@ class Commit:
     or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
-    `ends_snapshot`: a snapshot is complete with it.
+    `ends_snapshot`: a snapshot is complete with it. `firsts`: the offsets of its first records; None: not known.
     `end_lsn`: all commits below it are in Kafka. `commit_us`: the time of the last commit (Unix epoch), 0 if unknown.
     `place`: the offset of the record, -1 if unknown. `topics_at`: that of the slot's record of its topics, -1: none.
     `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
@@ -54,6 +54,7 @@ class Commit:
     slot: str = ""
     described: frozenset[str] = frozenset()
     ends_snapshot: bool = False
+    firsts: Offsets | None = None
 
     @property
     def size(self) -> int:
@@ -170,14 +171,18 @@ def _is_apart(fields: Mapping[str, Any]) -> bool:
     return max(map(parse_lsn, floors.values())) > reached
 
 
-def commit_of_query(commit: Commit, topics: frozenset[str] | None, *, loading: bool) -> Commit:
+def commit_of_query(
+    commit: Commit, topics: frozenset[str] | None, *, loading: bool, copies: bool = False
+) -> Commit:
     """Return what a query of these topics (None: all) sees of a record.
 
     `loading`: the query asks for the loading tables, so it sees the tables of an incomplete snapshot as such tables.
-    For other queries the snapshot is one commit, and this record a part of it.
+    For other queries the snapshot is one commit, and this record a part of it. `copies`: such a query sees which of
+    its tables cdcd copies while it streams.
     """
     inside = commit.snapshot or frozenset()
-    of_query = (commit.loading | inside) if loading else frozenset()
+    copied = commit.loading if loading or copies else frozenset()
+    of_query = copied | inside if loading else copied
     return replace(
         commit,
         offsets=only(commit.offsets, topics),
@@ -270,7 +275,7 @@ def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
 def join_commits(commits: Sequence[Commit]) -> Commit:
     """Return complete commits as one."""
     former = frozenset[str]().union(*(one.former for one in commits))
-    return replace(commits[-1], offsets=total(commits), former=former)
+    return replace(commits[-1], offsets=total(commits), former=former, firsts=None)
 
 
 def without(commit: Commit, topics: frozenset[str]) -> Commit:

@@ -111,9 +111,8 @@ class Entry:
             add(offsets, commit)
             former |= commit.former
             if place is not None and commit.place >= place:
-                return replace(
-                    commit, offsets=merge(self._proved(offsets), self._unnamed(ends)), former=former
-                )
+                proved = merge(self._proved(offsets), self._unnamed(ends))
+                return replace(commit, offsets=proved, former=former, firsts=None)
         return None
 
     def _proved(self, offsets: Offsets) -> Offsets:

@@ -37,7 +37,7 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
     `startingOffsets`, `endingOffsets` and `kafka.isolation.level`. The caller adds a login to Kafka, under the names
     of Java's client. Raises ConfigError, SparkReadError, PositionUnavailable, SnapshotIncomplete, HistoryMissing.
     """
-    asked = _with_topics_of_tables(replace(parse_options(options), loading=False))
+    asked = _with_topics_of_tables(parse_options(options).of_a_batch())
     commits = Commits(asked)
     try:
         start, end = commits.batch()

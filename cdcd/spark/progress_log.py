@@ -204,7 +204,8 @@ class ProgressLog:
         self._slots = Slots()
 
     def _seen(self, commit: Commit) -> Commit:
-        return commit_of_query(commit, self._options.topics, loading=self._options.loading)
+        asked = self._options
+        return commit_of_query(commit, asked.topics, loading=asked.loading, copies=asked.refuses_copies)
 
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
         """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from cdcd.spark.cuts import Commit, parse_progress, without, without_offsets
+from cdcd.spark.first_offsets import first_offsets
 from cdcd.spark.kafka import Cluster, Tail
 from cdcd.spark.topic_ids import TopicIds, ids_in
 
@@ -91,7 +92,8 @@ class ProgressReader:
                     self._has_all_before = place == self._counted
                 self._slots.add(name)
                 if name not in passed:
-                    yield self._commit(name, value, place)
+                    commit = self._commit(name, value, place)
+                    yield replace(commit, firsts=first_offsets(message.headers()))
             elif value is not None and name.endswith(_TOPICS):
                 self._describe(name.removesuffix(_TOPICS), value, place)
             self._counted += 1

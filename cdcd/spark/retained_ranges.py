@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from cdcd.errors import HistoryMissing, SinkUnavailable
 from cdcd.spark.cuts import Offsets, normal
@@ -30,12 +31,22 @@ _DELETED_HINT = (
 Places = dict[tuple[str, int], int]
 
 
-def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]:
+FirstOffset = Callable[[Range], int | None]
+
+
+def _unknown(_: Range) -> int | None:
+    return None
+
+
+def check_history(
+    cluster: Cluster, start: Offsets, end: Offsets, first_of: FirstOffset = _unknown
+) -> list[Range]:
     """Return the ranges between two cuts. Raises HistoryMissing if Kafka does not have all of their records.
 
     A start is the offset of the marker that ends a Kafka transaction, or of a row if cdcd writes without Kafka
-    transactions (at_least_once). Kafka does not report whether it removed a marker or a row, so both are errors. A
-    topic that was deleted is left out of a query that begins with it.
+    transactions (at_least_once). Kafka does not report whether it removed a marker or a row: `first_of` returns the
+    offset of the first record of a range, None if it is not known. A range begins with the first record that Kafka
+    has. A topic that was deleted is left out of a query that begins with it.
     """
     wanted = [
         Range(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
@@ -43,9 +54,14 @@ def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]
         for partition, offset in partitions.items()
     ]
     ranges, log_starts, log_ends = _with_bounds(cluster, [part for part in wanted if part.start != part.end])
+    retained: list[Range] = []
     for part in ranges:
         place = part.topic, part.partition
-        is_removed = part.start < log_starts[place] or part.start > part.end
+        is_removed = part.start > part.end
+        if part.start < log_starts[place]:
+            first = first_of(part)
+            is_removed = first is None or first < log_starts[place]
+        retained.append(replace(part, start=max(part.start, log_starts[place])))
         if is_removed or part.end > log_ends[place]:
             raise HistoryMissing(
                 "Kafka removed records that were not read yet" if is_removed else _SHORTER,
@@ -55,7 +71,7 @@ def check_history(cluster: Cluster, start: Offsets, end: Offsets) -> list[Range]
                 first_offset=log_starts[place],
                 end_offset=part.end if is_removed else log_ends[place],
             )
-    return ranges
+    return retained
 
 
 def _with_bounds(cluster: Cluster, ranges: list[Range]) -> tuple[list[Range], Places, Places]:

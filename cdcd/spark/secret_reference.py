@@ -63,7 +63,9 @@ class SecretReference:
             return value_at(path, os.environ, tuple(key.split("/")))
         except ConfigError as error:
             why = "; ".join(error.problems) or error.message
-            raise SecretUnreadable("a configuration has no secret: " + why, file=path) from error
+            raise SecretUnreadable(
+                f"a value of cdcd's configuration cannot be read ({why})", file=path
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, repr=False)

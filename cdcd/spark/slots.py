@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from cdcd.spark.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
+from cdcd.spark.first_offsets import earlier
 
 
 @dataclass(slots=True)
@@ -27,10 +28,12 @@ class Parts:
     newest: Commit | None = None
     has_snapshot: bool = False
     commit_us: int = 0
+    firsts: Offsets | None = field(default_factory=dict)
 
     def add(self, record: Commit) -> None:
         """Add the slot's next record."""
         add(self.offsets, record)
+        self.firsts = earlier(self.firsts, record.firsts if record.offsets else {})
         self.former |= record.former
         self.newest = record
         self.has_snapshot |= record.snapshot is not None
@@ -39,6 +42,7 @@ class Parts:
     def take_over(self, other: Parts) -> None:
         """Add the records of a slot that this one has replaced."""
         self.offsets = merge(self.offsets, other.offsets)
+        self.firsts = earlier(self.firsts, other.firsts)
         self.former |= other.former
         self.has_snapshot |= other.has_snapshot
 
@@ -47,6 +51,7 @@ class Parts:
         return replace(
             record,
             offsets=normal(self.offsets),
+            firsts=self.firsts,
             former=self.former,
             ends_snapshot=self.has_snapshot and record.snapshot is None,
             commit_us=self.commit_us,

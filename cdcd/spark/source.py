@@ -254,14 +254,14 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._decoding = decoding
-        # A batch cannot say which tables are loading.
-        self._options = replace(options.without_limits(), loading=False)
+        self._options = options.of_a_batch()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks.
 
         Raises HistoryMissing if Kafka no longer has all of their records, PositionUnavailable for a start or an end
-        that is not in Kafka, SnapshotIncomplete if there are only rows of a snapshot that is not complete.
+        that is not in Kafka, SnapshotIncomplete if there are only rows of a snapshot that is not complete, or if
+        cdcd still copies a table of the query at the end.
         """
         commits = Commits(self._options)
         try:

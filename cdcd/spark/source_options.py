@@ -25,7 +25,7 @@ _OF_A_CATALOG = "provider"
 class SourceOptions:
     """The options of the data source. `ending` None: not given, for a batch the newest commit.
 
-    `tables` None: raw records.
+    `tables` None: raw records. `refuses_copies`: no batch may end while cdcd copies a table of the query.
     """
 
     connection: Connection
@@ -39,6 +39,7 @@ class SourceOptions:
     ids: bool = False
     ending: Position | None = None
     tables: TableOptions | None = None
+    refuses_copies: bool = False
 
     @property
     def has_limits(self) -> bool:
@@ -49,8 +50,17 @@ class SourceOptions:
         """Return these options without the limits of a stream's batch."""
         return replace(self, max_rows=None, max_commits=None, max_bytes=None)
 
+    def of_a_batch(self) -> SourceOptions:
+        """Return the options of a batch read, which has no row for a loading table: it refuses or accepts them."""
+        return replace(self.without_limits(), loading=False, refuses_copies=not self.loading)
+
     def of_a_stream(self) -> SourceOptions:
-        """Return these options. Raises ConfigError for an end, which a stream does not have."""
+        """Return these options. Raises ConfigError for an end, and for loading tables of typed columns."""
+        if self.tables is not None and self.loading:
+            raise ConfigError(
+                "options table and loading exclude each other in a stream: typed columns have no row for a table",
+                hint="remove one of them; the option topics, with `decode`, has the raw records of a table",
+            )
         if self.ending is not None:
             raise ConfigError(
                 "a stream has no end: endingOffsets, endingTimestamp and endingLsn are for batch reads",

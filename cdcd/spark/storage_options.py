@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from cdcd.errors import ConfigError
+from cdcd.spark.connection import has_user
 from cdcd.spark.secret_reference import FORMS, SecretReference, reference_in
 
 Option = str | SecretReference
@@ -76,10 +77,15 @@ def _bare(name: str) -> str:
     return lowered
 
 
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether a value must not be shown: by its name, as a URL with a password, or as JSON of an account."""
+    return name in _SECRETS or has_user(value) or value.lstrip().startswith("{")
+
+
 def _problems(named: Mapping[str, str], known: frozenset[str]) -> Iterator[str]:
     for name, value in named.items():
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             yield f"option {name} is unknown" + (f" - did you mean {close[0]}?" if close else "")
-        elif name in _SECRETS and reference_in(value) is None:
+        elif _is_secret(name, value) and reference_in(value) is None:
             yield f"option {name} is a secret - set it to {FORMS}, or leave it to the environment"

@@ -66,9 +66,7 @@ def wrong_values(given: Mapping[str, str]) -> Iterator[str]:
         )
     else:
         yield from (
-            f"options table and {name} exclude each other"
-            for name in ("topics", "loading", "ids")
-            if name in given
+            f"options table and {name} exclude each other" for name in ("topics", "ids") if name in given
         )
 
 

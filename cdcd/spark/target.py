@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import SparkReadError, StorageConflict
 from cdcd.spark.commit_log import has_version, read_latest
 from cdcd.spark.left_files import is_of_a_mirror
 from cdcd.spark.storage import Target, open_storage
@@ -88,7 +88,7 @@ def take(target: Target) -> Held:
     if held is None:
         held = _held[name] = Held(_locked(folder.resolve()) if folder else None)
     elif held.query is not None and held.query.isActive:
-        raise SparkReadError("another query of this process writes to the target", target=name)
+        raise StorageConflict("another query of this process writes to the target", target=name)
     return held
 
 
@@ -103,7 +103,7 @@ def _locked(folder: Path) -> int:
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 os.close(file)
-                raise SparkReadError(
+                raise StorageConflict(
                     "another mirror writes to the target",
                     hint="stop the other mirror first, or choose another target",
                     target=folder,

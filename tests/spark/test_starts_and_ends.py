@@ -178,7 +178,7 @@ def test_a_position_that_kafka_does_not_have_is_an_error(topics: TopicsWriter) -
 
 
 def test_no_offset_at_a_position_may_be_removed(topics: TopicsWriter) -> None:
-    """Here it is a marker's. With at_least_once there are none, and it is that of a row which was not read."""
+    """Here it is a marker's, but no header says so. With at_least_once it is that of a row which was not read."""
     items = topics.table("items", COLUMNS)
     row = topics.change(items, "c", 10, 1, after={"id": 1})
     partition = str(row[0][1])

@@ -28,6 +28,7 @@ from cdcd.spark import storage_cloud, storage_local
 from cdcd.spark.commit_log import LATEST, path_of, read_latest
 from cdcd.spark.left_files import sweep
 from cdcd.spark.storage import Storage, Version, open_storage
+from cdcd.spark.storage_options import storage_options
 from cdcd.spark.target import refuse_anothers
 from cdcd.spark.target_writer import take_over
 from cdcd.spark.versions import TargetVersion
@@ -340,6 +341,9 @@ def test_a_local_target_is_a_path_or_a_uri(tmp_path: Path) -> None:
             {"aws_secret_access_key": "hunter2secret"},
             "option secret_access_key is a secret - set it to file:PATH",
         ),
+        ({"proxy_url": "http://u:hunter2secret@proxy"}, "option proxy_url is a secret"),
+        ({"endpoint": "https://u:hunter2secret@s3"}, "option endpoint is a secret"),
+        ({"sts_endpoint": "https://hunter2secret@sts"}, "option sts_endpoint is a secret"),
         ({"region": "x", "AWS_REGION": "y"}, "given twice"),
     ],
 )
@@ -347,6 +351,16 @@ def test_an_option_that_cannot_be_used_is_an_error(options: dict[str, str], text
     with pytest.raises(ConfigError, match=text) as raised:
         open_storage("s3://bucket/lake", options)
     assert "hunter2secret" not in str(raised.value)
+
+
+def test_the_key_of_an_account_in_clear_is_refused() -> None:
+    """The option may also be the path of a file with it."""
+    with pytest.raises(ConfigError, match="option service_account is a secret") as raised:
+        storage_options("gs", {"google_service_account": '{"private_key": "hunter2secret"}'})
+    assert "hunter2secret" not in str(raised.value)
+    assert storage_options("gs", {"service_account": "/etc/key.json"}) == (
+        ("service_account", "/etc/key.json"),
+    )
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

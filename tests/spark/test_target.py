@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import SparkReadError, StorageConflict
 from cdcd.spark import target as targets
 from cdcd.spark.commit_log import path_of, read_latest
 from cdcd.spark.left_files import sweep
@@ -45,7 +45,7 @@ def test_a_target_that_another_process_writes_to_is_refused_and_free_when_that_i
     with another_process(tmp_path) as other:
         with monkeypatch.context() as patch:
             patch.setattr(targets, "_WITHIN_S", 0.3)
-            with pytest.raises(SparkReadError, match="another mirror writes to the target"):
+            with pytest.raises(StorageConflict, match="another mirror writes to the target"):
                 take(tmp_path)
         other.kill()
         take(tmp_path)
@@ -59,7 +59,7 @@ def test_a_process_has_one_query_at_a_time_for_a_target(tmp_path: Path) -> None:
     held = take(tmp_path)
     assert take(tmp_path) is held, "no query has started"
     held.query = running = Running()
-    with pytest.raises(SparkReadError, match="another query of this process"):
+    with pytest.raises(StorageConflict, match="another query of this process"):
         take(tmp_path / ".")
     running.isActive = False
     assert take(tmp_path) is held

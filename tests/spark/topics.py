@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from cdcd.lsn import format_lsn
+from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.spark.commit_log import read_latest
 from cdcd.spark.connection import Connection, RegistryAccess
@@ -53,6 +54,8 @@ class TopicsWriter:
         """The topics that the initial snapshot has begun at the following commits; None: it is complete."""
         self.commit_us = 0
         """The commit time in the following progress records."""
+        self.first_offsets: dict[str, dict[int, int]] | None = None
+        """Those of the open transaction, which its progress record has as a header; None: without one."""
         self.committed = -1
         """The offset of the last commit's progress record."""
 
@@ -98,6 +101,7 @@ class TopicsWriter:
     def commit(self, commit_lsn: int, records: Iterable[Sent]) -> None:
         """Write one Kafka transaction. The progress topic joins it early, by a record without a value."""
         offsets = self.write(records)
+        firsts = self.first_offsets
         self.producer.produce(self.progress_topic, key=self.slot + b"/joining", partition=0)
         if self.topics_record is not None:
             self.producer.produce(
@@ -113,6 +117,7 @@ class TopicsWriter:
             key=self.slot,
             value=progress,
             partition=0,
+            headers=[] if firsts is None else [(FIRST_OFFSETS, dump_offsets(firsts))],
             on_delivery=lambda _, message: place.append(message.offset()),
         )
         self.producer.commit_transaction(60)
@@ -147,10 +152,16 @@ class TopicsWriter:
 
         def delivered(error: Any, message: Any) -> None:
             assert error is None, error
+            if self.first_offsets is not None:
+                self.first_offsets.setdefault(message.topic(), {}).setdefault(
+                    message.partition(), message.offset()
+                )
             reached = offsets.setdefault(message.topic(), {})
             reached[message.partition()] = max(message.offset() + 1, reached.get(message.partition(), 0))
 
         self.producer.begin_transaction()
+        if self.first_offsets is not None:
+            self.first_offsets = {}
         for topic, partition, key, value in records:
             self.producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
         self.producer.flush(60)

@@ -51,6 +51,9 @@ class _Message:
     def offset(self) -> int:
         return self.place
 
+    def headers(self) -> None:
+        pass
+
 
 @dataclass
 class Planned:

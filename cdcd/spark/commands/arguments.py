@@ -202,7 +202,7 @@ def _add_operation(command: argparse.ArgumentParser) -> None:
         type=_number_from_zero,
         default=int(DEFAULT_RETRY_S),
         metavar="SECONDS",
-        help="for so long without progress the mirror tries again after an error that may heal, such as an "
+        help="the time without progress for which the mirror retries after a temporary error, such as an "
         "unavailable Kafka; 0: never (default: %(default)s)",
     )
     command.add_argument(
@@ -220,8 +220,8 @@ def _add_drop_table(commands: argparse._SubParsersAction[argparse.ArgumentParser
     command = commands.add_parser(
         "drop-table",
         help="drop a table from a mirror",
-        description="Drop a table from a mirror, also while the mirror runs. It comes back with the next copy of the "
-        "table that cdcd is asked for with --recopy, or with a TRUNCATE.",
+        description="Drop a table from a mirror, also while the mirror runs. The mirror has it again "
+        "after `cdcd snapshot start --recopy`, or after a TRUNCATE.",
         epilog="Exit status: 0, or 2 if there is no such mirror or table.",
     )
     _add_target(command)

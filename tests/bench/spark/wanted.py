@@ -1,4 +1,7 @@
-"""What is wanted of a figure, beside what was measured."""
+"""The target of a measured figure, as text.
+
+In: a figure and its target.  Out: the text for the report.
+"""
 
 from __future__ import annotations
 

@@ -278,6 +278,44 @@ def test_credentials_in_a_url_are_refused() -> None:
         assert problem.startswith(f"{name} has credentials in it - set kafka.sasl.username")
 
 
+def test_an_extension_with_the_name_of_a_secret_is_refused() -> None:
+    name = "kafka.sasl.oauthbearer.extensions"
+    (problem,) = _problems({**PLAIN, name: f"logicalCluster=lkc-1,api_token={CANARY}"})
+    assert problem.startswith(f"{name} is a secret in clear")
+    assert "if it was in a statement of SQL" in problem
+    plain = "logicalCluster=lkc-1,identityPoolId=pool-1"
+    assert dict(connection_from({**PLAIN, name: plain}, environ={}).properties)[name[6:]] == plain
+
+
+@pytest.mark.parametrize("name", ["plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd"])
+def test_what_runs_other_code_is_refused(name: str) -> None:
+    (problem,) = _problems({**PLAIN, f"kafka.{name}": "/tmp/x.so"})
+    assert "run a program or a library" in problem
+
+
+def test_the_paths_of_a_relative_configuration_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors have other working directories than the driver."""
+    (tmp_path / "ca.crt").write_text("x")
+    (tmp_path / "password").write_text(f"{CANARY}\n")
+    more = f", ssl.ca.location: ca.crt, sasl.password: {CANARY}"
+    path = Path(_configuration(tmp_path, "{url: 'https://a', username: u, password_file: password}", more))
+    path.write_text(path.read_text().replace(f"  secret_files: {{sasl.password: {tmp_path}/kafka}}\n", ""))
+    monkeypatch.chdir(tmp_path)
+    made = connection_from({"config": "cdcd.yaml"}, environ={})
+    monkeypatch.chdir("/")
+    assert isinstance(made.registry, RegistryAccess)
+    assert client_properties(made.registry.settings())["basic.auth.user.info"] == f"u:{CANARY}"
+    assert made.read_properties()["sasl.password"] == CANARY
+    assert made.read_properties()["ssl.ca.location"] == f"{tmp_path}/ca.crt"
+    path.unlink()
+    with pytest.raises(SecretUnreadable) as raised:
+        made.read_properties()
+    assert f"file={path}" in str(raised.value)
+    assert "***" not in str(raised.value)
+
+
 # --- what a connection shows -------------------------------------------------------------------------------------
 
 

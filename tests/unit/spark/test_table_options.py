@@ -81,7 +81,6 @@ def test_options_without_a_table_are_for_raw_records() -> None:
             {"table": "public.orders", "topics": "shop.public.orders"},
             "options table and topics exclude each other",
         ),
-        ({"table": "public.orders", "loading": "true"}, "options table and loading exclude each other"),
         ({"table": "public.orders", "ids": "true"}, "options table and ids exclude each other"),
         ({"table": "public.orders", "casesensitive": "yes"}, "option caseSensitive has to be true or false"),
     ],

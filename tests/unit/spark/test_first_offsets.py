@@ -1,0 +1,57 @@
+"""The first offset of what a batch reads is known only if each commit in it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
+from cdcd.spark import first_offsets as reader
+from cdcd.spark.cuts import Commit, join_commits
+from cdcd.spark.first_offsets import earlier, first_between, first_offsets
+from cdcd.spark.slots import complete_commits
+
+T = "p.s.t"
+
+
+def _commit(end: int, first: int | None, *, is_part: bool = False) -> Commit:
+    firsts = None if first is None else {T: {"0": first}}
+    return Commit("0/1", {T: {"0": end}}, is_part=is_part, firsts=firsts)
+
+
+def test_the_reader_knows_the_daemons_header() -> None:
+    assert reader.FIRST_OFFSETS == FIRST_OFFSETS
+    found = first_offsets([("other", b"x"), (FIRST_OFFSETS, dump_offsets({T: {0: 7, 10: 8}}))])
+    assert found == {T: {"0": 7, "10": 8}}
+
+
+@pytest.mark.parametrize("headers", [None, [], [(FIRST_OFFSETS, None)], *([(FIRST_OFFSETS, one)] for one in (
+    b"", b"[]", b'{"t": 1}', b'{"t": {"a": 1}}', b'{"t": {"0": null}}', b"\xff",
+))])  # fmt: skip
+def test_a_header_that_cannot_be_read_says_nothing(headers: list[tuple[str, bytes | None]] | None) -> None:
+    assert first_offsets(headers) is None
+
+
+def test_the_smaller_offset_of_both() -> None:
+    assert earlier({T: {"0": 5, "1": 2}}, {T: {"0": 3, "2": 9}, "u": {"0": 1}}) == {
+        T: {"0": 3, "1": 2, "2": 9},
+        "u": {"0": 1},
+    }
+    assert earlier({}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("commits", "first"),
+    [
+        ([_commit(10, 8), _commit(20, 11), _commit(30, 21), _commit(40, None)], 11),
+        ([_commit(20, 15), _commit(30, 12)], 12),  # two producers at the same time
+        ([_commit(20, None), _commit(30, 21)], None),
+        ([_commit(20, 11)], None),  # the batch has more than these commits
+        ([_commit(20, 11), Commit("0/1", {}), _commit(30, 21)], 11),
+        ([join_commits([_commit(10, 8), _commit(20, 11)]), _commit(30, 21)], None),
+        ([*complete_commits([_commit(20, 11, is_part=True), _commit(30, 21)])], 11),
+        ([*complete_commits([_commit(20, None, is_part=True), _commit(30, 21)])], None),
+        ([], None),
+    ],
+)
+def test_the_first_offset_of_a_batch(commits: list[Commit], first: int | None) -> None:
+    assert first_between(commits, T, 0, 10, 30) == first
