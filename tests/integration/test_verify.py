@@ -13,8 +13,12 @@ import psycopg2
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import RegistryRefused, RegistryUnavailable
+from cdcd.registry.settings import RegistrySettings
+from cdcd.verify.schemas import RegistryIds
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
@@ -269,3 +273,25 @@ def test_partitions_that_are_published_as_their_root(
     found = verify(daemon)
     assert list(found.tables) == ["public.p"]
     assert (found.status, found.one()["rows_in_source"]) == (0, 40), found
+
+
+def test_a_registry_that_does_not_know_an_id_or_does_not_answer(registry: SchemaRegistry) -> None:
+    with contextlib.closing(RegistryIds(RegistrySettings(registry.url))) as known:
+        with pytest.raises(RegistryRefused, match="no schema of a record's id") as refused:
+            known.schema(2**31 - 1)
+        assert refused.value.context["status"] == 404
+    absent = RegistryIds(RegistrySettings(f"http://127.0.0.1:{free_port()}"))
+    with pytest.raises(RegistryUnavailable, match="did not return a schema"):
+        absent.schema(1)
+    absent.close()
+
+
+def test_a_record_that_cannot_be_decoded_is_named(
+    daemon: Daemon, forger: Forger, postgres: PostgresServer
+) -> None:
+    await_confirmed(postgres, daemon)
+    key, value = forger.record_of(1)
+    forger.write_raw(key, value[:9])
+    found = verify(daemon)
+    assert found.status == 2
+    assert "cannot be decoded" in found.one()["reason"]
