@@ -154,4 +154,4 @@ class Load:
             connection.commit()
         connection.autocommit = False
         self.alterations += 1
-        self._over.wait(draw.random() * 4)
+        self._over.wait(draw.random() * 12)
