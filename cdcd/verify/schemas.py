@@ -34,7 +34,14 @@ class RegistryIds:
     def schema(self, number: int) -> Any:
         """Return the schema of an id."""
         if number not in self._known:
-            self._known[number] = json.loads(self._text(number))
+            try:
+                self._known[number] = json.loads(self._text(number))
+            except (KeyError, RecursionError, TypeError, ValueError) as error:
+                raise RegistryRefused(
+                    "the answer is not that of a schema registry, or the schema is not Avro",
+                    hint="check registry.url, also its path",
+                    id=number,
+                ) from error
         return self._known[number]
 
     def _text(self, number: int) -> str:

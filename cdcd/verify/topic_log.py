@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ class TopicLog:
         for batch in read_records(self._settings, bounds, silence_s):
             numbers = {topic: number for number, topic in enumerate(self.topics)}
             for topic, partition, offset, key, value in batch:
-                entry = self._records.entry(Place(numbers[topic], partition, offset), key, value)
+                entry = self._entry(Place(numbers[topic], partition, offset), key, value)
                 if entry is not None:
                     self._files.append(entry)
                 self._next[topic, partition] = offset + 1
@@ -87,6 +88,14 @@ class TopicLog:
             yield
         self._next |= {place: one.end for place, one in bounds.items()}
         self._files.flush()
+
+    def _entry(self, place: Place, key: bytes | None, value: bytes | None) -> bytes | None:
+        try:
+            return self._records.entry(place, key, value)
+        except (ArithmeticError, EOFError, LookupError, TypeError, ValueError, struct.error) as error:
+            topic, partition, offset = self.topic_of(place)
+            what = f"record {topic} {partition}@{offset} cannot be decoded: {type(error).__name__}"
+            raise CannotTell(f"{what}; another program may have written it") from None
 
     def _bounds(self) -> dict[Partition, Bounds]:
         """Return what is left to read. A topic or a partition may be new since."""

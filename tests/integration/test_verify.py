@@ -6,17 +6,23 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg2
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
+from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import RegistryRefused, RegistryUnavailable
+from cdcd.registry.settings import RegistrySettings
+from cdcd.verify.schemas import RegistryIds
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
+from tests.support.waiting import eventually
 from tests.verify.load import TABLES, Load
 from tests.verify.planting import Forger, unseen
 from tests.verify.running import verify
@@ -160,7 +166,9 @@ def open_transaction(server: PostgresServer, database: str, *statements: str) ->
         yield
 
 
-def test_what_cannot_be_compared_has_its_reason(daemon: Daemon, postgres: PostgresServer, database: str) -> None:
+def test_what_cannot_be_compared_has_its_reason(
+    daemon: Daemon, postgres: PostgresServer, database: str
+) -> None:
     for statement in (
         "CREATE TABLE keyless (n int)",
         "CREATE TABLE guarded (id int PRIMARY KEY)",
@@ -211,3 +219,79 @@ def test_an_interrupted_run_continues_where_its_state_was_stored(
     assert list((tmp_path / "state").iterdir()) == []
     assert verify(daemon, *words).status == 0
     assert 'cdcd_verify_state{table="public.t",state="equal"} 1' in (tmp_path / "verify.prom").read_text()
+
+
+def test_an_alter_table_does_not_wait_for_the_comparison(
+    daemon: Daemon, postgres: PostgresServer, database: str
+) -> None:
+    await_confirmed(postgres, daemon)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(verify, daemon, "--rate", "60")  # the rows alone take five seconds
+        locked = "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessShareLock'"
+        eventually(lambda: postgres.execute(locked, dbname=database) != [(0,)], "the table is locked")
+        postgres.execute("ALTER TABLE t ADD COLUMN added int DEFAULT 7", dbname=database)
+        assert not running.done()
+        postgres.execute("UPDATE t SET n = 1 WHERE id = 1", dbname=database)
+        found = running.result()
+    assert found.status == 0, found
+    assert found.one()["not_compared"] == {"added": ROWS - 1}
+
+
+def test_without_a_registry_the_schemas_are_read_from_their_topic(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    postgres.execute(TABLE, dbname=database)
+    postgres.execute(FILLED.format(first=1, last=9), dbname=database)
+    daemon = new_daemon(postgres, database)
+    daemon.config["registry"] = "none"
+    daemon.start()
+    daemon.wait_state("streaming")
+    postgres.execute("ALTER TABLE t DROP COLUMN raw", dbname=database)
+    postgres.execute("UPDATE t SET n = 0 WHERE id < 5", dbname=database)
+    found = verify(daemon)
+    assert (found.status, found.one()["rows_in_topics"]) == (0, 9), found
+
+
+def test_partitions_that_are_published_as_their_root(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    for statement in (
+        "CREATE TABLE p (id int, area text, n int, PRIMARY KEY (id, area)) PARTITION BY LIST (area)",
+        "CREATE TABLE p_north PARTITION OF p FOR VALUES IN ('north')",
+        "CREATE TABLE p_south (n int, area text NOT NULL, id int NOT NULL)",
+        "ALTER TABLE p ATTACH PARTITION p_south FOR VALUES IN ('south')",
+        "INSERT INTO p SELECT n, CASE n % 2 WHEN 0 THEN 'north' ELSE 'south' END, n FROM generate_series(1, 40) n",
+    ):
+        postgres.execute(statement, dbname=database)
+    daemon = new_daemon(postgres, database)
+    postgres.execute(
+        f"ALTER PUBLICATION cdcd_{daemon.name} SET (publish_via_partition_root)", dbname=database
+    )
+    daemon.start()
+    daemon.wait_state("streaming")
+    postgres.execute("UPDATE p SET area = 'south' WHERE id < 5", dbname=database)
+    found = verify(daemon)
+    assert list(found.tables) == ["public.p"]
+    assert (found.status, found.one()["rows_in_source"]) == (0, 40), found
+
+
+def test_a_registry_that_does_not_know_an_id_or_does_not_answer(registry: SchemaRegistry) -> None:
+    with contextlib.closing(RegistryIds(RegistrySettings(registry.url))) as known:
+        with pytest.raises(RegistryRefused, match="no schema of a record's id") as refused:
+            known.schema(2**31 - 1)
+        assert refused.value.context["status"] == 404
+    absent = RegistryIds(RegistrySettings(f"http://127.0.0.1:{free_port()}"))
+    with pytest.raises(RegistryUnavailable, match="did not return a schema"):
+        absent.schema(1)
+    absent.close()
+
+
+def test_a_record_that_cannot_be_decoded_is_named(
+    daemon: Daemon, forger: Forger, postgres: PostgresServer
+) -> None:
+    await_confirmed(postgres, daemon)
+    key, value = forger.record_of(1)
+    forger.write_raw(key, value[:9])
+    found = verify(daemon)
+    assert found.status == 2
+    assert "cannot be decoded" in found.one()["reason"]

@@ -25,6 +25,7 @@ VALUES = 12
 LOSSY = {"numeric_as": "double", "interval_as": "microseconds"}
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("major", [18, nightly(14)])
 def test_no_type_differs(
     pg_server: PostgresServers, kafka: KafkaBroker, registry: SchemaRegistry, tmp_path: Path, major: int

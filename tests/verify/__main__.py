@@ -55,7 +55,7 @@ def _under_load(stack: Stack, minutes: float, seed: int) -> int:
         ends_s = time.monotonic() + minutes * 60
         while time.monotonic() < ends_s:
             began_s = time.monotonic()
-            found = verify(daemon)
+            found = verify(daemon, within_s=1800)
             states.update(one["state"] for one in found.tables.values())
             reasons.update(one["reason"] for one in found.tables.values() if one["reason"])
             rows = {title: one["rows_in_source"] for title, one in found.tables.items()}

@@ -125,21 +125,23 @@ class Load:
             cursor.execute("DELETE FROM item WHERE code = %s AND place = %s", (f"c{row}", place))
         elif chosen < 0.9:
             cursor.execute("DELETE FROM account WHERE id = %s", (row,))
-        elif chosen < 0.995:
+        elif chosen < 0.9995:
             cursor.execute("UPDATE account SET id = %s WHERE id = %s", (row + _ROWS, row))
         else:
             cursor.execute(f"TRUNCATE {draw.choice(('account', 'item'))}")
 
     def _alter(self, connection: Any, draw: random.Random) -> None:
         cursor = connection.cursor()
-        name = f"c{draw.randrange(3)}"
+        kind = draw.choice("it")  # of two kinds: a column of another type would halt cdcd
+        name = f"{kind}{draw.randrange(3)}"
+        declared = {"i": f"int DEFAULT {draw.randrange(100)}", "t": "text"}[kind]
         statement = draw.choice(
             (
-                f"ALTER TABLE account ADD COLUMN {name} int DEFAULT {draw.randrange(100)}",
-                f"ALTER TABLE account ADD COLUMN {name} text",
+                f"ALTER TABLE account ADD COLUMN {name} {declared}",
+                f"ALTER TABLE account ADD COLUMN {name} {declared}",
                 f"ALTER TABLE account DROP COLUMN {name}",
                 f"ALTER TABLE account RENAME COLUMN {name} TO d{draw.randrange(1000)}",
-                f"ALTER TABLE item ADD COLUMN {name} float4 DEFAULT 1.5",
+                f"ALTER TABLE item ADD COLUMN {name} {declared}",
                 f"ALTER TABLE item DROP COLUMN {name}",
                 "ALTER TABLE account ALTER COLUMN note TYPE varchar(100)",
                 "ALTER TABLE account ALTER COLUMN note TYPE text",
@@ -152,4 +154,4 @@ class Load:
             connection.commit()
         connection.autocommit = False
         self.alterations += 1
-        self._over.wait(draw.random() * 4)
+        self._over.wait(draw.random() * 12)

@@ -90,8 +90,12 @@ class Forger:
         fields |= over
         if row_id is not None:
             key = self._encoded(key[:5], {"id": row_id})
+        self.write_raw(key, self._encoded(value[:5], fields))
+
+    def write_raw(self, key: bytes, value: bytes) -> None:
+        """Write a record of these bytes."""
         number = len(self._producer.list_topics(self._topic, timeout=30).topics[self._topic].partitions)
-        self._producer.produce(self._topic, self._encoded(value[:5], fields), key, partition_for(key, number))
+        self._producer.produce(self._topic, value, key, partition_for(key, number))
         assert self._producer.flush(30) == 0
 
     def row(self, value: bytes) -> dict[str, Any]:
