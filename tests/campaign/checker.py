@@ -27,6 +27,8 @@ from tests.campaign.facts import (
     Write,
 )
 
+Version = tuple[int, str | None]
+"""A transaction, and the value that it gave a row."""
 KINDS = {
     "lost": "a committed change that no reader saw",
     "repeated": "a change that a reader saw twice",
@@ -80,7 +82,7 @@ def in_order_of_offsets(records: Iterable[Seen]) -> Iterator[Finding]:
 
 def versions(commits: Iterable[Commit], records: Iterable[Seen]) -> Iterator[Finding]:
     """Each key has its committed versions, each once, in their order, in one partition."""
-    committed: dict[Key, list[tuple[int, str | None]]] = defaultdict(list)
+    committed: dict[Key, list[Version]] = defaultdict(list)
     for commit in commits:
         for write in commit.writes:
             committed[write.key].append((commit.xid, write.value))
@@ -92,9 +94,7 @@ def versions(commits: Iterable[Commit], records: Iterable[Seen]) -> Iterator[Fin
         yield from versions_of(key, committed[key], seen[key])
 
 
-def versions_of(
-    key: Key, committed: Sequence[tuple[int, str | None]], seen: Sequence[Seen]
-) -> Iterator[Finding]:
+def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[Seen]) -> Iterator[Finding]:
     """Compare the versions of one key. Copied rows stand for all of its versions up to the copy."""
     if len({record.place for record in seen}) > 1:
         yield Finding("reordered", f"{key[0]} {key[1]} is in several partitions")
@@ -102,35 +102,43 @@ def versions_of(
     streamed = [(record.xid, record.value) for record in seen if record.op != "r"]
     if copied and seen[: len(copied)] != copied:
         yield Finding("repeated", f"{copied[-1]}: the row was copied after changes of it")
-    wanted = committed_after_copy(committed, copied, len(streamed))
+    wanted = committed_after_copy(committed, copied, streamed)
     if streamed != wanted:
         yield from differences(key, wanted, streamed, committed)
 
 
 def committed_after_copy(
-    committed: Sequence[tuple[int, str | None]], copied: Sequence[Seen], streamed: int
-) -> list[tuple[int, str | None]]:
+    committed: Sequence[Version], copied: Sequence[Seen], streamed: Sequence[Version]
+) -> list[Version]:
     """Return the versions that have to be streamed after a copy, so that the copied row is the version before them.
 
-    A key without a copied row did not exist at the copy: its versions up to a deletion may be before the copy.
+    A key without a copied row did not exist at the copy: its versions up to a deletion may be before the copy. Where
+    several versions have the copied value, the one that leaves the least difference counts.
     """
     value = copied[-1].value if copied else None
-    left = [begin for begin in range(len(committed) + 1) if before(committed, begin) == value]
-    fitting = [begin for begin in left if len(committed) - begin <= streamed]
-    begin = fitting[0] if fitting else (left[-1] if left else 0)
-    return list(committed[begin:])
+    begins = [begin for begin in range(len(committed) + 1) if before(committed, begin) == value] or [0]
+    fitting = len(committed) - len(streamed)
+    if fitting in begins and list(committed[fitting:]) == list(streamed):
+        return list(streamed)
+    seen = Counter(streamed)
+
+    def difference(begin: int) -> int:
+        wanted = Counter(committed[begin:])
+        return (wanted - seen).total() + (seen - wanted).total()
+
+    return list(committed[min(begins, key=difference) :])
 
 
-def before(committed: Sequence[tuple[int, str | None]], begin: int) -> str | None:
+def before(committed: Sequence[Version], begin: int) -> str | None:
     """Return the value before a version."""
     return committed[begin - 1][1] if begin else None
 
 
 def differences(
     key: Key,
-    wanted: Sequence[tuple[int, str | None]],
-    streamed: Sequence[tuple[int, str | None]],
-    committed: Sequence[tuple[int, str | None]],
+    wanted: Sequence[Version],
+    streamed: Sequence[Version],
+    committed: Sequence[Version],
 ) -> Iterator[Finding]:
     """Name the difference of two sequences of versions; a version is a transaction and a value."""
     name = f"{key[0]} {key[1]}"

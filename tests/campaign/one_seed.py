@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -193,7 +194,10 @@ def run_seed(servers: Servers, plan: Plan, folder: Path) -> Result:
             result.caught_up_s = run.catch_up()
             add_history(result, run.history())
     except Exception as error:  # noqa: BLE001 - a finding of the seed
-        result.findings.append(str(Finding("stuck", f"{type(error).__name__}: {error}")))
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        result.findings.append(
+            str(Finding("stuck", f"{type(error).__name__}: {error} ({at.name}, line {at.lineno})"))
+        )
     if run is not None:
         result.struck = {name: count for name, count in run.scene.struck.items() if count}
         result.findings += [str(Finding("stuck", one)) for one in run.scene.failures]

@@ -28,7 +28,7 @@ class Follower(threading.Thread):
 
     def __init__(self, bootstrap: str, name: str, slot: str) -> None:
         super().__init__(name="follower", daemon=True)
-        self._bootstrap, self._name, self._slot = bootstrap, name, slot.encode()
+        self._brokers, self._daemon_name, self._slot = bootstrap, name, slot.encode()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._messages: list[Message] = []
@@ -38,7 +38,7 @@ class Follower(threading.Thread):
 
     def run(self) -> None:
         """Read; wait while brokers are down."""
-        reader, assigned, looked_s = consumer(self._bootstrap), set[Place](), 0.0
+        reader, assigned, looked_s = consumer(self._brokers), set[Place](), 0.0
         try:
             while not self._over.is_set():
                 if time.monotonic() - looked_s > LOOK_FOR_TOPICS_S:
@@ -59,7 +59,7 @@ class Follower(threading.Thread):
             topics = reader.list_topics(timeout=5).topics
         except KafkaException:
             return  # no broker answers
-        wanted = {f"{self._name}.public.{table}" for table in COLUMNS} | {f"{self._name}.__progress"}
+        wanted = {f"{self._daemon_name}.public.{table}" for table in COLUMNS} | {f"{self._daemon_name}.__progress"}
         places = {(name, number) for name in wanted & topics.keys() for number in topics[name].partitions}
         if new := places - assigned:
             reader.incremental_assign([TopicPartition(*place, 0) for place in sorted(new)])
@@ -134,7 +134,7 @@ class Visitor(threading.Thread):
 
     def __init__(self, follower: Follower, bootstrap: str) -> None:
         super().__init__(name="visitor", daemon=True)
-        self._follower, self._bootstrap = follower, bootstrap
+        self._follower, self._brokers = follower, bootstrap
         self._over = threading.Event()
         self.visits: list[Visit] = []
         self.failure: BaseException | None = None
@@ -144,7 +144,7 @@ class Visitor(threading.Thread):
         try:
             while not self._over.wait(PAUSE_S):
                 cut = self._follower.last_cut()
-                visit = cut and visited(self._bootstrap, cut, self._over)
+                visit = cut and visited(self._brokers, cut, self._over)
                 if visit:
                     self.visits.append(visit)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that joins
