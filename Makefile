@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick nightly long check docs bench copy-kills bench-spark spark-matrix mirror-matrix readers cuts profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench copy-kills bench-spark spark-matrix mirror-matrix readers cuts profile faults soak campaign matrix oracle fuzz chart clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,10 @@ bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*
 copy-kills: $(STAMP) ## a large table copied while it changes, with ten kills: make copy-kills ARGS="--rows N --kills N"
 	$(BIN)/python -m tests.bench.killed_copy $(ARGS)
 
-spark-matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
+spark-campaign: $(STAMP) ## seeds of many faults at once under transfers, lists and registers: make campaign SEEDS=20 FIRST=1 MINUTES=30
+	$(BIN)/python -m tests.campaign $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
 	$(BIN)/python -m tests.spark.matrix $(ARGS)
 
 mirror-matrix: $(STAMP) ## mirrors in each format and SCD type under each fault, with each Spark: make mirror-matrix ARGS="--series 4.2"

@@ -1,8 +1,8 @@
 """`make campaign SEEDS=20 FIRST=1`: seeds of faults under load, one line for each; see docs/proof.md.
 
 `python -m tests.campaign --seeds 20 --first 1 --minutes 60 --results FILE`: ends after the seeds, or after the
-minutes if they are over first. The servers stay up over the seeds. Of a seed with findings the daemon's log stays in
-the folder `--logs`, and the run ends with status 1.
+minutes if they are over first. The servers stay up over the seeds. Of a seed with findings the daemon's log and the
+history stay in the folder `--logs`, and the run ends with status 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.campaign.one_seed import Result, run_seed
+from tests.campaign.one_seed import HISTORY, Result, run_seed
 from tests.campaign.plan import plan_of
 from tests.campaign.servers import Servers, running
 
@@ -61,9 +61,9 @@ def one(servers: Servers, seed: int, options: argparse.Namespace) -> Result:
             file.write(json.dumps(result.as_json()) + "\n")
     if result.findings:
         options.logs.mkdir(parents=True, exist_ok=True)
-        with_log = folder / "cdcd.log"
-        if with_log.exists():
-            shutil.copy(with_log, options.logs / f"seed-{seed}.log")
+        for name in ("cdcd.log", HISTORY):
+            if (folder / name).exists():
+                shutil.copy(folder / name, options.logs / f"seed-{seed}.{name}")
     shutil.rmtree(folder, ignore_errors=True)
     return result
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ from tests.campaign.plan import Plan
 from tests.campaign.readers import Follower, Reading, Visitor, visited
 from tests.campaign.servers import Servers
 from tests.campaign.witness import COLUMNS, TOTAL, Witness
-from tests.campaign.workload import Session
+from tests.campaign.workload import Room, Session
 from tests.support.daemon import Daemon
 from tests.support.doors import registry_through, through
 from tests.support.stack import confirmed_position
@@ -33,6 +34,8 @@ from tests.support.waiting import eventually
 
 CATCH_UP_WITHIN_S = 180.0
 ENDED_WITHIN_S = 90.0
+HISTORY = "history.pickle"
+"""The file in the seed's folder that has a history with findings."""
 FEW = 20
 """The number of findings of a seed that a line names."""
 
@@ -98,8 +101,9 @@ class Run:
         self.scene = Scene(servers, self.daemon)
         self.follower = Follower(servers.kafka.bootstrap, self.name, self.daemon.slot)
         self.visitor = Visitor(self.follower, servers.kafka.bootstrap)
+        room = Room(self.scene.positions)
         self.sessions = [
-            Session(self.dsn, f"{plan.seed}.{number}", plan.weights, plan.pause_s)
+            Session(self.dsn, f"{plan.seed}.{number}", plan.weights, plan.pause_s, room)
             for number in range(plan.sessions)
         ]
 
@@ -192,7 +196,10 @@ def run_seed(servers: Servers, plan: Plan, folder: Path) -> Result:
         with Run(servers, plan, folder) as run:
             run.load()
             result.caught_up_s = run.catch_up()
-            add_history(result, run.history())
+            history = run.history()
+            add_history(result, history)
+            if result.findings:
+                (folder / HISTORY).write_bytes(pickle.dumps(history))
     except Exception as error:  # noqa: BLE001 - a finding of the seed
         at = traceback.extract_tb(error.__traceback__)[-1]
         result.findings.append(

@@ -21,7 +21,7 @@ FAULTS = {
     "clock_skewed": 6, "registry_paused": 2,
 }  # fmt: skip
 """Each fault and how often it is chosen. `nemesis` has a function of each name."""
-A_STRIKE_PER_S = 0.75
+A_STRIKE_PER_S = 1.0
 LONGEST_S = 7.0
 
 

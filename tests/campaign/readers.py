@@ -59,7 +59,9 @@ class Follower(threading.Thread):
             topics = reader.list_topics(timeout=5).topics
         except KafkaException:
             return  # no broker answers
-        wanted = {f"{self._daemon_name}.public.{table}" for table in COLUMNS} | {f"{self._daemon_name}.__progress"}
+        wanted = {f"{self._daemon_name}.public.{table}" for table in COLUMNS} | {
+            f"{self._daemon_name}.__progress"
+        }
         places = {(name, number) for name in wanted & topics.keys() for number in topics[name].partitions}
         if new := places - assigned:
             reader.incremental_assign([TopicPartition(*place, 0) for place in sorted(new)])
@@ -78,7 +80,7 @@ class Follower(threading.Thread):
             if not message.topic().endswith(".__progress"):
                 self._messages.append(message)
             elif message.key() == self._slot:  # other records of that topic have other keys
-                self._cuts.append(cut_of(message))
+                self._cuts.append(cut_of(message, self._cuts[-1].offsets if self._cuts else {}))
 
     def _reach(self, place: Place, offset: int) -> None:
         self._reached[place] = max(offset, self._reached.get(place, 0))
@@ -114,10 +116,13 @@ def has_reached(reached: Mapping[Place, int], offsets: Mapping[Place, int]) -> b
     return all(reached.get(place, 0) >= offset for place, offset in offsets.items())
 
 
-def cut_of(message: Message) -> Cut:
-    """Decode a progress record. While tables are being copied, it is no whole state."""
+def cut_of(message: Message, before: Mapping[Place, int]) -> Cut:
+    """Decode a progress record, which has the offsets of the partitions that its Kafka transaction wrote to.
+
+    `before`: the offsets of the cut before it. While tables are being copied, it is no whole state.
+    """
     document = json.loads(message.value())
-    offsets = {
+    offsets = dict(before) | {
         (topic, int(partition)): offset
         for topic, partitions in document["offsets"].items()
         for partition, offset in partitions.items()

@@ -7,9 +7,14 @@ value of a register is written once.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import psycopg2
 
 from tests.campaign.witness import OTHERS
 from tests.faults.transfers import aborted, half_a_move, large, move, rekeyed, reopened, savepoints, transfer
@@ -31,6 +36,8 @@ def overwrite(cursor: Cursor, dice: random.Random) -> None:
     )
 
 
+BACKLOG_BYTES = 1 << 20
+ASK_EVERY_S = 0.3
 STEPS = (append, overwrite, move)
 
 
@@ -83,10 +90,30 @@ WEIGHTS = {
 """The relative frequency of each kind of transaction, which a seed changes."""
 
 
+class Room:
+    """Whether the sessions may write on: the daemon is not too far behind, as of a moment ago."""
+
+    def __init__(self, positions: Callable[[], tuple[int, int | None]]) -> None:
+        """`positions`: the WAL position of the server, and the confirmed one."""
+        self._positions = positions
+        self._lock = threading.Lock()
+        self._asked_s, self._has_room = 0.0, True
+
+    def __call__(self) -> bool:
+        """Return whether there is room; ask the server only sometimes, and not while it is down."""
+        with self._lock:
+            if time.monotonic() - self._asked_s > ASK_EVERY_S:
+                self._asked_s = time.monotonic()
+                with contextlib.suppress(psycopg2.Error):
+                    written_lsn, confirmed_lsn = self._positions()
+                    self._has_room = confirmed_lsn is None or written_lsn - confirmed_lsn < BACKLOG_BYTES
+            return self._has_room
+
+
 class Session(Writer):
     """One session. `weights`: of the kinds of `KINDS`."""
 
-    def __init__(self, dsn: str, seed: str, weights: Mapping[str, int], pause_s: float) -> None:
-        super().__init__(dsn, seed, {}, pause_s=pause_s)
+    def __init__(self, dsn: str, seed: str, weights: Mapping[str, int], pause_s: float, room: Room) -> None:
+        super().__init__(dsn, seed, {}, pause_s=pause_s, has_room=room)
         self._kinds: Any = [KINDS[name] for name in weights]
         self._weights = list(weights.values())
