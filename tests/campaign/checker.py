@@ -22,7 +22,7 @@ from tests.campaign.facts import (
     History,
     Key,
     Place,
-    Seen,
+    ReadRecord,
     State,
     Write,
 )
@@ -63,12 +63,12 @@ def judge(history: History) -> list[Finding]:
     ]
 
 
-def readable(records: Iterable[Seen]) -> Iterator[Finding]:
+def readable(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """Each record can be decoded."""
     return (Finding("unreadable", str(record)) for record in records if record.op == "?")
 
 
-def in_order_of_offsets(records: Iterable[Seen]) -> Iterator[Finding]:
+def in_order_of_offsets(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """A reader gets each offset of a partition once, and never a lower one later."""
     last: dict[Place, int] = {}
     for record in records:
@@ -80,13 +80,13 @@ def in_order_of_offsets(records: Iterable[Seen]) -> Iterator[Finding]:
 # --- the versions of each key --------------------------------------------------------------------------------
 
 
-def versions(commits: Iterable[Commit], records: Iterable[Seen]) -> Iterator[Finding]:
+def versions(commits: Iterable[Commit], records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """Each key has its committed versions, each once, in their order, in one partition."""
     committed: dict[Key, list[Version]] = defaultdict(list)
     for commit in commits:
         for write in commit.writes:
             committed[write.key].append((commit.xid, write.value))
-    seen: dict[Key, list[Seen]] = defaultdict(list)
+    seen: dict[Key, list[ReadRecord]] = defaultdict(list)
     for record in records:
         if record.op in ("c", "u", "d", "r"):
             seen[record.key].append(record)
@@ -94,7 +94,7 @@ def versions(commits: Iterable[Commit], records: Iterable[Seen]) -> Iterator[Fin
         yield from versions_of(key, committed[key], seen[key])
 
 
-def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[Seen]) -> Iterator[Finding]:
+def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[ReadRecord]) -> Iterator[Finding]:
     """Compare the versions of one key. Copied rows stand for all of its versions up to the copy."""
     if len({record.place for record in seen}) > 1:
         yield Finding("reordered", f"{key[0]} {key[1]} is in several partitions")
@@ -108,7 +108,7 @@ def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[Seen]) ->
 
 
 def committed_after_copy(
-    committed: Sequence[Version], copied: Sequence[Seen], streamed: Sequence[Version]
+    committed: Sequence[Version], copied: Sequence[ReadRecord], streamed: Sequence[Version]
 ) -> list[Version]:
     """Return the versions that have to be streamed after a copy, so that the copied row is the version before them.
 
@@ -155,7 +155,7 @@ def differences(
         )
 
 
-def lists(records: Iterable[Seen]) -> Iterator[Finding]:
+def lists(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """Each record of a list has the list before it and one more element; an element is in a list once."""
     last: dict[Key, str] = {}
     for record in records:
@@ -174,7 +174,7 @@ def is_appended(earlier: str, later: str) -> bool:
     return later.startswith(earlier) and later.count(",") == earlier.count(",") + 1
 
 
-def registers(records: Iterable[Seen]) -> Iterator[Finding]:
+def registers(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """No register gets a value again."""
     values: set[tuple[Key, str | None]] = set()
     for record in records:
@@ -202,9 +202,9 @@ def whole(history: History) -> Iterator[Finding]:
                 yield Finding("torn", f"{record}: another part of the transaction was in an earlier cut")
 
 
-def cuts_of(records: Sequence[Seen], cuts: Sequence[Cut]) -> Iterator[list[Seen]]:
+def cuts_of(records: Sequence[ReadRecord], cuts: Sequence[Cut]) -> Iterator[list[ReadRecord]]:
     """Yield the records that each cut has and no earlier one, then those that no cut has, by partition and offset."""
-    waiting: dict[Place, list[Seen]] = defaultdict(list)
+    waiting: dict[Place, list[ReadRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda one: one.offset, reverse=True):
         waiting[record.place].append(record)
     for cut in cuts:

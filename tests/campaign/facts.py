@@ -43,7 +43,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadRecord:
     """One record as a reader got it. `op`: c, u, d or r; x for a tombstone, ? for one that cannot be decoded."""
 
     place: Place
@@ -86,7 +86,7 @@ class History:
     """A whole run. `records`: in the order in which the following reader got them; `rows`: the tables at the end."""
 
     commits: tuple[Commit, ...]
-    records: tuple[Seen, ...]
+    records: tuple[ReadRecord, ...]
     cuts: tuple[Cut, ...]
     rows: Mapping[Key, str]
     visits: tuple[Visit, ...] = ()

@@ -27,11 +27,13 @@ from tests.campaign.plan import Strike
 from tests.campaign.servers import Servers
 from tests.support.daemon import Daemon
 from tests.support.late import Api
-from tests.support.stack import SLOT_OWNER, confirmed_position, wal_position
+from tests.support.stack import SLOT_OWNER
 
 NOT_NOW = (psycopg2.OperationalError, psycopg2.InterfaceError, KafkaException, StackError, ConnectionError)
 """Errors of a fault whose server is down because of another fault."""
 MOST_BROKERS_OUT = 2
+POSITIONS = """SELECT pg_current_wal_lsn() - '0/0'::pg_lsn, (SELECT confirmed_flush_lsn - '0/0'::pg_lsn
+    FROM pg_replication_slots WHERE slot_name = %s)"""
 
 
 @dataclass
@@ -76,9 +78,9 @@ class Scene:
         return process.pid if process is not None and process.poll() is None else None
 
     def positions(self) -> tuple[int, int | None]:
-        """Return the server's WAL position and the slot's confirmed position."""
-        server = self.servers.postgres
-        return wal_position(server), confirmed_position(server, self.daemon.slot)
+        """Return the server's WAL position and the slot's confirmed position, None while the slot is created."""
+        ((written_lsn, confirmed_lsn),) = self.servers.postgres.execute(POSITIONS, self.daemon.slot)
+        return int(written_lsn), None if confirmed_lsn is None else int(confirmed_lsn)
 
     def walsender(self) -> int | None:
         """Return the pid of the daemon's walsender."""

@@ -29,7 +29,6 @@ from tests.campaign.witness import COLUMNS, TOTAL, Witness
 from tests.campaign.workload import Room, Session
 from tests.support.daemon import Daemon
 from tests.support.doors import registry_through, through
-from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
 
 CATCH_UP_WITHIN_S = 180.0
@@ -144,7 +143,7 @@ class Run:
         """Wait until the last transaction is confirmed; None with a failure of the daemon."""
         began_s, end_lsn = time.monotonic(), self.witness.last_lsn()
         while time.monotonic() < began_s + CATCH_UP_WITHIN_S:
-            if (confirmed_position(self.servers.postgres, self.daemon.slot) or 0) >= end_lsn:
+            if (self.scene.positions()[1] or 0) >= end_lsn:
                 return round(time.monotonic() - began_s, 1)
             if self.scene.pid is None:
                 process = self.daemon.process
@@ -169,7 +168,7 @@ class Run:
             self.visitor.visits.append(visit)
         self.follower.stop()
         reading = Reading(self.servers.registry.url, self.name)
-        records = tuple(reading.seen(message) for message in self.follower.messages())
+        records = tuple(reading.record(message) for message in self.follower.messages())
         return History(
             commits, records, self.follower.cuts(), self.witness.table_rows(), self._visits(), TOTAL
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from tests.campaign.facts import Cut, Place, Seen, Visit
+from tests.campaign.facts import Cut, Place, ReadRecord, Visit
 from tests.campaign.witness import COLUMNS
 from tests.faults.topics import TRANSIENT, Decoder, consumer, digest, lsn_of
 
@@ -199,9 +199,11 @@ class Reading:
     def __post_init__(self) -> None:
         self._decoder: Any = Decoder(self.registry_url, self.name)
 
-    def seen(self, message: Message) -> Seen:
+    def record(self, message: Message) -> ReadRecord:
         """Decode one record of a table."""
         event = self._decoder.event(message)
         row_key = (event.table, dict(event.key or ()).get("id") or "")
         value = (event.after or {}).get(COLUMNS.get(event.table, ""))
-        return Seen(event.place, event.offset, event.op, row_key, value, event.xid or 0, digest(message))
+        return ReadRecord(
+            event.place, event.offset, event.op, row_key, value, event.xid or 0, digest(message)
+        )

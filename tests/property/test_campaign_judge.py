@@ -24,7 +24,7 @@ from tests.campaign.facts import (
     History,
     Key,
     Place,
-    Seen,
+    ReadRecord,
     State,
     Visit,
     Write,
@@ -79,7 +79,7 @@ class Topics:
     """What a correct daemon writes."""
 
     def __init__(self) -> None:
-        self.records: list[Seen] = []
+        self.records: list[ReadRecord] = []
         self.ends: dict[Place, int] = {}
         self.cuts: list[Cut] = []
 
@@ -88,7 +88,7 @@ class Topics:
         place = place_of(write.key)
         offset = self.ends.get(place, 0)
         digest = zlib.crc32(f"{op} {write} {xid}".encode())
-        self.records.append(Seen(place, offset, op, write.key, write.value, xid, digest))
+        self.records.append(ReadRecord(place, offset, op, write.key, write.value, xid, digest))
         self.ends[place] = offset + 1
 
     def cut(self, end_lsn: int, *, is_whole: bool = True) -> None:
@@ -214,7 +214,7 @@ def aborted(history: History, dice: random.Random) -> History:
     return replace(history, records=tuple(records))
 
 
-def is_longer(record: Seen) -> bool:
+def is_longer(record: ReadRecord) -> bool:
     """Whether it is a list of two elements or more."""
     return record.key[0] == LISTS and (record.value or "").count(",") > 1
 
