@@ -33,6 +33,8 @@ from tests.support.waiting import eventually
 
 CATCH_UP_WITHIN_S = 180.0
 ENDED_WITHIN_S = 90.0
+CDCD = "tests.faults.clocked"
+"""cdcd with a clock that a fault sets."""
 HISTORY = "history.pickle"
 """The file in the seed's folder that has a history with findings."""
 FEW = 20
@@ -76,7 +78,7 @@ class Result:
 class Run:
     """The parts of one seed."""
 
-    def __init__(self, servers: Servers, plan: Plan, folder: Path) -> None:
+    def __init__(self, servers: Servers, plan: Plan, folder: Path, module: str) -> None:
         self.plan, self.servers = plan, servers
         self.name = f"campaign{os.getpid()}x{plan.seed}"
         server = servers.postgres
@@ -94,7 +96,7 @@ class Run:
             registry_url=registry_through(servers.registry, servers.to_registry),
             **{**plan.options, "buffer": {**plan.options["buffer"], "spill_dir": str(folder / "spill")}},
         )
-        self.daemon.entry = ("-m", "tests.faults.clocked")
+        self.daemon.entry = ("-m", module)
         self.daemon.environment = {"CDCD_TEST_CLOCK": str(servers.clock)}
         self.daemon.spawn = servers.forks.spawn
         self.scene = Scene(servers, self.daemon)
@@ -126,7 +128,8 @@ class Run:
 
     def load(self) -> None:
         """Let sessions write and faults strike, then end all faults."""
-        self.daemon.wait_state("streaming")
+        if not self.plan.is_in_copy:
+            self.daemon.wait_state("streaming")
         self.visitor.start()
         threads = strike_all(self.scene, self.plan.strikes, BY_NAME)
         self.scene.over.wait(self.plan.load_s)
@@ -185,14 +188,14 @@ class Run:
             eventually(is_there, "the last cut", ENDED_WITHIN_S)
 
 
-def run_seed(servers: Servers, plan: Plan, folder: Path) -> Result:
-    """Run one seed; an unexpected error is a finding too."""
+def run_seed(servers: Servers, plan: Plan, folder: Path, module: str = CDCD) -> Result:
+    """Run one seed; an unexpected error is a finding too. `module`: another cdcd, with a planted fault."""
     begun_s = time.monotonic()
     result = Result(plan.seed, load_s=plan.load_s, options=plan.named_options)
     result.planned = dict(Counter(strike.fault for strike in plan.strikes))
     run: Run | None = None
     try:
-        with Run(servers, plan, folder) as run:
+        with Run(servers, plan, folder, module) as run:
             run.load()
             result.caught_up_s = run.catch_up()
             history = run.history()

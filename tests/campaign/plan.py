@@ -46,6 +46,8 @@ class Plan:
     pause_s: float
     weights: dict[str, int]
     strikes: tuple[Strike, ...]
+    is_in_copy: bool
+    """Whether the faults begin with the daemon's start, so that they strike in the copy of the tables, too."""
 
     @property
     def named_options(self) -> str:
@@ -54,7 +56,7 @@ class Plan:
         return (
             f"streaming {protocol['streaming']}{', binary' if protocol['binary'] else ''},"
             f" {sink['topics']['partitions']} partitions, {sink['commit']['max_rows']} rows a commit,"
-            f" wait {sink['commit']['max_wait_ms']} ms"
+            f" wait {sink['commit']['max_wait_ms']} ms{', faults from the start on' if self.is_in_copy else ''}"
         )
 
 
@@ -63,7 +65,7 @@ def plan_of(seed: int, load_s: float) -> Plan:
     dice = random.Random(seed)
     count = max(1, round(load_s * A_STRIKE_PER_S * dice.uniform(0.5, 1.5)))
     # A seed has some kinds of faults only: those of one kind in close succession find other things than all kinds.
-    kinds = dice.sample(list(FAULTS), dice.choice((4, 8, 12, len(FAULTS))))
+    kinds = dice.sample(list(FAULTS), dice.choice((6, 10, 16, len(FAULTS))))
     strikes = [
         Strike(
             fault,
@@ -81,6 +83,7 @@ def plan_of(seed: int, load_s: float) -> Plan:
         pause_s=dice.choice((0.0, 0.01, 0.03)),
         weights={kind: weight * dice.choice((0, 1, 1, 3)) + 1 for kind, weight in WEIGHTS.items()},
         strikes=tuple(sorted(strikes, key=lambda strike: strike.at_s)),
+        is_in_copy=dice.random() < 0.2,
     )
 
 
