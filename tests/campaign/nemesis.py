@@ -26,7 +26,7 @@ from cdcd.errors import StackError
 from tests.campaign.plan import Strike
 from tests.campaign.servers import Servers
 from tests.support.daemon import Daemon
-from tests.support.late import Api
+from tests.support.late import Api, WithheldRequest
 from tests.support.stack import SLOT_OWNER
 
 NOT_NOW = (psycopg2.OperationalError, psycopg2.InterfaceError, KafkaException, StackError, ConnectionError)
@@ -224,25 +224,47 @@ def walsender_paused(scene: Scene, _dice: random.Random, lasts_s: float) -> bool
 def request_late(scene: Scene, dice: random.Random, lasts_s: float) -> bool:
     """A request of a Kafka transaction that the client sends again, and that arrives later as well (F77)."""
     api = dice.choices((Api.END_TXN, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE), (6, 2, 2))[0]
-    doors = scene.servers.doors.late
     with scene.claim("late") as is_free:
-        if not is_free:
+        request = withheld(scene, api) if is_free else None
+        if request is None:
             return False
-        for door in doors:
-            door.keep(api)
-        for _ in range(600):
-            if found := [one for door in doors if (one := door.withheld_now()) is not None]:
-                break
-            if scene.over.wait(0.005):
-                break
-        for door in doors:
-            door.let_through()
-        if not found:
-            return False
-        scene.wait(dice.choice((0.0, 0.1, 0.3, 1.0, lasts_s)))
+        if dice.random() < 0.6:
+            await_next_rows(scene)
+        else:
+            scene.wait(dice.choice((0.0, 0.1, 0.3, 1.0, lasts_s)))
         with contextlib.suppress(queue.Empty):  # no answer within its time: delivered all the same
-            found[0].deliver()
+            request.deliver()
         return True
+
+
+def withheld(scene: Scene, api: Api) -> WithheldRequest | None:
+    """Withhold the next request of a kind; None if cdcd sends none for some seconds."""
+    doors = scene.servers.doors.late
+    for door in doors:
+        door.keep(api)
+    found: list[WithheldRequest] = []
+    for _ in range(600):
+        found = [one for door in doors if (one := door.withheld_now()) is not None]
+        if found or scene.over.wait(0.005):
+            break
+    for door in doors:
+        door.let_through()
+    return found[0] if found else None
+
+
+def await_next_rows(scene: Scene, within_s: float = 5.0) -> None:
+    """Wait until cdcd sends rows: after an EndTxn the first rows are of another transaction, which is open then."""
+    has_sent = threading.Event()
+
+    def notice(_frame: bytes) -> bool:
+        has_sent.set()
+        return False
+
+    for door in scene.servers.doors.late:
+        door.keep(Api.PRODUCE, notice)
+    has_sent.wait(within_s)
+    for door in scene.servers.doors.late:
+        door.let_through()
 
 
 def out_of_three(scene: Scene, dice: random.Random) -> KafkaBroker:
