@@ -56,6 +56,7 @@ def judge(history: History) -> list[Finding]:
         *versions(history.commits, history.records),
         *lists(history.records),
         *registers(history.records),
+        *truncated(history),
         *whole(history),
         *states(history),
         *visits(history),
@@ -87,11 +88,33 @@ def versions(commits: Iterable[Commit], records: Iterable[ReadRecord]) -> Iterat
         for write in commit.writes:
             committed[write.key].append((commit.xid, write.value))
     seen: dict[Key, list[ReadRecord]] = defaultdict(list)
-    for record in records:
+    for record in after_copy_began(records):
         if record.op in ("c", "u", "d", "r"):
             seen[record.key].append(record)
     for key in committed.keys() | seen.keys():
         yield from versions_of(key, committed[key], seen[key])
+
+
+def after_copy_began(records: Iterable[ReadRecord]) -> list[ReadRecord]:
+    """Return the records without those of a table's partition before its last truncate event.
+
+    No session truncates: the event precedes a copy that begins again after one that was interrupted.
+    """
+    left: dict[Place, list[ReadRecord]] = {}
+    for record in records:
+        if record.op == "t":
+            left[record.place] = []
+        else:
+            left.setdefault(record.place, []).append(record)
+    return [record for of_place in left.values() for record in of_place]
+
+
+def truncated(history: History) -> Iterator[Finding]:
+    """A truncate event is in a copy only: before the first cut that is a whole state."""
+    first = next((cut for cut in history.cuts if cut.is_whole), None)
+    for record in history.records:
+        if record.op == "t" and first and record.offset >= first.offsets.get(record.place, 0):
+            yield Finding("invented", f"{record}: no session truncates")
 
 
 def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[ReadRecord]) -> Iterator[Finding]:
@@ -158,7 +181,7 @@ def differences(
 def lists(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """Each record of a list has the list before it and one more element; an element is in a list once."""
     last: dict[Key, str] = {}
-    for record in records:
+    for record in after_copy_began(records):
         if record.key[0] != LISTS or record.value is None or record.op in ("x", "?"):
             continue
         elements, earlier = record.value.split(",")[:-1], last.get(record.key)
@@ -177,7 +200,7 @@ def is_appended(earlier: str, later: str) -> bool:
 def registers(records: Iterable[ReadRecord]) -> Iterator[Finding]:
     """No register gets a value again."""
     values: set[tuple[Key, str | None]] = set()
-    for record in records:
+    for record in after_copy_began(records):
         if record.key[0] != REGISTERS or record.op not in ("c", "u", "r"):
             continue
         if (record.key, record.value) in values:
@@ -219,17 +242,16 @@ def cuts_of(records: Sequence[ReadRecord], cuts: Sequence[Cut]) -> Iterator[list
 
 def states(history: History) -> Iterator[Finding]:
     """Each cut is the state that PostgreSQL had after the transactions up to its position, with the same total."""
-    topics, tables, differing = State(), State(), set[Key]()
+    topics, tables, differing = Topics(), State(), set[Key]()
     total, done = 0, 0
     for cut, records in zip(history.cuts, cuts_of(history.records, history.cuts), strict=False):
-        for record in records:
-            if record.op in ("c", "u", "d", "r"):
-                total += change(topics, Write(record.key, record.value))
-                compare(differing, record.key, topics, tables)
+        for write in (write for record in records for write in topics.writes(record)):
+            total += change(topics.state, write)
+            compare(differing, write.key, topics.state, tables)
         while done < len(history.commits) and history.commits[done].end_lsn <= cut.end_lsn:
             for write in history.commits[done].writes:
                 change(tables, write)
-                compare(differing, write.key, topics, tables)
+                compare(differing, write.key, topics.state, tables)
             done += 1
         if not cut.is_whole:
             continue
@@ -238,6 +260,23 @@ def states(history: History) -> Iterator[Finding]:
             yield Finding("cut", f"cut {cut.number}: {len(differing)} rows differ from PostgreSQL's: {names}")
         if total != history.total:
             yield Finding("total", f"cut {cut.number}: the total is {total}, not {history.total}")
+
+
+class Topics:
+    """The rows that the topics have."""
+
+    def __init__(self) -> None:
+        self.state: State = {}
+        self._places: dict[Key, Place] = {}
+
+    def writes(self, record: ReadRecord) -> list[Write]:
+        """Return what a record changes; a truncate event removes the rows of its table in its partition."""
+        if record.op == "t":
+            return [Write(key, None) for key in self.state if self._places[key] == record.place]
+        if record.op not in ("c", "u", "d", "r"):
+            return []
+        self._places[record.key] = record.place
+        return [Write(record.key, record.value)]
 
 
 def change(state: State, write: Write) -> int:
@@ -288,13 +327,12 @@ def the_end(history: History) -> Iterator[Finding]:
     ]
     if uncovered:
         yield Finding("end", f"{len(uncovered)} records that no cut has: {uncovered[0]}")
-    topics = State()
+    topics = Topics()
     for record in history.records:
-        if record.op in ("c", "u", "d", "r"):
-            change(topics, Write(record.key, record.value))
-    differing = [
-        key for key in topics.keys() | history.rows.keys() if topics.get(key) != history.rows.get(key)
-    ]
+        for write in topics.writes(record):
+            change(topics.state, write)
+    rows = topics.state
+    differing = [key for key in rows.keys() | history.rows.keys() if rows.get(key) != history.rows.get(key)]
     if differing:
         table, key = min(differing)
         yield Finding("end", f"{len(differing)} rows differ from the tables, the first is {table} {key}")

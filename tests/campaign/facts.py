@@ -44,7 +44,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """One record as a reader got it. `op`: c, u, d or r; x for a tombstone, ? for one that cannot be decoded."""
+    """One record as a reader got it. `op`: c, u, d, r or t; x for a tombstone, ? for one that cannot be decoded."""
 
     place: Place
     offset: int

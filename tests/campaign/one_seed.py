@@ -13,7 +13,8 @@ import pickle
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ CDCD = "tests.faults.clocked"
 """cdcd with a clock that a fault sets."""
 HISTORY = "history.pickle"
 """The file in the seed's folder that has a history with findings."""
-FEW = 20
-"""The number of findings of a seed that a line names."""
+FEW = 4
+"""The number of findings of one kind that the results of a seed name."""
 
 
 @dataclass
@@ -146,13 +147,14 @@ class Run:
         """Wait until the last transaction is confirmed; None with a failure of the daemon."""
         began_s, end_lsn = time.monotonic(), self.witness.last_lsn()
         while time.monotonic() < began_s + CATCH_UP_WITHIN_S:
-            if (self.scene.positions()[1] or 0) >= end_lsn:
+            page = self.daemon.status()
+            # In a copy the slot is confirmed up to where it was created.
+            if page.get("state") == "streaming" and (self.scene.positions()[1] or 0) >= end_lsn:
                 return round(time.monotonic() - began_s, 1)
             if self.scene.pid is None:
                 process = self.daemon.process
                 self.scene.failures.append(f"cdcd ended with {process and process.returncode}")
                 return None
-            page = self.daemon.status()
             if page.get("state") == "halted":
                 self.scene.failures.append(f"cdcd has halted: {page['reason']}")
                 return None
@@ -221,7 +223,19 @@ def add_history(result: Result, history: History) -> None:
     result.changes = sum(len(commit.writes) for commit in history.commits)
     result.records, result.visits = len(history.records), len(history.visits)
     result.cuts = sum(cut.is_whole for cut in history.cuts)
-    findings = judge(history)
-    result.findings += [str(one) for one in findings[:FEW]]
-    if len(findings) > FEW:
-        result.findings.append(f"{len(findings) - FEW} more")
+    result.findings += shortened(judge(history))
+
+
+def shortened(findings: Iterable[Finding]) -> list[str]:
+    """Return the first findings of each kind, and the numbers of the others."""
+    of_kind: dict[str, list[Finding]] = defaultdict(list)
+    for one in findings:
+        of_kind[one.kind].append(one)
+    return [
+        text
+        for kind, found in of_kind.items()
+        for text in (
+            *map(str, found[:FEW]),
+            *([f"{kind}: {len(found) - FEW} more"] if len(found) > FEW else []),
+        )
+    ]

@@ -91,6 +91,12 @@ class Topics:
         self.records.append(ReadRecord(place, offset, op, write.key, write.value, xid, digest))
         self.ends[place] = offset + 1
 
+    def truncate(self, place: Place) -> None:
+        """Add a truncate event."""
+        offset = self.ends.get(place, 0)
+        self.records.append(ReadRecord(place, offset, "t", (place[0].rpartition(".")[2], "")))
+        self.ends[place] = offset + 1
+
     def cut(self, end_lsn: int, *, is_whole: bool = True) -> None:
         """End a Kafka transaction: a marker takes an offset in each partition."""
         for place in self.ends:
@@ -104,6 +110,13 @@ def history_of(seed: int) -> History:
     database, topics = Database(dice), Topics()
     for _ in range(dice.randrange(3)):
         database.step()
+    if dice.random() < 0.3:  # a copy that was interrupted, and rows that were deleted before the next one
+        for number, (key, value) in enumerate([*database.state.items(), ((LISTS, "9"), "7,")]):
+            if number % 2:
+                topics.write("r", Write(key, value), 0)
+        topics.cut(0, is_whole=False)
+        for table, partition in sorted({place_of(key) for key in KEYS} | {place_of((LISTS, "9"))}):
+            topics.truncate((table, partition))
     for key, value in database.state.items():
         topics.write("r", Write(key, value), 0)
     topics.cut(0, is_whole=False)
@@ -233,6 +246,14 @@ def unfinished(history: History, _dice: random.Random) -> History:
     return replace(history, commits=(*history.commits, Commit(10_000, 1 << 30, (Write(KEYS[0], "1"),))))
 
 
+def emptied(history: History, dice: random.Random) -> History:
+    """A truncate event in the stream."""
+    at = streamed(history, dice)
+    records = list(history.records)
+    records[at] = replace(records[at], op="t", key=(records[at].key[0], ""), value=None)
+    return replace(history, records=tuple(records))
+
+
 PLANTS = {
     lost: {"lost"},
     repeated: {"repeated"},
@@ -242,6 +263,7 @@ PLANTS = {
     stale: {"stale"},
     unstable: {"unstable"},
     aborted: {"invented"},
+    emptied: {"invented"},
     shorter_list: {"list"},
     unfinished: {"end"},
 }
