@@ -58,10 +58,7 @@ bench: $(STAMP) ## throughput, latency, cost: make bench ARGS="--cases 'insert-*
 copy-kills: $(STAMP) ## a large table copied while it changes, with ten kills: make copy-kills ARGS="--rows N --kills N"
 	$(BIN)/python -m tests.bench.killed_copy $(ARGS)
 
-spark-campaign: $(STAMP) ## seeds of many faults at once under transfers, lists and registers: make campaign SEEDS=20 FIRST=1 MINUTES=30
-	$(BIN)/python -m tests.campaign $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
-
-matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
+spark-matrix: $(STAMP) ## the tests of the reading side with each series of Spark: make spark-matrix ARGS="--series 4.2"
 	$(BIN)/python -m tests.spark.matrix $(ARGS)
 
 mirror-matrix: $(STAMP) ## mirrors in each format and SCD type under each fault, with each Spark: make mirror-matrix ARGS="--series 4.2"
@@ -85,6 +82,9 @@ faults: $(STAMP) ## kills, lost connections and crashes under load: make faults 
 
 soak: $(STAMP) ## faults all the time; memory and descriptors may not grow: make soak MINUTES=60 SEED=7
 	$(BIN)/python -m tests.faults.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+campaign: $(STAMP) ## seeds of many faults at once under transfers, lists and registers: make campaign SEEDS=20 FIRST=1 MINUTES=30
+	$(BIN)/python -m tests.campaign $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
 	$(BIN)/python -m tests.matrix $(ARGS)
