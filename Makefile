@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each process of the tests comp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help demo test test-quick nightly long check docs bench waiters copy-kills bench-spark spark-matrix mirror-matrix readers verify-load cuts profile faults soak matrix oracle fuzz chart clean
+.PHONY: help demo test test-quick nightly long check docs bench waiters copy-kills bench-spark spark-matrix mirror-matrix readers verify-load cuts profile faults soak matrix oracle fuzz chart campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ faults: $(STAMP) ## kills, lost connections and crashes under load: make faults 
 
 soak: $(STAMP) ## faults all the time; memory and descriptors may not grow: make soak MINUTES=60 SEED=7
 	$(BIN)/python -m tests.faults.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+campaign: $(STAMP) ## seeds of many faults at once under transfers, lists and registers: make campaign SEEDS=20 FIRST=1 MINUTES=30
+	$(BIN)/python -m tests.campaign $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 matrix: $(STAMP) ## every version and option against test_decoding: make matrix ARGS="--majors 17,18 --seed N"
 	$(BIN)/python -m tests.matrix $(ARGS)

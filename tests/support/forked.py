@@ -26,7 +26,13 @@ from typing import IO, Any
 from cdcd import failpoints
 from tests.support.daemon import as_process, environment_without_cdcd, run_as_process
 
-PATCHED = ("tests.faults.hasty", "tests.faults.impatient", "tests.support.quick", "tests.support.small_units")
+PATCHED = (
+    "tests.faults.clocked",
+    "tests.faults.hasty",
+    "tests.faults.impatient",
+    "tests.support.quick",
+    "tests.support.small_units",
+)
 """Modules that set constants of modules and then start cdcd: they do the same where all modules are imported."""
 
 
