@@ -136,13 +136,17 @@ def committed_after_copy(
     """Return the versions that have to be streamed after a copy, so that the copied row is the version before them.
 
     A key without a copied row did not exist at the copy: its versions up to a deletion may be before the copy. Where
-    several versions have the copied value, the one that leaves the least difference counts.
+    several versions have the copied value, the one whose next version was streamed first counts, then the one that
+    leaves the least difference.
     """
     value = copied[-1].value if copied else None
     begins = [begin for begin in range(len(committed) + 1) if before(committed, begin) == value] or [0]
     fitting = len(committed) - len(streamed)
     if fitting in begins and list(committed[fitting:]) == list(streamed):
         return list(streamed)
+    begins = [
+        begin for begin in begins if streamed and committed[begin : begin + 1] == streamed[:1]
+    ] or begins
     seen = Counter(streamed)
 
     def difference(begin: int) -> int:
