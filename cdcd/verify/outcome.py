@@ -1,8 +1,8 @@
 """The result of a comparison, as text and as JSON. Pure.
 
 In: what was found of each table.  Out: lines, JSON, an exit status, metrics.
-Invariant: a table that could not be compared, or has a row whose state is not known, is never equal; a number that is not known is null, not 0. A
-key is shown by its hash, unless the caller asks for keys; no other value is ever shown.
+Invariant: a table that could not be compared, or has a row whose state is not known, is never equal; a number that is
+not known is null, not 0. A key is shown by its hash, unless the caller asks for keys; no other value is ever shown.
 """
 
 from __future__ import annotations
