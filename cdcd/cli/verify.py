@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
 import sys
 import tempfile
@@ -42,7 +43,7 @@ from cdcd.verify.outcome import (
     as_metrics,
     status_of,
 )
-from cdcd.verify.records import share_of
+from cdcd.verify.records import share_of, windows_of
 from cdcd.verify.schemas import RegistryIds, TopicIds
 from cdcd.verify.source import Source
 from cdcd.verify.verification import Options, Verification
@@ -61,6 +62,7 @@ class Request:
 
     tables: tuple[str, ...] = ()
     percent: float = 100.0
+    window: int | None = None
     rate: float | None = None
     timeout_s: float = 300.0
     most_rows: int = 100
@@ -155,15 +157,19 @@ def _add_outcomes(
     topic = config.schema_topic
     schemas = RegistryIds(config.registry_settings()) if topic is None else TopicIds(settings, topic)
     stored = None if request.state is None else _stored(config, request, folder)
+    share = share_of(request.percent)
+    window = _window(request, share, None if stored is None else stored.window)
+    if stored is not None:
+        stored.begin(window)
     options = Options(
         folder,
-        share_of(request.percent),
+        share,
         request.timeout_s,
         request.rate,
         request.most_rows,
         shows_keys=request.shows_keys,
     )
-    with contextlib.closing(schemas), _source(config) as source:
+    with contextlib.closing(schemas), _source(config, window * share) as source:
         verification = Verification(source, settings, schemas.schema, options, progress.show)
         chosen = {f"{table.schema}.{table.name}": table for table in _chosen(source.tables(), request.tables)}
         if stored is not None:
@@ -176,6 +182,19 @@ def _add_outcomes(
                     stored.add(outcomes[-1])
     if stored is not None:
         stored.end(is_known=all(one.state != UNKNOWN for one in outcomes))
+
+
+def _window(request: Request, share: int, stored: int | None) -> int:
+    """Return which of the samples to compare, from 0: another one in each run. Raises ConfigError."""
+    count = windows_of(share)
+    if request.window is not None and request.window > count:
+        raise ConfigError(f"--sample-window: there are {count} of --sample {request.percent:g}")
+    if request.window is not None:
+        stored = request.window - 1
+    window = random.randrange(count) if stored is None else stored  # noqa: S311 - no secret
+    if count > 1:
+        say([f"cdcd: sample window {window + 1} of {count}"], sys.stderr)
+    return window
 
 
 def _outcome_of(config: Config, verification: Verification, table: PublishedTable) -> TableOutcome:
@@ -197,17 +216,15 @@ def _stored(config: Config, request: Request, folder: Path) -> StoredOutcomes:
         "system_identifier": server.system_identifier,
         "database": server.database,
         "configuration": config.model_dump_json(),
-        "options": [request.percent, request.most_rows, request.shows_keys],
+        "options": [request.percent, request.window, request.most_rows, request.shows_keys],
     }
-    stored = StoredOutcomes(folder, identity, has_keys=request.shows_keys)
-    stored.begin(0)
-    return stored
+    return StoredOutcomes(folder, identity, has_keys=request.shows_keys)
 
 
 @contextlib.contextmanager
-def _source(config: Config) -> Iterator[Source]:
+def _source(config: Config, first: int) -> Iterator[Source]:
     try:
-        opened = Source(config.source_settings(), config.format.policies())
+        opened = Source(config.source_settings(), config.format.policies(), first)
     except CannotTell as why:
         raise ConfigError(f"verify: {why}") from None
     try:

@@ -18,6 +18,7 @@ from cdcd.cli.verify_mirror import _outcome, verify_mirror
 from cdcd.cli.verify_state import MOST_AGE_S, StoredOutcomes, replace_file
 from cdcd.errors import ConfigError, SourceUnavailable
 from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, DifferentRow, TableOutcome, as_lines
+from cdcd.verify.records import share_of
 
 
 @pytest.mark.parametrize("words", [["--sample", "0"], ["--sample", "101"], ["--rate", "0"], ["--limit", "0"]])
@@ -176,6 +177,22 @@ def test_metrics_that_cannot_be_written_are_an_error(
     (tmp_path / "verify.prom").mkdir()
     assert run(monkeypatch, tmp_path, None) == 2
     assert "--metrics-file was not written" in capsys.readouterr().err
+
+
+def test_each_run_samples_other_keys_and_a_printed_window_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = share_of(10)
+    monkeypatch.setattr("random.randrange", lambda count: count - 1)
+    assert command._window(Request(percent=10), share, None) == 9
+    assert capsys.readouterr().err == "cdcd: sample window 10 of 10\n"
+    assert command._window(Request(percent=10), share, 4) == 4  # an interrupted run continues with its own
+    assert command._window(Request(percent=10, window=3), share, 2) == 2
+    with pytest.raises(ConfigError, match="there are 10"):
+        command._window(Request(percent=10, window=12), share, None)
+    capsys.readouterr()
+    assert command._window(Request(), share_of(100), None) == 0
+    assert capsys.readouterr().err == ""
 
 
 # --- the state of an interrupted run
