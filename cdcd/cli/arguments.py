@@ -188,6 +188,13 @@ def add_verify(commands: Any, add_config: Add) -> None:
         "--sample", metavar="PERCENT", type=_percent, default=100.0, help="compare so many of the keys (100)"
     )
     verify.add_argument(
+        "--sample-window",
+        dest="window",
+        metavar="NUMBER",
+        type=_count,
+        help="of --sample: compare the keys of the run that printed this number (others in each run)",
+    )
+    verify.add_argument(
         "--rate", metavar="ROWS", type=_seconds, help="read at most so many rows per second from the source"
     )
     verify.add_argument(

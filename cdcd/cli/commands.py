@@ -146,6 +146,7 @@ def _verify(options: argparse.Namespace) -> int:
     request = Request(
         tables=tuple(options.tables),
         percent=options.sample,
+        window=options.window,
         rate=options.rate,
         timeout_s=options.timeout_s,
         most_rows=options.limit,

@@ -2,49 +2,55 @@
 
 In: a configuration, options.  Out: lines or JSON on standard output, progress on standard error, an exit status.
 Invariant: status 0 only if every chosen table is equal; 1 if one differs; 2 if one could not be compared, and none
-differs. With a folder for the state an interrupted run continues: finished tables are not compared again.
-Must not: print a row's value; print a key unless it is asked for.
+differs, whatever the error was. What was found before an error is printed, and is in the metrics. With a folder for
+the state an interrupted run continues: finished tables are not compared again.
+Must not: print a row's value, also none in an error; print a key unless it is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cdcd.cli.output import ascii_escapes, say
 from cdcd.cli.published_topics import command_settings
+from cdcd.cli.verify_mirror import require_spark, verify_mirror
+from cdcd.cli.verify_state import StoredOutcomes, replace_file
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.redaction import clean
 from cdcd.sink.names import topic_name
+from cdcd.source.connection import connect_sql
+from cdcd.source.identity import identify
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.verify.outcome import (
+    EQUAL,
     EXIT_OF,
     UNKNOWN,
     CannotTell,
-    DifferentRow,
     TableOutcome,
     as_document,
     as_lines,
     as_metrics,
     status_of,
 )
-from cdcd.verify.records import share_of
+from cdcd.verify.records import share_of, windows_of
 from cdcd.verify.schemas import RegistryIds, TopicIds
 from cdcd.verify.source import Source
 from cdcd.verify.verification import Options, Verification
+from cdcd.version import __version__
 
 __all__ = ["Request", "verify"]
 
-_OUTCOMES = "outcomes.json"
 _DRAWN_EVERY_S = 0.5
 _BAR_CHARACTERS = 20
 _KAFKA_TIMEOUT_S = 30.0
@@ -56,6 +62,7 @@ class Request:
 
     tables: tuple[str, ...] = ()
     percent: float = 100.0
+    window: int | None = None
     rate: float | None = None
     timeout_s: float = 300.0
     most_rows: int = 100
@@ -69,83 +76,155 @@ class Request:
 
 def verify(config: Config, config_path: Path, request: Request) -> int:
     """Compare the tables, print the result, and return the exit status. Raises ConfigError."""
-    with _folder(request) as folder:
-        progress = _Progress(is_drawn=sys.stderr.isatty())
-        try:
-            outcomes = _compared(config, request, folder, progress)
-            mirrored = _mirrored(config_path, request)
-        except ConfigError:
-            raise
-        except CdcdError as error:  # its own status is that of tables that differ
-            say([f"cdcd: {error}"], sys.stderr)
-            return EXIT_OF[UNKNOWN]
-        finally:
-            progress.end()
-        (folder / _OUTCOMES).unlink(missing_ok=True)
-    if request.metrics is not None:
-        written = request.metrics.with_suffix(".new")
-        written.write_text(as_metrics(outcomes, time.time()))
-        written.replace(request.metrics)
-    status = status_of([*outcomes, *mirrored])
-    if request.is_json:
-        page = {"status": status, "tables": as_document(outcomes)}
-        page |= {} if request.mirror is None else {"mirror": as_document(mirrored)}
-        print(ascii_escapes(json.dumps(page, indent=2)))
-    else:
+    if request.mirror is not None:
+        require_spark()  # before the hours of the topics
+    outcomes: list[TableOutcome] = []
+    failures = [_compare(config, config_path, request, outcomes)]
+    failures.append(_write_metrics(request, outcomes, is_complete=not failures[0]))
+    if not request.is_json and (outcomes or not failures[0]):
         say(as_lines(outcomes))
-        say([] if request.mirror is None else ["", "the mirror:", *as_lines(mirrored, "topic", "mirror")])
+    mirrored = _mirrored(config_path, request)
+    failed = [one for one in failures if one]
+    status = status_of([*outcomes, *mirrored])
+    if failed and status == EXIT_OF[EQUAL]:
+        status = EXIT_OF[UNKNOWN]
+    if request.is_json:
+        page: dict[str, object] = {"status": status, "tables": as_document(outcomes)}
+        page |= {} if request.mirror is None else {"mirror": as_document(mirrored)}
+        page |= {"errors": failed} if failed else {}
+        print(ascii_escapes(json.dumps(page, indent=2)))
+    elif request.mirror is not None:
+        say(["", "the mirror:", *as_lines(mirrored, "topic", "mirror")])
+    say([f"cdcd: {one}" for one in failed], sys.stderr)
     return status
+
+
+def _compare(config: Config, config_path: Path, request: Request, outcomes: list[TableOutcome]) -> str:
+    """Add the outcomes of the tables; return why the run ended before the last one, "" if it did not."""
+    progress = _Progress(is_drawn=sys.stderr.isatty())
+    try:
+        with _folder(request) as folder:
+            _add_outcomes(config, request, folder, progress, outcomes)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Python's status of an uncaught one is that of tables that differ
+        return _reason(error)
+    finally:
+        progress.end()
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """Return an error without values: the text of a library's error may have the value that it was about."""
+    if isinstance(error, CdcdError | CannotTell):
+        return str(error)
+    if isinstance(error, OSError):
+        return clean(f"{type(error).__name__}: {error}")
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return clean(f"an internal error: {type(error).__name__} in {Path(at.filename).name}, line {at.lineno}")
+
+
+def _write_metrics(request: Request, outcomes: Sequence[TableOutcome], *, is_complete: bool) -> str:
+    """Write the metrics; return why that failed, "" if it did not."""
+    if request.metrics is None:
+        return ""
+    try:
+        replace_file(request.metrics, as_metrics(outcomes, time.time(), is_complete=is_complete), 0o644)
+    except OSError as error:
+        return f"--metrics-file was not written: {_reason(error)}"
+    return ""
 
 
 def _mirrored(config_path: Path, request: Request) -> list[TableOutcome]:
     if request.mirror is None:
         return []
-    from cdcd.cli.verify_mirror import verify_mirror
+    try:
+        return verify_mirror(
+            config_path,
+            request.mirror,
+            request.target_options,
+            request.tables,
+            shows_keys=request.shows_keys,
+        )
+    except Exception as error:  # noqa: BLE001 - what was found of the topics is to be printed
+        return [TableOutcome("the mirror", UNKNOWN, reason=_reason(error))]
 
-    return verify_mirror(
-        config_path,
-        request.mirror,
-        request.target_options,
-        request.tables,
-        shows_keys=request.shows_keys,
-    )
 
-
-def _compared(config: Config, request: Request, folder: Path, progress: _Progress) -> list[TableOutcome]:
+def _add_outcomes(
+    config: Config, request: Request, folder: Path, progress: _Progress, outcomes: list[TableOutcome]
+) -> None:
     settings = command_settings(config, timeout_s=_KAFKA_TIMEOUT_S)
     topic = config.schema_topic
     schemas = RegistryIds(config.registry_settings()) if topic is None else TopicIds(settings, topic)
-    outcomes = _stored(folder)
+    stored = None if request.state is None else _stored(config, request, folder)
+    share = share_of(request.percent)
+    window = _window(request, share, None if stored is None else stored.window)
+    if stored is not None:
+        stored.begin(window)
     options = Options(
         folder,
-        share_of(request.percent),
+        share,
         request.timeout_s,
         request.rate,
         request.most_rows,
         shows_keys=request.shows_keys,
     )
-    with contextlib.closing(schemas), _source(config) as source:
+    with contextlib.closing(schemas), _source(config, window * share) as source:
         verification = Verification(source, settings, schemas.schema, options, progress.show)
-        for table in _chosen(source.tables(), request.tables):
-            title = f"{table.schema}.{table.name}"
-            if any(one.table == title for one in outcomes):
-                continue
-            if reason := _partly_copied(config, title):
-                outcomes.append(TableOutcome(title, UNKNOWN, reason))
-                continue
-            name = topic_name(
-                config.sink.topics.template, name=config.name, schema=table.schema, table=table.name
-            )
-            outcomes.append(verification.compare(table, name))
-            if request.state is not None:
-                (folder / _OUTCOMES).write_text(json.dumps(as_document(outcomes)))
-    return outcomes
+        chosen = {f"{table.schema}.{table.name}": table for table in _chosen(source.tables(), request.tables)}
+        if stored is not None:
+            outcomes += [one for one in stored.outcomes() if one.table in chosen]
+        finished = {one.table for one in outcomes}
+        for title, table in chosen.items():
+            if title not in finished:
+                outcomes.append(_outcome_of(config, verification, table))
+                if stored is not None:
+                    stored.add(outcomes[-1])
+    if stored is not None:
+        stored.end(is_known=all(one.state != UNKNOWN for one in outcomes))
+
+
+def _window(request: Request, share: int, stored: int | None) -> int:
+    """Return which of the samples to compare, from 0: another one in each run. Raises ConfigError."""
+    count = windows_of(share)
+    if request.window is not None and request.window > count:
+        raise ConfigError(f"--sample-window: there are {count} of --sample {request.percent:g}")
+    if request.window is not None:
+        stored = request.window - 1
+    window = random.randrange(count) if stored is None else stored  # noqa: S311 - no secret
+    if count > 1:
+        say([f"cdcd: sample window {window + 1} of {count}"], sys.stderr)
+    return window
+
+
+def _outcome_of(config: Config, verification: Verification, table: PublishedTable) -> TableOutcome:
+    title = f"{table.schema}.{table.name}"
+    if reason := _partly_copied(config, title):
+        return TableOutcome(title, UNKNOWN, reason)
+    name = topic_name(config.sink.topics.template, name=config.name, schema=table.schema, table=table.name)
+    try:
+        return verification.compare(table, name)
+    except Exception as error:  # noqa: BLE001 - such as a full disk; another table may need less
+        return TableOutcome(title, UNKNOWN, _reason(error))
+
+
+def _stored(config: Config, request: Request, folder: Path) -> StoredOutcomes:
+    with contextlib.closing(connect_sql(config.source_settings())) as connection:
+        server = identify(connection)
+    identity = {
+        "version": __version__,
+        "system_identifier": server.system_identifier,
+        "database": server.database,
+        "configuration": config.model_dump_json(),
+        "options": [request.percent, request.window, request.most_rows, request.shows_keys],
+    }
+    return StoredOutcomes(folder, identity, has_keys=request.shows_keys)
 
 
 @contextlib.contextmanager
-def _source(config: Config) -> Iterator[Source]:
+def _source(config: Config, first: int) -> Iterator[Source]:
     try:
-        opened = Source(config.source_settings(), config.format.policies())
+        opened = Source(config.source_settings(), config.format.policies(), first)
     except CannotTell as why:
         raise ConfigError(f"verify: {why}") from None
     try:
@@ -180,16 +259,6 @@ def _folder(request: Request) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _stored(folder: Path) -> list[TableOutcome]:
-    try:
-        documents: list[dict[str, Any]] = json.loads((folder / _OUTCOMES).read_text())
-    except (OSError, ValueError):
-        return []
-    return [
-        TableOutcome(**{**one, "rows": [DifferentRow(**row) for row in one["rows"]]}) for one in documents
-    ]
 
 
 class _Progress:

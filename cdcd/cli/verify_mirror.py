@@ -16,9 +16,22 @@ from typing import Any
 from cdcd.errors import ConfigError
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
-__all__ = ["verify_mirror"]
+__all__ = ["require_spark", "verify_mirror"]
 
 _CORES, _MEMORY = "2", "1g"
+
+
+def require_spark() -> None:
+    """Raise ConfigError without the extra."""
+    try:
+        import cdcd.spark.session
+        import cdcd.spark.verify  # noqa: F401 - imported here to see whether it can be
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cdcd":
+            raise
+        raise ConfigError(
+            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
+        ) from None
 
 
 def verify_mirror(
@@ -30,16 +43,11 @@ def verify_mirror(
     shows_keys: bool,
 ) -> list[TableOutcome]:
     """Return the outcomes of the mirror's tables. Raises ConfigError without the extra, SparkReadError."""
-    try:
-        from cdcd.spark.connection_options import connection_from
-        from cdcd.spark.session import session
-        from cdcd.spark.verify import verify
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "cdcd":
-            raise
-        raise ConfigError(
-            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
-        ) from None
+    require_spark()
+    from cdcd.spark.connection_options import connection_from
+    from cdcd.spark.session import session
+    from cdcd.spark.verify import verify
+
     connection = connection_from({"config": str(config_path)})
     spark = session("cdcd verify", _CORES, memory=_MEMORY)
     found, began_s = [], time.monotonic()

@@ -13,18 +13,26 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import SinkUnavailable
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import error_of, making_client, translate
+from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
 from cdcd.sink.reader import position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 from cdcd.sink.topic_configs import configurations
 
-__all__ = ["Bounds", "TopicRecord", "bounds_of", "cleanup_policies", "read_records", "topics_with_records"]
+__all__ = [
+    "Bounds",
+    "TopicRecord",
+    "bounds_of",
+    "cleanup_policies",
+    "read_records",
+    "topic_ids",
+    "topics_with_records",
+]
 
 _BATCH = 5_000
 _POLL_S = 1.0
@@ -66,6 +74,22 @@ def cleanup_policies(settings: SinkSettings, topics: list[str]) -> dict[str, str
     """Return the cleanup.policy of the topics; one that may not be described is left out. Raises Sink errors."""
     found = configurations(Admin(settings).client, topics, settings.operation_timeout_s)
     return {topic: one.get("cleanup.policy", "") for topic, one in found.items()}
+
+
+def topic_ids(settings: SinkSettings, topics: list[str]) -> dict[str, str]:
+    """Return an id of each topic, of the cluster and of this life of the topic. Raises Sink errors."""
+    if not topics:
+        return {}
+    admin, doing = Admin(settings), "describing topics"
+    cluster = admin.metadata(topics[0], doing).cluster_id
+    asked = admin.client.describe_topics(
+        TopicCollection(topics), request_timeout=settings.operation_timeout_s
+    )
+    found = {}
+    for topic, future in asked.items():
+        with kafka_errors(doing, topic=topic):
+            found[topic] = f"{cluster}/{future.result().topic_id}"
+    return found
 
 
 def bounds_of(settings: SinkSettings, topics: list[str]) -> dict[tuple[str, int], Bounds]:

@@ -1,8 +1,8 @@
 """The result of a comparison, as text and as JSON. Pure.
 
 In: what was found of each table.  Out: lines, JSON, an exit status, metrics.
-Invariant: a table that could not be compared is never shown as equal; a number that is not known is null, not 0. A
-key is shown by its hash, unless the caller asks for keys; no other value is ever shown.
+Invariant: a table that could not be compared, or has a row whose state is not known, is never equal; a number that is
+not known is null, not 0. A key is shown by its hash, unless the caller asks for keys; no other value is ever shown.
 """
 
 from __future__ import annotations
@@ -62,6 +62,20 @@ class TableOutcome:
     seconds: float = 0.0
 
 
+def settle(outcome: TableOutcome) -> None:
+    """Set the state of a table that was compared: rows of unknown state are not equal, though none differs."""
+    if outcome.missing or outcome.extra or outcome.different:
+        outcome.state = DIFFERS
+    elif outcome.unknown_rows:
+        outcome.state = UNKNOWN
+        outcome.reason = (
+            f"no row differs, but {outcome.unknown_rows:,} have an unknown state: dead letters, until their next"
+            " change, or rows that were copied during the comparison"
+        )
+    else:
+        outcome.state = EQUAL
+
+
 def status_of(outcomes: Iterable[TableOutcome]) -> int:
     """Return the exit status: 1 if a table differs, else 2 if one is not known, else 0."""
     states = {outcome.state for outcome in outcomes}
@@ -104,12 +118,18 @@ def as_document(outcomes: Sequence[TableOutcome]) -> list[dict[str, object]]:
     return [dataclasses.asdict(one) for one in outcomes]
 
 
-def as_metrics(outcomes: Sequence[TableOutcome], finished_s: float) -> str:
-    """Return the result in Prometheus' text format, for the textfile collector of node_exporter."""
+def as_metrics(outcomes: Sequence[TableOutcome], finished_s: float, *, is_complete: bool = True) -> str:
+    """Return the result in Prometheus' text format, for the textfile collector of node_exporter.
+
+    `is_complete`: every chosen table has an outcome.
+    """
     lines = [
         "# HELP cdcd_verify_finished_timestamp_seconds When `cdcd verify` ended.",
         "# TYPE cdcd_verify_finished_timestamp_seconds gauge",
         f"cdcd_verify_finished_timestamp_seconds {finished_s:.0f}",
+        "# HELP cdcd_verify_complete 1 if the run reached all of its tables, 0 if an error ended it.",
+        "# TYPE cdcd_verify_complete gauge",
+        f"cdcd_verify_complete {int(is_complete)}",
         "# HELP cdcd_verify_state 1 for the state of the table: equal, differs or unknown.",
         "# TYPE cdcd_verify_state gauge",
     ]
@@ -127,6 +147,15 @@ def as_metrics(outcomes: Sequence[TableOutcome], finished_s: float) -> str:
         for one in outcomes
         if one.state != UNKNOWN
         for kind in KINDS
+    ]
+    lines += [
+        "# HELP cdcd_verify_unknown_rows Rows of a compared table whose state the topics do not tell.",
+        "# TYPE cdcd_verify_unknown_rows gauge",
+    ]
+    lines += [
+        f'cdcd_verify_unknown_rows{{table="{_label(one.table)}"}} {one.unknown_rows}'
+        for one in outcomes
+        if one.rows_in_topics is not None
     ]
     return "\n".join([*lines, ""])
 

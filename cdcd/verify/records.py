@@ -70,6 +70,11 @@ def lsn_of(position: bytes) -> int:
     return int.from_bytes(position[_LSN_AT : _LSN_AT + 8], "big")
 
 
+def windows_of(share: int) -> int:
+    """Return how many samples of this share have all keys together."""
+    return -(-_SHARE // share)
+
+
 def share_of(percent: float) -> int:
     """Return the number below which the first 16 bits of a key's second hash are, for a part of the keys."""
     return max(1, min(_SHARE, round(percent * _SHARE / 100)))
@@ -77,7 +82,10 @@ def share_of(percent: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ComparedTable:
-    """The table as the snapshot has it. `key`: numbers in `columns`; `codec`: Python's name of its encoding."""
+    """The table as the snapshot has it. `key`: numbers in `columns`; `codec`: Python's name of its encoding.
+
+    The sample has the keys of `share` numbers from `first` on, of 65536 (`is_sampled`).
+    """
 
     relid: int
     schema: str
@@ -87,6 +95,11 @@ class ComparedTable:
     types: Mapping[int, PgType]
     codec: str = "utf-8"
     share: int = _SHARE
+    first: int = 0
+
+    def is_sampled(self, key: bytes) -> bool:
+        """Return whether the sample has a key, by the first 16 bits of its second hash."""
+        return (int.from_bytes(key[8:10], "big") - self.first) % _SHARE < self.share
 
     @property
     def title(self) -> str:
@@ -164,7 +177,7 @@ class Records:
             self.found.other_key = max(self.found.other_key, position)
             return None
         found = key_id(text)
-        if int.from_bytes(found[8:10], "big") >= self._table.share:
+        if not self._table.is_sampled(found):
             return None
         kind = _KINDS.get(op, ROW)
         hashes = self._nothing

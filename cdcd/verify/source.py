@@ -84,10 +84,13 @@ class OpenTable:
 
 
 class Source:
-    """Two connections: one has the snapshot, the other one asks and writes the message. Raises Source errors."""
+    """Two connections: one has the snapshot, the other one asks and writes the message. Raises Source errors.
 
-    def __init__(self, settings: SourceSettings, policies: Policies) -> None:
-        self._settings, self._policies = settings, policies
+    `first`: of the numbers of the sample's keys (`ComparedTable`).
+    """
+
+    def __init__(self, settings: SourceSettings, policies: Policies, first: int = 0) -> None:
+        self._settings, self._policies, self._first = settings, policies, first
         self._connection = connect_sql(settings)
         self._other = connect_sql(settings)
         self._catalog = Catalog(settings)
@@ -171,7 +174,8 @@ class Source:
         )
         wanted = set(record_key(table, self._policies.table(f"{table.schema}.{table.name}")))
         key = tuple(number for number, column in enumerate(columns) if column.name in wanted)
-        return ComparedTable(table.relid, table.schema, table.name, columns, key, types, self._codec, share)
+        name = (table.schema, table.name)
+        return ComparedTable(table.relid, *name, columns, key, types, self._codec, share, self._first)
 
     def _parts(
         self, table: PublishedTable, unit_pages: int

@@ -65,7 +65,9 @@ def _rows(table: ComparedTable, part: Part, row_filter: str | None) -> str:
 
 
 def _share(table: ComparedTable) -> str:
-    return "" if table.share == _SHARE else f" WHERE ((k2 >> 48) & {_SHARE - 1}) < {table.share}"
+    if table.share == _SHARE:
+        return ""
+    return f" WHERE (((k2 >> 48) - {table.first}) & {_SHARE - 1}) < {table.share}"
 
 
 def _key(table: ComparedTable) -> str:

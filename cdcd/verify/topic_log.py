@@ -1,8 +1,9 @@
 """The records of one table's topics, read into files of entries, and read on from there.
 
 In: the sink's settings, the topics, a folder.  Out: entries by file, and what the records say about the table.
-Invariant: the files have every record below `next`; a record that is in them twice, after a run that was interrupted,
-is folded as once. So an interrupted run continues where its last state was stored.
+Invariant: the files have every record below `next`, and only entries of these topics, this table and this sample; a
+record that is in them twice, after a run that was interrupted, is folded as once. So an interrupted run continues
+where its last state was stored. A topic is known by its id, because a new one may have the same name.
 Must not: decide what a snapshot has: the entries are the same for every snapshot.
 """
 
@@ -15,17 +16,27 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.topic_records import Bounds, bounds_of, read_records, topics_with_records
+from cdcd.sink.topic_records import Bounds, bounds_of, read_records, topic_ids, topics_with_records
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
 
 _STORED_EVERY = 1_000_000
-_FORMAT = 1
+_FORMAT = 2
 Partition = tuple[str, int]
+
+
+class _Stored(NamedTuple):
+    """The state of a run that was interrupted."""
+
+    bits: int
+    ids: dict[str, str]
+    following: dict[Partition, int]
+    starts: dict[Partition, int]
+    found: Found
 
 
 class TopicLog:
@@ -40,19 +51,25 @@ class TopicLog:
         schema_of: Callable[[int], Any],
     ) -> None:
         self._settings, self._table = settings, table
-        self.topics = topics_with_records(settings, topic)
+        self._topic = topic
         self._state = folder / "topics.json"
         self._records = Records(table, schema_of)
+        self._ids: dict[str, str] = {}
+        self.topics: list[str] = []
         self.starts: dict[Partition, int] = {}
         self._next: dict[Partition, int] = {}
-        bounds = bounds_of(settings, self.topics)
-        bits = self._continue(bounds)
-        if bits is None:
-            bits = file_bits(sum(one.end - one.start for one in bounds.values()))
-            self.starts = {place: one.start for place, one in bounds.items()}
-            self._next = dict(self.starts)
-        self._bits = bits
-        self._files = SpillFolder(folder, "topics", table.entry_bytes, bits)
+        stored = self._stored()
+        self._look()
+        if stored is not None:
+            self._bits = stored.bits
+            self.starts, self._next = stored.starts, stored.following
+            self._records.found = stored.found
+        else:
+            bounds = bounds_of(settings, self.topics)
+            self._bits = file_bits(sum(one.end - one.start for one in bounds.values()))
+        self._files = SpillFolder(folder, "topics", table.entry_bytes, self._bits)
+        if stored is None:
+            self.remove()  # the entries of another table, sample or topic
         self._files.trim()
 
     @property
@@ -86,6 +103,7 @@ class TopicLog:
                 stored_at = done
                 self.store()
             yield
+        self._look()  # these are the topics that were read
         self._next |= {place: one.end for place, one in bounds.items()}
         self._files.flush()
 
@@ -97,8 +115,20 @@ class TopicLog:
             what = f"record {topic} {partition}@{offset} cannot be decoded: {type(error).__name__}"
             raise CannotTell(f"{what}; another program may have written it") from None
 
+    def _look(self) -> None:
+        """Add the topics that are new. Raises CannotTell if one is not there any more, or was recreated."""
+        names = topics_with_records(self._settings, self._topic)
+        now = topic_ids(self._settings, names)
+        if any(now.get(topic) != known for topic, known in self._ids.items()):
+            raise CannotTell("a topic was removed or recreated while it was read")
+        self.topics += [
+            name for name in names if name not in self._ids
+        ]  # entries have the numbers of the others
+        self._ids = now
+
     def _bounds(self) -> dict[Partition, Bounds]:
         """Return what is left to read. A topic or a partition may be new since."""
+        self._look()
         now = bounds_of(self._settings, self.topics)
         left = {}
         for place, one in now.items():
@@ -140,45 +170,54 @@ class TopicLog:
             "format": _FORMAT,
             "table": fingerprint(self._table),
             "bits": self._bits,
-            "topics": self.topics,
+            "topics": [[topic, self._ids[topic]] for topic in self.topics],
             "next": [[*place, offset] for place, offset in self._next.items()],
             "starts": [[*place, offset] for place, offset in self.starts.items()],
             "truncates": [[at.hex(), xid, sorted(places)] for at, (xid, places) in found.truncates.items()],
             "positions": [found.gap.hex(), found.keyless.hex(), found.other_key.hex()],
             "records": found.records,
+            "is_flat": found.is_flat,
         }
         written = self._state.with_suffix(".new")
         written.write_text(json.dumps(document))
         os.replace(written, self._state)
 
-    def _continue(self, bounds: dict[Partition, Bounds]) -> int | None:
-        """Take the state of a run that was interrupted; return its number of bits, None without such a state."""
+    def _stored(self) -> _Stored | None:
+        """Return the state of a run that was interrupted, None if there is none that can be continued."""
         try:
             document = json.loads(self._state.read_text())
-        except (OSError, ValueError):
+            if document["format"] != _FORMAT or document["table"] != fingerprint(self._table):
+                return None
+            stored = _read(document)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        if document["format"] != _FORMAT or document["table"] != fingerprint(self._table):
+        names = topics_with_records(self._settings, self._topic)
+        if not set(stored.ids) <= set(names) or topic_ids(self._settings, list(stored.ids)) != stored.ids:
             return None
-        following = {(topic, partition): offset for topic, partition, offset in document["next"]}
-        if document["topics"] != self.topics or any(
+        bounds = bounds_of(self._settings, list(stored.ids))
+        if any(
             place not in bounds or not bounds[place].start <= offset <= bounds[place].end
-            for place, offset in following.items()
+            for place, offset in stored.following.items()
         ):
             return None
-        self._next = following
-        self.starts = {(topic, partition): offset for topic, partition, offset in document["starts"]}
-        gap, keyless, other_key = map(bytes.fromhex, document["positions"])
-        self._records.found = Found(
-            {
-                bytes.fromhex(at): (xid, {(topic, partition) for topic, partition in places})
-                for at, xid, places in document["truncates"]
-            },
-            gap,
-            keyless,
-            other_key,
-            records=document["records"],
-        )
-        return int(document["bits"])
+        self._ids, self.topics = dict(stored.ids), list(stored.ids)
+        return stored
+
+
+def _read(document: dict[str, Any]) -> _Stored:
+    gap, keyless, other_key = map(bytes.fromhex, document["positions"])
+    truncates = {
+        bytes.fromhex(at): (xid, {(topic, partition) for topic, partition in places})
+        for at, xid, places in document["truncates"]
+    }
+    found = Found(truncates, gap, keyless, other_key, document["is_flat"], document["records"])
+    return _Stored(
+        int(document["bits"]),
+        dict(document["topics"]),
+        {(topic, partition): offset for topic, partition, offset in document["next"]},
+        {(topic, partition): offset for topic, partition, offset in document["starts"]},
+        found,
+    )
 
 
 def fingerprint(table: ComparedTable) -> str:

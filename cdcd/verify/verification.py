@@ -36,7 +36,16 @@ from cdcd.verify.fold import (
     hashes_of,
     is_equal,
 )
-from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, GaveWay, TableOutcome
+from cdcd.verify.outcome import (
+    DIFFERS,
+    EQUAL,
+    UNKNOWN,
+    CannotTell,
+    DifferentRow,
+    GaveWay,
+    TableOutcome,
+    settle,
+)
 from cdcd.verify.records import KEY_BYTES, ComparedTable
 from cdcd.verify.source import OpenTable, Source
 from cdcd.verify.spill import SpillFolder
@@ -160,6 +169,7 @@ class Verification:
         wrong = [one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))]
         if wrong:
             self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
+        settle(outcome)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
         return outcome
@@ -247,8 +257,6 @@ class Verification:
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
                     different.append(one)
-        if outcome.missing or outcome.extra or outcome.different:
-            outcome.state = DIFFERS
         texts = self._keys(opened, log, different) if self._options.shows_keys else {}
         outcome.rows = [_shown(one, opened.compared, log, texts) for one in different]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,13 @@ from typing import Any
 import pytest
 
 from cdcd.cli import _parser
-from cdcd.cli.verify import _Progress
+from cdcd.cli import verify as command
+from cdcd.cli.verify import Request, _Progress, verify
 from cdcd.cli.verify_mirror import _outcome, verify_mirror
-from cdcd.errors import ConfigError
-from cdcd.verify.outcome import DifferentRow, as_lines
+from cdcd.cli.verify_state import MOST_AGE_S, StoredOutcomes, replace_file
+from cdcd.errors import ConfigError, SourceUnavailable
+from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, DifferentRow, TableOutcome, as_lines
+from cdcd.verify.records import share_of
 
 
 @pytest.mark.parametrize("words", [["--sample", "0"], ["--sample", "101"], ["--rate", "0"], ["--limit", "0"]])
@@ -74,3 +79,193 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(builtins, "__import__", without_spark)
     with pytest.raises(ConfigError, match="--mirror needs the package pyspark"):
         verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False)
+
+
+# --- the status and the outcomes after an error
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception | None, **over: Any) -> int:
+    """Run the command; the outcome of a table is found, then the error is raised."""
+    outcome = TableOutcome("public.t", over.pop("state", EQUAL), rows_in_source=5, rows_in_topics=5)
+    request = Request(metrics=tmp_path / "verify.prom", **over)
+
+    def found(
+        _config: Any, _request: Any, _folder: Path, _progress: Any, outcomes: list[TableOutcome]
+    ) -> None:
+        outcomes.append(outcome)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(command, "_add_outcomes", found)
+    return verify(None, tmp_path / "x.yaml", request)  # type: ignore[arg-type]
+
+
+ERRORS = [
+    OSError(28, "No space left on device"),
+    EOFError(),
+    UnicodeEncodeError("ascii", "secret value é", 13, 14, "no"),
+    SourceUnavailable("the server is gone"),
+    ValueError("secret value"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
+def test_an_error_is_status_2_and_what_was_found_before_is_shown(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "verify.prom").write_text("cdcd_verify_complete 1")
+    assert run(monkeypatch, tmp_path, error) == 2
+    shown = capsys.readouterr()
+    assert "equal   public.t: 5 rows" in shown.out
+    assert shown.err.startswith("cdcd: ")
+    assert "secret value" not in shown.out + shown.err
+    assert "cdcd_verify_complete 0\n" in (tmp_path / "verify.prom").read_text()
+
+
+def test_a_table_that_differs_is_status_1_also_where_an_error_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path, OSError(5, "input/output error"), state=DIFFERS, is_json=True) == 1
+    page = json.loads(capsys.readouterr().out)
+    assert page["status"] == 1
+    assert "input/output error" in page["errors"][0]
+    assert page["tables"][0]["state"] == DIFFERS
+
+
+def test_an_error_of_the_mirror_leaves_the_findings_of_the_topics(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable(*_: Any, **__: Any) -> Any:
+        raise OSError(13, "permission denied")
+
+    monkeypatch.setattr(command, "require_spark", lambda: None)
+    monkeypatch.setattr(command, "verify_mirror", unreadable)
+    assert run(monkeypatch, tmp_path, None, state=DIFFERS, mirror="/data/shop") == 1
+    shown = capsys.readouterr().out
+    assert "differs public.t" in shown
+    assert "unknown the mirror: PermissionError" in shown
+    assert 'state="differs"} 1' in (tmp_path / "verify.prom").read_text()
+    assert run(monkeypatch, tmp_path, None, mirror="/data/shop") == 2
+
+
+def test_without_the_extra_the_mirror_is_refused_before_the_topics_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing() -> None:
+        raise ConfigError("--mirror needs the package pyspark")
+
+    monkeypatch.setattr(command, "require_spark", missing)
+    with pytest.raises(ConfigError, match="pyspark"):
+        run(monkeypatch, tmp_path, AssertionError("the topics were read"), mirror="/data/shop")
+
+
+def test_an_error_of_one_table_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_table: Any, _topic: str) -> TableOutcome:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "_partly_copied", lambda _config, _title: "")
+    monkeypatch.setattr(command, "topic_name", lambda *_, **__: "shop.public.t")
+    config = SimpleNamespace(name="shop", sink=SimpleNamespace(topics=SimpleNamespace(template="")))
+    table = SimpleNamespace(schema="public", name="t")
+    found = command._outcome_of(config, SimpleNamespace(compare=full), table)  # type: ignore[arg-type]
+    assert (found.state, found.reason) == (UNKNOWN, "OSError: [Errno 28] No space left on device")
+
+
+def test_metrics_that_cannot_be_written_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "verify.prom").mkdir()
+    assert run(monkeypatch, tmp_path, None) == 2
+    assert "--metrics-file was not written" in capsys.readouterr().err
+
+
+def test_each_run_samples_other_keys_and_a_printed_window_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = share_of(10)
+    monkeypatch.setattr("random.randrange", lambda count: count - 1)
+    assert command._window(Request(percent=10), share, None) == 9
+    assert capsys.readouterr().err == "cdcd: sample window 10 of 10\n"
+    assert command._window(Request(percent=10), share, 4) == 4  # an interrupted run continues with its own
+    assert command._window(Request(percent=10, window=3), share, 2) == 2
+    with pytest.raises(ConfigError, match="there are 10"):
+        command._window(Request(percent=10, window=12), share, None)
+    capsys.readouterr()
+    assert command._window(Request(), share_of(100), None) == 0
+    assert capsys.readouterr().err == ""
+
+
+# --- the state of an interrupted run
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[..., StoredOutcomes]:
+    def opened(server: str = "7", now_s: float = 100.0, **over: bool) -> StoredOutcomes:
+        has_keys = over.get("has_keys", False)
+        return StoredOutcomes(tmp_path, {"server": server}, has_keys=has_keys, clock=lambda: now_s)
+
+    return opened
+
+
+def differing(key: str = "alice@example.com") -> TableOutcome:
+    return TableOutcome("public.d", DIFFERS, missing=1, rows=[DifferentRow("missing", key)])
+
+
+def test_the_outcomes_of_an_interrupted_run_hold_for_a_day(stored: Callable[..., StoredOutcomes]) -> None:
+    state = stored()
+    state.begin(3)
+    for one in (TableOutcome("public.t", EQUAL), differing("00ff"), TableOutcome("public.u", UNKNOWN, "why")):
+        state.add(one)
+    assert stored().outcomes() == [TableOutcome("public.t", EQUAL), differing("00ff")]  # unknown ones again
+    assert stored().window == 3
+    assert stored(now_s=101.0 + MOST_AGE_S).outcomes() == []
+    assert stored(now_s=99.0).outcomes() == []
+
+
+def test_the_outcomes_of_another_run_are_not_taken_over(stored: Callable[..., StoredOutcomes]) -> None:
+    state = stored()
+    state.begin(3)
+    state.add(TableOutcome("public.t", EQUAL))
+    other = stored(server="8")
+    assert (other.outcomes(), other.window) == ([], None)
+
+
+def test_no_key_is_stored_and_the_file_is_private(
+    stored: Callable[..., StoredOutcomes], tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    state = stored(has_keys=True)
+    state.begin(0)
+    state.add(differing())
+    (path,) = tmp_path.iterdir()
+    assert "alice" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert stored(has_keys=True).outcomes() == []
+
+
+def test_a_run_that_ended_leaves_no_outcome(stored: Callable[..., StoredOutcomes], tmp_path: Path) -> None:
+    state = stored()
+    state.begin(3)
+    state.add(TableOutcome("public.t", EQUAL))
+    state.end(is_known=False)
+    assert (stored().outcomes(), stored().window) == ([], 3)
+    state.end(is_known=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '[{"table": "public.t"}]'])
+def test_a_state_of_another_form_is_ignored(
+    stored: Callable[..., StoredOutcomes], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "outcomes.json").write_text(text)
+    assert stored().outcomes() == []
+
+
+def test_a_file_is_replaced_without_a_file_of_another_name(tmp_path: Path) -> None:
+    (tmp_path / "verify.new").write_text("another")
+    replace_file(tmp_path / "verify.prom", "text", 0o644)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "verify.new": "another",
+        "verify.prom": "text",
+    }
+    assert (tmp_path / "verify.prom").stat().st_mode & 0o777 == 0o644

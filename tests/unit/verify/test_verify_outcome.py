@@ -14,6 +14,7 @@ from cdcd.verify.outcome import (
     TableOutcome,
     as_lines,
     as_metrics,
+    settle,
     status_of,
 )
 from cdcd.verify.spill import BUFFER_BYTES, SpillFolder, file_bits
@@ -35,6 +36,24 @@ def outcome(state: str, **over: object) -> TableOutcome:
 )
 def test_the_exit_status(states: list[str], status: int) -> None:
     assert status_of(map(outcome, states)) == status
+
+
+@pytest.mark.parametrize(
+    ("counts", "state"),
+    [
+        ({}, EQUAL),
+        ({"unknown_rows": 1}, UNKNOWN),
+        ({"unknown_rows": 1, "missing": 1}, DIFFERS),
+        ({"extra": 1}, DIFFERS),
+        ({"different": 1}, DIFFERS),
+    ],
+)
+def test_a_table_with_rows_of_unknown_state_is_not_equal(counts: dict[str, int], state: str) -> None:
+    found = outcome(EQUAL, **counts)
+    settle(found)
+    assert (found.state, bool(found.reason)) == (state, state == UNKNOWN)
+    assert ("1 have an unknown state" in "".join(as_lines([found]))) == (state == UNKNOWN)
+    assert f'cdcd_verify_unknown_rows{{table="public.t"}} {found.unknown_rows}\n' in as_metrics([found], 1.0)
 
 
 def test_the_lines() -> None:
@@ -62,6 +81,9 @@ def test_the_metrics_have_no_rows_of_a_table_that_could_not_be_compared() -> Non
     assert 'cdcd_verify_state{table="a.\\"b\\"",state="unknown"} 1\n' in text
     assert 'cdcd_verify_differing_rows{table="public.t",kind="extra"} 3\n' in text
     assert 'differing_rows{table="a.' not in text
+    assert 'unknown_rows{table="a.' not in text
+    assert "cdcd_verify_complete 1\n" in text
+    assert "cdcd_verify_complete 0\n" in as_metrics([], 1.0, is_complete=False)
 
 
 def test_entries_are_in_the_file_of_their_key(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from cdcd.verify.records import (
     kind_of,
     place_of,
     share_of,
+    windows_of,
 )
 
 TYPES = {
@@ -211,6 +212,18 @@ def test_a_sample_has_about_its_part_of_the_keys() -> None:
     topic = Topic(schemas(), table(share=share_of(25)))
     chosen = sum(topic.entry("c", row(), key=number) is not None for number in range(2000))
     assert 400 < chosen < 600
+
+
+def test_the_windows_of_a_sample_have_each_key() -> None:
+    share = share_of(30)
+    assert windows_of(share) == 4
+    tables = [table(share=share, first=window * share) for window in range(windows_of(share))]
+    keys = [key_id(b"%d" % number) for number in range(2000)]
+    by_window = [{key for key in keys if one.is_sampled(key)} for one in tables]
+    assert set().union(*by_window) == set(keys)
+    assert all(500 < len(chosen) < 700 for chosen in by_window)
+    assert not by_window[0] & by_window[1]
+    assert windows_of(share_of(100)) == 1
 
 
 def test_the_text_of_a_key() -> None:
