@@ -123,6 +123,7 @@ def _compared(config: Config, request: Request, folder: Path, progress: _Progres
         request.rate,
         request.most_rows,
         shows_keys=request.shows_keys,
+        is_copied=config.snapshot.copies_tables and config.snapshot.new_tables_policy == "snapshot",
     )
     with contextlib.closing(schemas), _source(config) as source:
         verification = Verification(source, settings, schemas.schema, options, progress.show)

@@ -23,7 +23,7 @@ from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
 
 _STORED_EVERY = 1_000_000
-_FORMAT = 1
+_FORMAT = 2
 Partition = tuple[str, int]
 
 
@@ -137,6 +137,7 @@ class TopicLog:
             "truncates": [[at.hex(), xid, sorted(places)] for at, (xid, places) in found.truncates.items()],
             "positions": [found.gap.hex(), found.keyless.hex(), found.other_key.hex()],
             "records": found.records,
+            "order": found.as_stored(),
         }
         written = self._state.with_suffix(".new")
         written.write_text(json.dumps(document))
@@ -169,6 +170,7 @@ class TopicLog:
             other_key,
             records=document["records"],
         )
+        self._records.found.take_stored(document["order"])
         return int(document["bits"])
 
 

@@ -26,6 +26,7 @@ from cdcd.sink.topic_records import cleanup_policies, topics_with_records
 from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.verify.fold import (
+    UNCOPIED,
     Barriers,
     BucketSum,
     Difference,
@@ -33,11 +34,12 @@ from cdcd.verify.fold import (
     add_row,
     bucket_of,
     compare_rows,
+    doubt_of,
     hashes_of,
     is_equal,
 )
 from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, GaveWay, TableOutcome
-from cdcd.verify.records import KEY_BYTES, ComparedTable
+from cdcd.verify.records import KEY_BYTES, ComparedTable, Found
 from cdcd.verify.source import OpenTable, Source
 from cdcd.verify.spill import SpillFolder
 from cdcd.verify.topic_log import TopicLog, fingerprint
@@ -56,6 +58,7 @@ class Options:
     """How to compare. `share`: of 65536 keys; `rows_per_second`: of the source, None without a limit.
 
     `timeout_s`: how long to wait for cdcd, and for Kafka; `most_rows`: how many rows that differ a table may list.
+    `is_copied`: cdcd copies every table before it streams it, so that a row without a record is missing.
     """
 
     folder: Path
@@ -64,6 +67,7 @@ class Options:
     rows_per_second: float | None = None
     most_rows: int = 100
     shows_keys: bool = False
+    is_copied: bool = True
 
 
 class Verification:
@@ -128,7 +132,10 @@ class Verification:
                 raise GaveWay
             theirs = self._sums(opened)
             self._source.await_confirmed(opened, options.timeout_s)
+            # A copy that begins and ends meanwhile has its truncate below the snapshot, and its rows behind the ends.
+            self._refuse_copy(table)
             self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
+            self._refuse_copy(table)
             return self._judged(opened, log, theirs, folder)
 
     def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
@@ -157,11 +164,14 @@ class Verification:
         for number, column in enumerate(table.columns):
             if lacking := sum(one.lacking[number] for one in ours.values()):
                 outcome.not_compared[column.name] = lacking
+        uncopied = 0
         wrong = [one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))]
         if wrong:
-            self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
+            uncopied = self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
+        if reason := _open_question(outcome, log.found, barriers, fold.incomplete, uncopied):
+            raise CannotTell(reason)
         return outcome
 
     def _refuse(self, log: TopicLog, barriers: Barriers) -> None:
@@ -234,8 +244,9 @@ class Verification:
         wrong: Sequence[int],
         outcome: TableOutcome,
         folder: Path,
-    ) -> None:
-        width = len(opened.compared.columns)
+    ) -> int:
+        """Find the rows that differ. Return the number of rows without a record that need not have one."""
+        width, uncopied = len(opened.compared.columns), 0
         source = SpillFolder(folder, "source", KEY_BYTES + 8 * width, len(log.files.files).bit_length() - 1)
         source.remove()
         self._spill_rows(opened, wrong, source)
@@ -243,7 +254,10 @@ class Verification:
         for number in log.files.files:
             theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
             ours = (row for row in fold.rows(log.files.read(number)) if bucket_of(row.key) in chosen)
-            for one in compare_rows(ours, theirs):
+            for one in compare_rows(ours, theirs, is_copied=self._options.is_copied):
+                if one.kind == UNCOPIED:
+                    uncopied += 1
+                    continue
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
                     different.append(one)
@@ -251,6 +265,7 @@ class Verification:
             outcome.state = DIFFERS
         texts = self._keys(opened, log, different) if self._options.shows_keys else {}
         outcome.rows = [_shown(one, opened.compared, log, texts) for one in different]
+        return uncopied
 
     def _spill_rows(self, opened: OpenTable, wrong: Sequence[int], source: SpillFolder) -> None:
         row = struct.Struct(f">{2 + len(opened.compared.columns)}q")
@@ -280,6 +295,22 @@ class Verification:
             if one.key not in found and one.place is not None:
                 found[one.key] = log.key_at(one.place)
         return found
+
+
+def _open_question(
+    outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int, uncopied: int
+) -> str:
+    """Return what leaves open whether the table is equal, or whether its differences are some; "" if nothing does."""
+    if outcome.state == DIFFERS:
+        is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
+        return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
+    if incomplete:
+        return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
+    if uncopied:
+        return (
+            f"{uncopied} rows have no record, and the configuration does not copy all tables (snapshot.mode)"
+        )
+    return doubt_of(found, barriers)
 
 
 def _is_copying(progress: Progress, relid: int) -> bool:
