@@ -41,7 +41,8 @@ POSITION_END = KEY_BYTES + POSITION.size
 HEAD_BYTES = POSITION_END + _PLACE.size
 _COPY_PHASE, _STREAM_PHASE = 0, 1
 _HEADER_BYTES = 5
-_SHARE = 1 << 16
+ALL_KEYS = 1 << 16
+"""The share of all keys."""
 
 
 class Place(NamedTuple):
@@ -75,7 +76,7 @@ def lsn_of(position: bytes) -> int:
 
 def share_of(percent: float) -> int:
     """Return the number below which the first 16 bits of a key's second hash are, for a part of the keys."""
-    return max(1, min(_SHARE, round(percent * _SHARE / 100)))
+    return max(1, min(ALL_KEYS, round(percent * ALL_KEYS / 100)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class ComparedTable:
     key: tuple[int, ...]
     types: Mapping[int, PgType]
     codec: str = "utf-8"
-    share: int = _SHARE
+    share: int = ALL_KEYS
 
     @property
     def title(self) -> str:

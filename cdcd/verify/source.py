@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdcd.errors import CdcdError
@@ -80,7 +80,10 @@ _CONFIRMED = "SELECT confirmed_flush_lsn::text, active FROM pg_replication_slots
 
 @dataclass(slots=True)
 class OpenTable:
-    """A table in its snapshot. `estimate`: the server's estimate of its rows, None without statistics."""
+    """A table in its snapshot. `estimate`: the server's estimate of its rows, None without statistics.
+
+    `read`: how many rows the server read for the sums of a part.
+    """
 
     compared: ComparedTable
     view: View
@@ -90,6 +93,7 @@ class OpenTable:
     pages: int
     estimate: int | None
     is_released: bool = False
+    read: dict[Part, int] = field(default_factory=dict)
 
 
 def _unpublished(actions: Sequence[bool | None]) -> list[str]:

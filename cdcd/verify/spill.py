@@ -35,6 +35,11 @@ class SpillFolder:
         """The numbers of the files."""
         return range(1 << self._bits)
 
+    @property
+    def bits(self) -> int:
+        """How many bits of a key's hash choose its file."""
+        return self._bits
+
     def file_of(self, key: bytes) -> int:
         """Return the number of a key's file."""
         return int.from_bytes(key[:2], "big") >> (16 - self._bits)
@@ -74,8 +79,8 @@ class SpillFolder:
     def remove(self) -> None:
         """Remove the files."""
         self._buffers.clear()
-        for number in self.files:
-            self._path(number).unlink(missing_ok=True)
+        for path in self._folder.glob(f"{self._name}-*"):  # those of another number of bits too
+            path.unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}-{number:04d}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ from cdcd.verify.fold import (
     is_equal,
 )
 from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, GaveWay, TableOutcome
-from cdcd.verify.records import KEY_BYTES, ComparedTable, Found
+from cdcd.verify.records import ALL_KEYS, KEY_BYTES, ComparedTable, Found
 from cdcd.verify.source import OpenTable, Source
-from cdcd.verify.spill import SpillFolder
+from cdcd.verify.source_sql import Part
+from cdcd.verify.spill import SpillFolder, file_bits
 from cdcd.verify.topic_log import TopicLog, fingerprint
 
 _TRIES = 10
@@ -49,6 +50,8 @@ _PAUSE_S = 1.0
 _SLICE_S = 0.2
 _PART_S = 1.0
 _FEWEST_PAGES = 16
+_MOST_ROWS_A_PAGE = 291
+"""Of 8 kB, with rows of almost no bytes."""
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""
 
@@ -155,19 +158,17 @@ class Verification:
         for number in log.files.files:
             for row in fold.rows(log.files.read(number)):
                 add_row(ours, row, len(opened.compared.columns))
-        table = opened.compared
-        outcome = TableOutcome(table.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
-        outcome.rows_in_source = sum(one.rows for one in theirs.values())
-        outcome.rows_in_topics = sum(one.rows for one in ours.values())
+        outcome = _counted(opened, ours, theirs)
         outcome.records = log.found.records
-        outcome.unknown_rows = sum(one.unknown for one in ours.values())
-        for number, column in enumerate(table.columns):
-            if lacking := sum(one.lacking[number] for one in ours.values()):
-                outcome.not_compared[column.name] = lacking
+        wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
+        rows = sum(theirs[one].rows for one in wrong if one in theirs)
+        bits = max(log.files.bits, file_bits(rows))
+        source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
+        source.remove()
         uncopied = 0
-        wrong = [one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))]
         if wrong:
-            uncopied = self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
+            self._spill_rows(opened, sorted(wrong), source)
+            uncopied = self._narrow(opened, log, Fold(barriers, opened.view), wrong, outcome, source)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
         if reason := _open_question(outcome, log.found, barriers, fold.incomplete, uncopied):
@@ -206,8 +207,10 @@ class Verification:
     def _unit_pages(self, opened: OpenTable) -> int:
         """Return the pages of a part: with a limit of rows per second those that take a second."""
         rate, rows = self._options.rows_per_second, opened.estimate
-        if rate is None or not rows or not opened.pages:
+        if rate is None:
             return UNIT_PAGES
+        if not rows or not opened.pages:  # without statistics: as if the pages were full
+            return max(_FEWEST_PAGES, min(UNIT_PAGES, int(rate * _PART_S / _MOST_ROWS_A_PAGE)))
         return max(_FEWEST_PAGES, min(UNIT_PAGES, int(opened.pages * rate * _PART_S / rows)))
 
     def _sums(self, opened: OpenTable) -> dict[int, BucketSum]:
@@ -221,15 +224,17 @@ class Verification:
                 one.rows += count
                 one.sums = [was + more for was, more in zip(one.sums, sums, strict=True)]
                 rows += count
-            done += rows
+            opened.read[part] = rows * ALL_KEYS // self._options.share
+            done += opened.read[part]
             self._report(opened.compared.title, "source", done, opened.estimate)
-            self._pause(opened, rows, began_s)
+            self._pause(opened, part, began_s)
         return found
 
-    def _pause(self, opened: OpenTable, rows: int, began_s: float) -> None:
+    def _pause(self, opened: OpenTable, part: Part, began_s: float) -> None:
+        """Wait until the part may have been read by the limit, whatever was taken of its rows."""
         if self._options.rows_per_second is None:
             return
-        ends_s = began_s + rows / self._options.rows_per_second
+        ends_s = began_s + opened.read[part] / self._options.rows_per_second
         while (left_s := ends_s - time.monotonic()) > 0:
             self._source.give_way(opened)
             time.sleep(min(left_s, _SLICE_S))
@@ -241,19 +246,15 @@ class Verification:
         opened: OpenTable,
         log: TopicLog,
         fold: Fold,
-        wrong: Sequence[int],
+        wrong: Set[int],
         outcome: TableOutcome,
-        folder: Path,
+        source: SpillFolder,
     ) -> int:
         """Find the rows that differ. Return the number of rows without a record that need not have one."""
-        width, uncopied = len(opened.compared.columns), 0
-        source = SpillFolder(folder, "source", KEY_BYTES + 8 * width, len(log.files.files).bit_length() - 1)
-        source.remove()
-        self._spill_rows(opened, wrong, source)
-        chosen, different = set(wrong), list[Difference]()
-        for number in log.files.files:
+        uncopied, different = 0, list[Difference]()
+        for number in source.files:
             theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-            ours = (row for row in fold.rows(log.files.read(number)) if bucket_of(row.key) in chosen)
+            ours = fold.rows(_in_file(log.files, source, number, wrong))
             for one in compare_rows(ours, theirs, is_copied=self._options.is_copied):
                 if one.kind == UNCOPIED:
                     uncopied += 1
@@ -271,13 +272,13 @@ class Verification:
         row = struct.Struct(f">{2 + len(opened.compared.columns)}q")
         done = 0
         for part in opened.parts:
-            began_s, before = time.monotonic(), done
+            began_s = time.monotonic()
             for rows in self._source.rows(opened, part, wrong, with_key=False):
                 for one in rows:
                     source.append(row.pack(*one))
                 done += len(rows)
                 self._report(opened.compared.title, "rows", done, None)
-            self._pause(opened, done - before, began_s)
+            self._pause(opened, part, began_s)
         source.flush()
 
     def _keys(self, opened: OpenTable, log: TopicLog, different: Sequence[Difference]) -> dict[bytes, str]:
@@ -286,15 +287,38 @@ class Verification:
         buckets = sorted({bucket_of(one.key) for one in different})
         found: dict[bytes, str] = {}
         for part in opened.parts:
+            began_s = time.monotonic()
             for rows in self._source.rows(opened, part, buckets, with_key=True):
                 for first, second, *_, text in rows:
                     key = struct.pack(">qq", first, second)
                     if key in wanted:
                         found[key] = text
+            self._pause(opened, part, began_s)
         for one in different:
             if one.key not in found and one.place is not None:
                 found[one.key] = log.key_at(one.place)
         return found
+
+
+def _counted(
+    opened: OpenTable, ours: Mapping[int, BucketSum], theirs: Mapping[int, BucketSum]
+) -> TableOutcome:
+    """Return the outcome of a table as if it were equal, with its numbers."""
+    outcome = TableOutcome(opened.compared.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
+    outcome.rows_in_source = sum(one.rows for one in theirs.values())
+    outcome.rows_in_topics = sum(one.rows for one in ours.values())
+    outcome.unknown_rows = sum(one.unknown for one in ours.values())
+    for number, column in enumerate(opened.compared.columns):
+        if lacking := sum(one.lacking[number] for one in ours.values()):
+            outcome.not_compared[column.name] = lacking
+    return outcome
+
+
+def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set[int]) -> Iterator[bytes]:
+    """Yield the topics' entries of some buckets that have keys of one file of the source, which has more files."""
+    for entry in topics.read(number >> (source.bits - topics.bits)):
+        if source.file_of(entry) == number and bucket_of(entry) in buckets:
+            yield entry
 
 
 def _open_question(

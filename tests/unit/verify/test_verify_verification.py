@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.verify import source, verification
 from cdcd.verify.fold import Barriers
 from cdcd.verify.outcome import DIFFERS, EQUAL, CannotTell, TableOutcome
-from cdcd.verify.records import POSITION, Found
+from cdcd.verify.records import POSITION, Found, share_of
+from cdcd.verify.source_sql import Part
+from cdcd.verify.spill import SpillFolder
+from cdcd.verify.verification import Options, Verification
 
 NO_BARRIERS = Barriers(b"", b"", frozenset())
 POSITION_10 = POSITION.pack(1, 10, 1, 1)
@@ -48,3 +54,86 @@ def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     one._connection = one._other = None
     with pytest.raises(CannotTell, match="standby"):
         one._open(1, 1, 1)
+
+
+PARTS = (Part("a", None), Part("b", None))
+
+
+class Server:
+    """A source of two parts: what it reads, and how far the clock has gone when it is asked for the next one."""
+
+    def __init__(self) -> None:
+        self.now_s, self.asked_s = 0.0, list[float]()
+
+    def sums(self, opened: Any, part: Part) -> list[tuple[int, int, list[int]]]:
+        self.asked_s.append(self.now_s)
+        return [(7, 100, [1])]
+
+    def rows(self, opened: Any, part: Part, buckets: Any, *, with_key: bool) -> list[list[tuple[Any, ...]]]:
+        self.asked_s.append(self.now_s)
+        return []
+
+    def give_way(self, opened: Any) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def opened_table(pages: int = 0, estimate: int | None = None) -> Any:
+    compared = SimpleNamespace(columns=("c",), title="public.t")
+    return SimpleNamespace(compared=compared, parts=PARTS, read={}, pages=pages, estimate=estimate)
+
+
+def limited(server: Server, percent: float, rate: float) -> Verification:
+    options = Options(Path(), share_of(percent), rows_per_second=rate)
+    return Verification(server, None, None, options, lambda *_: None)  # type: ignore[arg-type]
+
+
+def test_the_limit_counts_the_rows_that_are_read_and_holds_for_each_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server, opened = Server(), opened_table()
+    monkeypatch.setattr(
+        verification, "time", SimpleNamespace(monotonic=lambda: server.now_s, sleep=server.sleep)
+    )
+    compares = limited(server, 50, 100.0)
+    compares._sums(opened)  # a part has 100 rows of the sample, so about 200
+    compares._spill_rows(opened, [7], SpillFolder(tmp_path, "source", 24, 0))
+    compares._keys(opened, None, [])  # type: ignore[arg-type]
+    assert [round(one) for one in server.asked_s] == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("pages", "estimate", "rate", "expected"),
+    [
+        (1000, 50_000, 5_000.0, 100),
+        (1000, None, 29_100.0, 100),
+        (1000, None, 1.0, 16),
+        (9, None, 1e9, UNIT_PAGES),
+    ],
+)
+def test_without_statistics_a_part_is_as_small_as_full_pages_demand(
+    pages: int, estimate: int | None, rate: float, expected: int
+) -> None:
+    assert limited(Server(), 100, rate)._unit_pages(opened_table(pages, estimate)) == expected
+
+
+def test_the_source_may_have_more_files_than_the_topics(tmp_path: Path) -> None:
+    topics, more = SpillFolder(tmp_path, "topics", 16, 1), SpillFolder(tmp_path, "source", 16, 3)
+    entries = [bytes([first]) + bytes(15) for first in range(256)]
+    for entry in entries:
+        topics.append(entry)
+    topics.flush()
+    buckets = {first << 4 for first in range(0, 256, 2)}
+    found = [list(verification._in_file(topics, more, number, buckets)) for number in more.files]
+    assert [len(one) for one in found] == [16] * 8
+    assert sorted(entry for one in found for entry in one) == entries[::2]
+
+
+def test_all_files_are_removed_whatever_their_number_was(tmp_path: Path) -> None:
+    one = SpillFolder(tmp_path, "source", 16, 3)
+    one.append(b"\xff" * 16)
+    one.flush()
+    SpillFolder(tmp_path, "source", 16, 0).remove()
+    assert list(one.read(7)) == []
