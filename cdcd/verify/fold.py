@@ -177,7 +177,7 @@ def add_row(buckets: dict[int, BucketSum], row: FoldedRow, width: int) -> None:
             bucket.sums[column] += value
 
 
-def doubt_of(found: Found, barriers: Barriers) -> str:
+def question_of(found: Found, barriers: Barriers) -> str:
     """Return why records before the snapshot say less than that both sides are equal, "" if they say so."""
     emptied = barriers.emptied
     if emptied:

@@ -108,7 +108,7 @@ class ComparedTable:
         return HEAD_BYTES + 8 * len(self.columns)
 
 
-_DOUBTFUL = ("former", "unnumbered", "disordered")
+_UNCLEAR = ("former", "unnumbered", "disordered")
 
 
 @dataclass(slots=True)
@@ -146,18 +146,18 @@ class Found:
             self.lasts[at] = position
 
     def as_stored(self) -> dict[str, Any]:
-        """Return as JSON objects what `take` has found, and the positions that make rows doubtful."""
+        """Return as JSON objects what `take` has found, and the positions that leave a question open."""
         by_place = {
             name: [[*at, one.hex()] for at, one in places.items()]
             for name, places in (("firsts", self.firsts), ("lasts", self.lasts))
         }
-        return by_place | {name: getattr(self, name).hex() for name in _DOUBTFUL}
+        return by_place | {name: getattr(self, name).hex() for name in _UNCLEAR}
 
     def take_stored(self, stored: Mapping[str, Any]) -> None:
         """Take what `as_stored` has returned."""
         for name in ("firsts", "lasts"):
             setattr(self, name, {(topic, number): bytes.fromhex(at) for topic, number, at in stored[name]})
-        for name in _DOUBTFUL:
+        for name in _UNCLEAR:
             setattr(self, name, bytes.fromhex(stored[name]))
 
 
@@ -203,14 +203,8 @@ class Records:
         if op == "t" or (op == "g" and "gap.dead_letters" not in special):
             self._take_barrier(op, position, xid, place, special)
             return None
-        if key is None:
-            self.found.keyless = max(self.found.keyless, position)
-            return None
-        if not schema.is_numbered:
-            self.found.unnumbered = max(self.found.unnumbered, position)
-        text = self._key(key) if schema.has_same_key else None
+        text = self._compared_key(schema, key, position)
         if text is None:
-            self.found.other_key = max(self.found.other_key, position)
             return None
         found = key_id(text)
         if int.from_bytes(found[8:10], "big") >= self._table.share:
@@ -220,6 +214,18 @@ class Records:
         if kind in (ROW, COPIED, UPDATED):
             hashes = self._hashes(schema.sources, change["after"], source["unchanged"], special, found)
         return found + position + _PLACE.pack(kind, xid or 0, *place) + hashes
+
+    def _compared_key(self, schema: _Schema, key: bytes | None, position: bytes) -> bytes | None:
+        """Return the text of a record's key, None (which is noted) if it cannot be compared."""
+        if key is None:
+            self.found.keyless = max(self.found.keyless, position)
+            return None
+        if not schema.is_numbered:
+            self.found.unnumbered = max(self.found.unnumbered, position)
+        text = self._key(key) if schema.has_same_key else None
+        if text is None:
+            self.found.other_key = max(self.found.other_key, position)
+        return text
 
     def _take_barrier(
         self, op: str, position: bytes, xid: int | None, place: Place, special: Mapping[str, str]

@@ -34,9 +34,9 @@ from cdcd.verify.fold import (
     add_row,
     bucket_of,
     compare_rows,
-    doubt_of,
     hashes_of,
     is_equal,
+    question_of,
 )
 from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, GaveWay, TableOutcome
 from cdcd.verify.records import ALL_KEYS, KEY_BYTES, ComparedTable, Found
@@ -334,7 +334,7 @@ def _open_question(
         return (
             f"{uncopied} rows have no record, and the configuration does not copy all tables (snapshot.mode)"
         )
-    return doubt_of(found, barriers)
+    return question_of(found, barriers)
 
 
 def _is_copying(progress: Progress, relid: int) -> bool:

@@ -18,8 +18,8 @@ from cdcd.verify.fold import (
     add_row,
     bucket_of,
     compare_rows,
-    doubt_of,
     is_equal,
+    question_of,
 )
 from cdcd.verify.hashes import MISSING, UNCHANGED, key_id
 from cdcd.verify.records import COPIED, DELETED, POSITION, ROW, UNKNOWN, UPDATED, Found, Place
@@ -105,11 +105,11 @@ def test_a_truncate_is_in_all_partitions_that_its_topic_had(
     places: set[tuple[int, int]], is_torn: bool
 ) -> None:
     found = taken((0, 0, 5), (1, 0, 10), (1, 1, 11), (1, 2, 30), truncates={position(20): places})
-    assert ("TRUNCATE" in doubt_of(found, Barriers.of(found, EVERYTHING))) is is_torn
+    assert ("TRUNCATE" in question_of(found, Barriers.of(found, EVERYTHING))) is is_torn
 
 
 @pytest.mark.parametrize(
-    ("records", "is_doubtful"),
+    ("records", "is_unclear"),
     [
         (((0, 0, 10), (0, 1, 5), (0, 0, 20)), False),
         (((0, 0, 10), (0, 0, 10)), True),
@@ -118,11 +118,11 @@ def test_a_truncate_is_in_all_partitions_that_its_topic_had(
     ids=["another partition may be behind", "twice", "an older one later"],
 )
 def test_the_positions_in_a_partition_increase(
-    records: tuple[tuple[int, int, int], ...], is_doubtful: bool
+    records: tuple[tuple[int, int, int], ...], is_unclear: bool
 ) -> None:
     found = taken(*records)
-    assert bool(doubt_of(found, NO_BARRIERS)) is is_doubtful
-    assert not doubt_of(
+    assert bool(question_of(found, NO_BARRIERS)) is is_unclear
+    assert not question_of(
         taken(*records, truncates={position(50): {(0, 0), (0, 1)}}), Barriers(position(50), b"", frozenset())
     )
 
