@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,3 +138,29 @@ def test_all_files_are_removed_whatever_their_number_was(tmp_path: Path) -> None
     one.flush()
     SpillFolder(tmp_path, "source", 16, 0).remove()
     assert list(one.read(7)) == []
+
+
+def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+    opened = opened_table()
+    server: Any = SimpleNamespace(
+        opened=lambda *_: contextlib.nullcontext(opened),
+        await_confirmed=lambda *_: steps.append("confirmed"),
+    )
+    log = SimpleNamespace(store=lambda: None)
+    monkeypatch.setattr(verification, "topics_with_records", lambda *_: ["t"])
+    monkeypatch.setattr(verification, "TopicLog", lambda *_: log)
+    monkeypatch.setattr(verification, "fingerprint", lambda _: "")
+    compares = Verification(server, None, None, Options(tmp_path, 1), lambda *_: None)  # type: ignore[arg-type]
+    for name, step in {
+        "_read_on": "read",
+        "_refuse_copy": "copy?",
+        "_sums": "sums",
+        "_judged": "judged",
+    }.items():
+        monkeypatch.setattr(compares, name, lambda *_, step=step: steps.append(step))
+    opened.compared = SimpleNamespace(title="public.t")
+    compares._once(None, "t", tmp_path)  # type: ignore[arg-type]
+    assert steps == ["read", "sums", "confirmed", "copy?", "read", "copy?", "judged"]
