@@ -41,8 +41,11 @@ POSITION_END = KEY_BYTES + POSITION.size
 HEAD_BYTES = POSITION_END + _PLACE.size
 _COPY_PHASE, _STREAM_PHASE = 0, 1
 _HEADER_BYTES = 5
-ALL_KEYS = 1 << 16
-"""The share of all keys."""
+_SHARE = 1 << 16
+
+
+ALL_KEYS = _SHARE
+"""The share that has all keys."""
 
 
 class Place(NamedTuple):
@@ -76,7 +79,7 @@ def lsn_of(position: bytes) -> int:
 
 def share_of(percent: float) -> int:
     """Return the number below which the first 16 bits of a key's second hash are, for a part of the keys."""
-    return max(1, min(ALL_KEYS, round(percent * ALL_KEYS / 100)))
+    return max(1, min(_SHARE, round(percent * _SHARE / 100)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class ComparedTable:
     key: tuple[int, ...]
     types: Mapping[int, PgType]
     codec: str = "utf-8"
-    share: int = ALL_KEYS
+    share: int = _SHARE
 
     @property
     def title(self) -> str:

@@ -73,14 +73,18 @@ class SpillFolder:
 
     def trim(self) -> None:
         """Cut a last entry that a killed process has not written completely."""
-        for path in self._folder.glob(f"{self._name}-*"):
+        for path in self._paths():
             os.truncate(path, path.stat().st_size // self._size * self._size)
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the files, also those of a former run with another number of them."""
         self._buffers.clear()
-        for path in self._folder.glob(f"{self._name}-*"):  # those of another number of bits too
+        self._buffered = 0
+        for path in self._paths():
             path.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        return list(self._folder.glob(f"{self._name}-*"))
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}-{number:04d}"
