@@ -168,6 +168,7 @@ def _add_outcomes(
         request.rate,
         request.most_rows,
         shows_keys=request.shows_keys,
+        is_copied=config.snapshot.copies_tables and config.snapshot.new_tables_policy == "snapshot",
     )
     with contextlib.closing(schemas), _source(config, window * share) as source:
         verification = Verification(source, settings, schemas.schema, options, progress.show)

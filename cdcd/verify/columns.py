@@ -58,8 +58,7 @@ def sources_of(
 
     `encode`: adds the conversion to the database's encoding.
     """
-    fields = [field for field in record["fields"] if "pg.name" in field]
-    is_numbered = all(ATTNUM in field for field in fields)
+    fields, is_numbered = _fields(record), has_attnums(record)
     by_name = {field["pg.name"]: field for field in fields}
     by_number = {field[ATTNUM]: field for field in fields} if is_numbered else {}
     named = named_records(schema)
@@ -73,13 +72,25 @@ def sources_of(
     return found
 
 
+def has_attnums(record: Mapping[str, Any]) -> bool:
+    """Return whether the fields of a row's record have the numbers of their columns."""
+    return all(ATTNUM in field for field in _fields(record))
+
+
+def _fields(record: Mapping[str, Any]) -> list[Any]:
+    return [field for field in record["fields"] if "pg.name" in field]
+
+
 def key_sources(
     schema: Any,
     columns: Sequence[ComparedColumn],
     types: Mapping[int, PgType],
     encode: Callable[[TextOf], TextOf],
 ) -> list[Source] | None:
-    """Return the sources of the key's columns in a key's schema, None if it has other columns or other types."""
+    """Return the sources of the key's columns in a key's schema, None if it has other columns.
+
+    Its fields have no types of PostgreSQL: those of the value's schema show whether the texts are the same.
+    """
     named = named_records(schema)
     fields = {field.get("pg.name", field["name"]): field for field in schema.get("fields", ())}
     if set(fields) != {column.name for column in columns}:

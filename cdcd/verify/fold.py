@@ -21,6 +21,7 @@ from cdcd.verify.records import (
     KEY_BYTES,
     POSITION_END,
     UNKNOWN,
+    UPDATED,
     Found,
     Place,
     commit_of,
@@ -31,6 +32,8 @@ from cdcd.verify.records import (
 from cdcd.verify.visible import View
 
 BUCKETS = 1 << 12
+UNCOPIED = "uncopied"
+"""The kind of a row without a record in topics that need not have it; no difference."""
 _BUCKET_SHIFT = 4
 _MODULUS = 1 << 64
 
@@ -54,7 +57,7 @@ class BucketSum:
 
 
 class Difference(NamedTuple):
-    """A row that differs. `kind`: missing, extra or different; `columns`: numbers of those that differ."""
+    """A row that differs. `kind`: missing, extra, different or UNCOPIED; `columns`: numbers of those that differ."""
 
     kind: str
     key: bytes
@@ -89,11 +92,14 @@ class Barriers:
 
 
 class Fold:
-    """Folds entries as of a snapshot. `skipped_copies`: rows of a copy that were written after the snapshot."""
+    """Folds entries as of a snapshot. `skipped_copies`: rows of a copy that were written after the snapshot.
+
+    `incomplete`: rows with an update that has not all values, and no record before it; their state is not known.
+    """
 
     def __init__(self, barriers: Barriers, view: View) -> None:
         self._barriers, self._view = barriers, view
-        self.skipped_copies = 0
+        self.skipped_copies = self.incomplete = 0
 
     def rows(self, entries: Iterable[bytes]) -> Iterator[FoldedRow]:
         """Yield the rows of some keys, deleted ones too. `entries`: all entries of these keys, in any order."""
@@ -108,7 +114,7 @@ class Fold:
     def _row(self, key: bytes, entries: Sequence[bytes]) -> Iterator[FoldedRow]:
         state: tuple[int, ...] | None = None
         last: bytes | None = None
-        is_unknown = is_hidden = False
+        is_unknown = is_hidden = is_incomplete = False
         for entry in entries:
             kind = kind_of(entry)
             if entry[KEY_BYTES:POSITION_END] <= self._barriers.emptied:
@@ -121,12 +127,16 @@ class Fold:
                 # before the change is known.
                 is_unknown = is_unknown or last is None
             elif kind == DELETED:
-                state, last, is_unknown = None, entry, False
+                state, last, is_unknown, is_incomplete = None, entry, False, False
             elif kind == UNKNOWN:
-                last, is_unknown = entry, True
+                last, is_unknown, is_incomplete = entry, True, False
             else:
+                is_first = is_incomplete or (state is None and not is_unknown)
+                is_incomplete = is_first and kind == UPDATED and UNCHANGED in hashes_of(entry, HEAD_BYTES)
                 state, last, is_unknown = _merged(None if is_unknown else state, entry), entry, False
-        if is_unknown:
+        if is_incomplete:
+            self.incomplete += 1
+        if is_unknown or is_incomplete:
             yield FoldedRow(key, None, place_of(last or entries[-1]))
         elif last is not None:
             yield FoldedRow(key, state or (), place_of(last))
@@ -167,20 +177,42 @@ def add_row(buckets: dict[int, BucketSum], row: FoldedRow, width: int) -> None:
             bucket.sums[column] += value
 
 
+def question_of(found: Found, barriers: Barriers) -> str:
+    """Return why records before the snapshot say less than that both sides are equal, "" if they say so."""
+    emptied = barriers.emptied
+    if emptied:
+        _, places = found.truncates[emptied]
+        topics = {topic for topic, _ in places}
+        if any(at[0] in topics and at not in places and one < emptied for at, one in found.firsts.items()):
+            return "the record of a TRUNCATE is not in all partitions of the topic"
+    if found.disordered > emptied:
+        return "the topic has records twice or not in the order of their positions"
+    if found.former > emptied:
+        return "the topic has rows of a former table of this name: copy the table again with --recopy"
+    return ""
+
+
 def is_equal(ours: BucketSum | None, theirs: BucketSum | None) -> bool:
     """Return whether the sums of a bucket show that both sides have the same rows. `theirs`: the source's."""
     if ours is None or theirs is None:
         return (ours is None or ours.rows == 0) and (theirs is None or theirs.rows == 0)
     if ours.rows != theirs.rows or ours.unknown:
         return False
+    if all(lacking == ours.rows for lacking in ours.lacking):
+        return False  # only the number of rows is the same: their keys decide
     return all(
         lacking == ours.rows or (not lacking and (one - other) % _MODULUS == 0)
         for one, other, lacking in zip(ours.sums, theirs.sums, ours.lacking, strict=True)
     )
 
 
-def compare_rows(ours: Iterable[FoldedRow], theirs: Mapping[bytes, tuple[int, ...]]) -> Iterator[Difference]:
-    """Yield the differences of some keys. `theirs`: the source's rows by key, all of the same keys."""
+def compare_rows(
+    ours: Iterable[FoldedRow], theirs: Mapping[bytes, tuple[int, ...]], *, is_copied: bool = True
+) -> Iterator[Difference]:
+    """Yield the differences of some keys. `theirs`: the source's rows by key, all of the same keys.
+
+    `is_copied`: the topics have all rows from before the stream; otherwise a row without a record is `uncopied`.
+    """
     seen: set[bytes] = set()
     for row in ours:
         seen.add(row.key)
@@ -200,4 +232,4 @@ def compare_rows(ours: Iterable[FoldedRow], theirs: Mapping[bytes, tuple[int, ..
             yield Difference("different", row.key, columns, row.place)
     for key in theirs:
         if key not in seen:
-            yield Difference("missing", key)
+            yield Difference("missing" if is_copied else UNCOPIED, key)

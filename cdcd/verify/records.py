@@ -21,12 +21,15 @@ from cdcd.model import PgType
 from cdcd.schema.attnums import RELID, row_record
 from cdcd.schema.flat import FLAT_PROPERTY
 from cdcd.schema.named_types import with_full_names
-from cdcd.verify.columns import ComparedColumn, Source, key_sources, sources_of
+from cdcd.verify.columns import ComparedColumn, Source, has_attnums, key_sources, sources_of
 from cdcd.verify.hashes import MISSING, UNCHANGED, Text, column_constant, key_bytes, key_id, row_hashes
 from cdcd.verify.texts import TextOf
 
-ROW, DELETED, COPIED, UNKNOWN = range(4)
-"""The kinds of entries. COPIED: a row of a snapshot of cdcd; UNKNOWN: a row that was too large for Kafka (F65)."""
+ROW, DELETED, COPIED, UNKNOWN, UPDATED = range(5)
+"""The kinds of entries. COPIED: a row of a snapshot of cdcd; UNKNOWN: a row that was too large for Kafka (F65).
+
+UPDATED: a row that was in the topic before; ROW: an insert, also the new row of a changed key.
+"""
 
 POSITION = struct.Struct(">IQBQ")
 """Timeline, commit LSN, 0 for rows of a snapshot and 1 for the stream, number in the transaction."""
@@ -39,6 +42,10 @@ HEAD_BYTES = POSITION_END + _PLACE.size
 _COPY_PHASE, _STREAM_PHASE = 0, 1
 _HEADER_BYTES = 5
 _SHARE = 1 << 16
+
+
+ALL_KEYS = _SHARE
+"""The share that has all keys."""
 
 
 class Place(NamedTuple):
@@ -117,26 +124,65 @@ class ComparedTable:
         return HEAD_BYTES + 8 * len(self.columns)
 
 
+_UNCLEAR = ("former", "unnumbered", "disordered")
+
+
 @dataclass(slots=True)
 class Found:
     """What the records say about the whole table. A position is the bytes of `POSITION`, b"" for none.
 
     `truncates`: by position, the xid and the places of their records; `gap`: the last marker of missing changes;
-    `keyless`: the last record without a key; `other_key`: the last one with another key.
+    `keyless`: the last record without a key; `other_key`: the last one with another key; `former`: the last one of a
+    former table of the name; `unnumbered`: the last one whose schema has no attnums; `disordered`: the last one in a
+    partition behind a record of the same or a later position. `firsts` and `lasts`: by topic and partition, the
+    first position, and the last one of the stream.
     """
 
     truncates: dict[bytes, tuple[int | None, set[tuple[int, int]]]] = field(default_factory=dict)
     gap: bytes = b""
     keyless: bytes = b""
     other_key: bytes = b""
+    former: bytes = b""
+    unnumbered: bytes = b""
+    disordered: bytes = b""
     is_flat: bool = False
     records: int = 0
+    firsts: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    lasts: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def take(self, place: Place, position: bytes, *, is_ordered: bool) -> None:
+        """Take the position of the next record of a partition. `is_ordered`: it is one of the stream."""
+        at = (place.topic, place.partition)
+        self.firsts[at] = min(self.firsts.get(at, position), position)
+        if not is_ordered:
+            return
+        if position <= self.lasts.get(at, b""):
+            self.disordered = max(self.disordered, position)
+        else:
+            self.lasts[at] = position
+
+    def as_stored(self) -> dict[str, Any]:
+        """Return as JSON objects what `take` has found, and the positions that leave a question open."""
+        by_place = {
+            name: [[*at, one.hex()] for at, one in places.items()]
+            for name, places in (("firsts", self.firsts), ("lasts", self.lasts))
+        }
+        return by_place | {name: getattr(self, name).hex() for name in _UNCLEAR}
+
+    def take_stored(self, stored: Mapping[str, Any]) -> None:
+        """Take what `as_stored` has returned."""
+        for name in ("firsts", "lasts"):
+            setattr(self, name, {(topic, number): bytes.fromhex(at) for topic, number, at in stored[name]})
+        for name in _UNCLEAR:
+            setattr(self, name, bytes.fromhex(stored[name]))
 
 
 class _Schema(NamedTuple):
     parsed: Any
     sources: list[Source | None]
     relid: int | None
+    is_numbered: bool
+    has_same_key: bool
 
 
 class Records:
@@ -157,33 +203,45 @@ class Records:
             return None  # a tombstone: its delete is the record before it
         self.found.records += 1
         schema = self._value_schema(value)
-        if schema is None or (schema.relid is not None and schema.relid != self._table.relid):
-            return None  # a former table of this name: its rows went with the first change of this one
+        if schema is None:
+            return None
         change = _decoded(schema.parsed, value)
         source, op = change["source"], change["op"]
         is_copy = op == "r" or source["snapshot"] not in (None, "false")
         phase = _COPY_PHASE if is_copy else _STREAM_PHASE
         position = POSITION.pack(source["timeline"], source["commit_lsn"], phase, source["tx_seq"])
         xid = source["txId"]
+        if schema.relid is not None and schema.relid != self._table.relid:
+            self.found.former = max(self.found.former, position)  # a former table of this name
+            return None
+        self.found.take(place, position, is_ordered=not is_copy and xid is not None)
         special = source["special"] or {}
         if op == "t" or (op == "g" and "gap.dead_letters" not in special):
             self._take_barrier(op, position, xid, place, special)
             return None
-        if key is None:
-            self.found.keyless = max(self.found.keyless, position)
-            return None
-        text = self._key(key)
+        text = self._compared_key(schema, key, position)
         if text is None:
-            self.found.other_key = max(self.found.other_key, position)
             return None
         found = key_id(text)
         if not self._table.is_sampled(found):
             return None
         kind = _KINDS.get(op, ROW)
         hashes = self._nothing
-        if kind in (ROW, COPIED):
+        if kind in (ROW, COPIED, UPDATED):
             hashes = self._hashes(schema.sources, change["after"], source["unchanged"], special, found)
         return found + position + _PLACE.pack(kind, xid or 0, *place) + hashes
+
+    def _compared_key(self, schema: _Schema, key: bytes | None, position: bytes) -> bytes | None:
+        """Return the text of a record's key, None (which is noted) if it cannot be compared."""
+        if key is None:
+            self.found.keyless = max(self.found.keyless, position)
+            return None
+        if not schema.is_numbered:
+            self.found.unnumbered = max(self.found.unnumbered, position)
+        text = self._key(key) if schema.has_same_key else None
+        if text is None:
+            self.found.other_key = max(self.found.other_key, position)
+        return text
 
     def _take_barrier(
         self, op: str, position: bytes, xid: int | None, place: Place, special: Mapping[str, str]
@@ -221,7 +279,10 @@ class Records:
             if record is None:
                 return None
             sources = sources_of(record, schema, self._table.columns, self._table.types, self._encoded)
-            self._values[number] = _Schema(_parsed(schema), sources, record.get(RELID))
+            has_same_key = all(sources[column] is not None for column in self._table.key)
+            self._values[number] = _Schema(
+                _parsed(schema), sources, record.get(RELID), has_attnums(record), has_same_key
+            )
         return self._values[number]
 
     def _hashes(
@@ -254,7 +315,7 @@ class Records:
         return text if codec == "utf-8" else lambda value: text(value).decode().encode(codec)
 
 
-_KINDS = {"d": DELETED, "g": UNKNOWN, "r": COPIED}
+_KINDS = {"d": DELETED, "g": UNKNOWN, "r": COPIED, "u": UPDATED}
 
 
 def _decoded(parsed: Any, data: bytes) -> Any:

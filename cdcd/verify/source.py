@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdcd.errors import CdcdError
@@ -63,15 +63,27 @@ _NAMES = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s::oid[])
 """
 _MARKER = """
-    SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                ELSE pg_logical_emit_message(false, %s, '') END::text
+    SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(false, %s, '') END::text
+"""
+_LACKING = """
+    SELECT count(*)::int FROM pg_publication p WHERE p.pubname = ANY(%s)
+    AND NOT (p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate)
+"""
+# Of several publications with the table PostgreSQL sends what any of them publishes.
+_ACTIONS = """
+    SELECT bool_or(p.pubinsert), bool_or(p.pubupdate), bool_or(p.pubdelete), bool_or(p.pubtruncate)
+    FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+    WHERE p.pubname = ANY(%s) AND t.schemaname = %s AND t.tablename = %s
 """
 _CONFIRMED = "SELECT confirmed_flush_lsn::text, active FROM pg_replication_slots WHERE slot_name = %s"
 
 
 @dataclass(slots=True)
 class OpenTable:
-    """A table in its snapshot. `estimate`: the server's estimate of its rows, None without statistics."""
+    """A table in its snapshot. `estimate`: the server's estimate of its rows, None without statistics.
+
+    `read`: how many rows the server read for the sums of a part.
+    """
 
     compared: ComparedTable
     view: View
@@ -81,6 +93,13 @@ class OpenTable:
     pages: int
     estimate: int | None
     is_released: bool = False
+    read: dict[Part, int] = field(default_factory=dict)
+
+
+def _unpublished(actions: Sequence[bool | None]) -> list[str]:
+    """Return the names of the actions that no publication of a table has."""
+    names = ("insert", "update", "delete", "truncate")
+    return [name for name, is_published in zip(names, actions, strict=True) if not is_published]
 
 
 class Source:
@@ -142,12 +161,15 @@ class Source:
     def _open(self, relid: int, share: int, unit_pages: int) -> OpenTable:
         ((text,),) = fetch(self._connection, "SELECT pg_current_snapshot()::text")
         ((marker,),) = fetch(self._other, _MARKER, (_PREFIX,))
+        if marker is None:
+            raise CannotTell("the server is a standby, whose snapshots do not name the transactions that run")
         view = View(Snapshot.parse(text), parse_lsn(marker))
         found = published_tables(self._connection, self._settings.publications, only=relid)
         if not found:
             raise CannotTell("the table is not published any more")
         table = found[0]
         self._refuse(table)
+        self._refuse_actions(table)
         compared = self._compared(table, share)
         parts, locked, files = self._parts(table, unit_pages)
         pages = sum(file.pages for file in files)
@@ -165,6 +187,17 @@ class Source:
         key = record_key(table, policy)
         if not key or not table.keys.is_unique(key):
             raise CannotTell("the table has no unique key, and the rows of such a table are not compared")
+
+    def _refuse_actions(self, table: PublishedTable) -> None:
+        """Raise CannotTell if PostgreSQL does not send every kind of change of the table."""
+        names = list(self._settings.publications)
+        if not fetch(self._connection, _LACKING, (names,))[0][0]:
+            return
+        ((*actions,),) = fetch(self._connection, _ACTIONS, (names, table.schema, table.name))
+        if lacking := _unpublished(actions):
+            raise CannotTell(
+                f"the publication does not publish every change (publish): no {', '.join(lacking)}"
+            )
 
     def _compared(self, table: PublishedTable, share: int) -> ComparedTable:
         rows = fetch(self._connection, _ATTNUMS, (table.relid, list(table.columns)))

@@ -35,6 +35,11 @@ class SpillFolder:
         """The numbers of the files."""
         return range(1 << self._bits)
 
+    @property
+    def bits(self) -> int:
+        """How many bits of a key's hash choose its file."""
+        return self._bits
+
     def file_of(self, key: bytes) -> int:
         """Return the number of a key's file."""
         return int.from_bytes(key[:2], "big") >> (16 - self._bits)

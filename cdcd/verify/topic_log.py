@@ -177,6 +177,7 @@ class TopicLog:
             "positions": [found.gap.hex(), found.keyless.hex(), found.other_key.hex()],
             "records": found.records,
             "is_flat": found.is_flat,
+            "order": found.as_stored(),
         }
         written = self._state.with_suffix(".new")
         written.write_text(json.dumps(document))
@@ -210,7 +211,10 @@ def _read(document: dict[str, Any]) -> _Stored:
         bytes.fromhex(at): (xid, {(topic, partition) for topic, partition in places})
         for at, xid, places in document["truncates"]
     }
-    found = Found(truncates, gap, keyless, other_key, document["is_flat"], document["records"])
+    found = Found(
+        truncates, gap, keyless, other_key, is_flat=document["is_flat"], records=document["records"]
+    )
+    found.take_stored(document["order"])
     return _Stored(
         int(document["bits"]),
         dict(document["topics"]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from cdcd.sink.topic_records import cleanup_policies, topics_with_records
 from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.verify.fold import (
+    UNCOPIED,
     Barriers,
     BucketSum,
     Difference,
@@ -35,6 +36,7 @@ from cdcd.verify.fold import (
     compare_rows,
     hashes_of,
     is_equal,
+    question_of,
 )
 from cdcd.verify.outcome import (
     DIFFERS,
@@ -46,9 +48,10 @@ from cdcd.verify.outcome import (
     TableOutcome,
     settle,
 )
-from cdcd.verify.records import KEY_BYTES, ComparedTable
+from cdcd.verify.records import ALL_KEYS, KEY_BYTES, ComparedTable, Found
 from cdcd.verify.source import OpenTable, Source
-from cdcd.verify.spill import SpillFolder
+from cdcd.verify.source_sql import Part
+from cdcd.verify.spill import SpillFolder, file_bits
 from cdcd.verify.topic_log import TopicLog, fingerprint
 
 _TRIES = 10
@@ -56,6 +59,8 @@ _PAUSE_S = 1.0
 _SLICE_S = 0.2
 _PART_S = 1.0
 _FEWEST_PAGES = 16
+_MOST_ROWS_A_PAGE = 291
+"""Of 8 kB, with rows of almost no bytes."""
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""
 
@@ -65,6 +70,7 @@ class Options:
     """How to compare. `share`: of 65536 keys; `rows_per_second`: of the source, None without a limit.
 
     `timeout_s`: how long to wait for cdcd, and for Kafka; `most_rows`: how many rows that differ a table may list.
+    `is_copied`: cdcd copies every table before it streams it, so that a row without a record is missing.
     """
 
     folder: Path
@@ -73,6 +79,7 @@ class Options:
     rows_per_second: float | None = None
     most_rows: int = 100
     shows_keys: bool = False
+    is_copied: bool = True
 
 
 class Verification:
@@ -137,7 +144,10 @@ class Verification:
                 raise GaveWay
             theirs = self._sums(opened)
             self._source.await_confirmed(opened, options.timeout_s)
+            # A copy that begins and ends meanwhile has its truncate below the snapshot, and its rows behind the ends.
+            self._refuse_copy(table)
             self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
+            self._refuse_copy(table)
             return self._judged(opened, log, theirs, folder)
 
     def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
@@ -157,21 +167,22 @@ class Verification:
         for number in log.files.files:
             for row in fold.rows(log.files.read(number)):
                 add_row(ours, row, len(opened.compared.columns))
-        table = opened.compared
-        outcome = TableOutcome(table.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
-        outcome.rows_in_source = sum(one.rows for one in theirs.values())
-        outcome.rows_in_topics = sum(one.rows for one in ours.values())
+        outcome = _counted(opened, ours, theirs)
         outcome.records = log.found.records
-        outcome.unknown_rows = sum(one.unknown for one in ours.values())
-        for number, column in enumerate(table.columns):
-            if lacking := sum(one.lacking[number] for one in ours.values()):
-                outcome.not_compared[column.name] = lacking
-        wrong = [one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))]
+        wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
+        rows = sum(theirs[one].rows for one in wrong if one in theirs)
+        bits = max(log.files.bits, file_bits(rows))
+        source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
+        source.remove()
+        uncopied = 0
         if wrong:
-            self._narrow(opened, log, Fold(barriers, opened.view), sorted(wrong), outcome, folder)
+            self._spill_rows(opened, sorted(wrong), source)
+            uncopied = self._narrow(opened, log, Fold(barriers, opened.view), wrong, outcome, source)
         settle(outcome)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
+        if reason := _open_question(outcome, log.found, barriers, fold.incomplete, uncopied):
+            raise CannotTell(reason)
         return outcome
 
     def _refuse(self, log: TopicLog, barriers: Barriers) -> None:
@@ -206,8 +217,10 @@ class Verification:
     def _unit_pages(self, opened: OpenTable) -> int:
         """Return the pages of a part: with a limit of rows per second those that take a second."""
         rate, rows = self._options.rows_per_second, opened.estimate
-        if rate is None or not rows or not opened.pages:
+        if rate is None:
             return UNIT_PAGES
+        if not rows or not opened.pages:  # without statistics: as if the pages were full
+            return max(_FEWEST_PAGES, min(UNIT_PAGES, int(rate * _PART_S / _MOST_ROWS_A_PAGE)))
         return max(_FEWEST_PAGES, min(UNIT_PAGES, int(opened.pages * rate * _PART_S / rows)))
 
     def _sums(self, opened: OpenTable) -> dict[int, BucketSum]:
@@ -221,15 +234,17 @@ class Verification:
                 one.rows += count
                 one.sums = [was + more for was, more in zip(one.sums, sums, strict=True)]
                 rows += count
-            done += rows
+            opened.read[part] = rows * ALL_KEYS // self._options.share
+            done += opened.read[part]
             self._report(opened.compared.title, "source", done, opened.estimate)
-            self._pause(opened, rows, began_s)
+            self._pause(opened, part, began_s)
         return found
 
-    def _pause(self, opened: OpenTable, rows: int, began_s: float) -> None:
+    def _pause(self, opened: OpenTable, part: Part, began_s: float) -> None:
+        """Wait until the part may have been read by the limit, whatever was taken of its rows."""
         if self._options.rows_per_second is None:
             return
-        ends_s = began_s + rows / self._options.rows_per_second
+        ends_s = began_s + opened.read[part] / self._options.rows_per_second
         while (left_s := ends_s - time.monotonic()) > 0:
             self._source.give_way(opened)
             time.sleep(min(left_s, _SLICE_S))
@@ -241,36 +256,37 @@ class Verification:
         opened: OpenTable,
         log: TopicLog,
         fold: Fold,
-        wrong: Sequence[int],
+        wrong: Set[int],
         outcome: TableOutcome,
-        folder: Path,
-    ) -> None:
-        width = len(opened.compared.columns)
-        source = SpillFolder(folder, "source", KEY_BYTES + 8 * width, len(log.files.files).bit_length() - 1)
-        source.remove()
-        self._spill_rows(opened, wrong, source)
-        chosen, different = set(wrong), list[Difference]()
-        for number in log.files.files:
+        source: SpillFolder,
+    ) -> int:
+        """Find the rows that differ. Return the number of rows without a record that need not have one."""
+        uncopied, different = 0, list[Difference]()
+        for number in source.files:
             theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-            ours = (row for row in fold.rows(log.files.read(number)) if bucket_of(row.key) in chosen)
-            for one in compare_rows(ours, theirs):
+            ours = fold.rows(_in_file(log.files, source, number, wrong))
+            for one in compare_rows(ours, theirs, is_copied=self._options.is_copied):
+                if one.kind == UNCOPIED:
+                    uncopied += 1
+                    continue
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
                     different.append(one)
         texts = self._keys(opened, log, different) if self._options.shows_keys else {}
         outcome.rows = [_shown(one, opened.compared, log, texts) for one in different]
+        return uncopied
 
     def _spill_rows(self, opened: OpenTable, wrong: Sequence[int], source: SpillFolder) -> None:
         row = struct.Struct(f">{2 + len(opened.compared.columns)}q")
         done = 0
         for part in opened.parts:
-            began_s, before = time.monotonic(), done
+            began_s = time.monotonic()
             for rows in self._source.rows(opened, part, wrong, with_key=False):
                 for one in rows:
                     source.append(row.pack(*one))
                 done += len(rows)
                 self._report(opened.compared.title, "rows", done, None)
-            self._pause(opened, done - before, began_s)
+            self._pause(opened, part, began_s)
         source.flush()
 
     def _keys(self, opened: OpenTable, log: TopicLog, different: Sequence[Difference]) -> dict[bytes, str]:
@@ -279,15 +295,54 @@ class Verification:
         buckets = sorted({bucket_of(one.key) for one in different})
         found: dict[bytes, str] = {}
         for part in opened.parts:
+            began_s = time.monotonic()
             for rows in self._source.rows(opened, part, buckets, with_key=True):
                 for first, second, *_, text in rows:
                     key = struct.pack(">qq", first, second)
                     if key in wanted:
                         found[key] = text
+            self._pause(opened, part, began_s)
         for one in different:
             if one.key not in found and one.place is not None:
                 found[one.key] = log.key_at(one.place)
         return found
+
+
+def _counted(
+    opened: OpenTable, ours: Mapping[int, BucketSum], theirs: Mapping[int, BucketSum]
+) -> TableOutcome:
+    """Return the outcome of a table as if it were equal, with its numbers."""
+    outcome = TableOutcome(opened.compared.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
+    outcome.rows_in_source = sum(one.rows for one in theirs.values())
+    outcome.rows_in_topics = sum(one.rows for one in ours.values())
+    outcome.unknown_rows = sum(one.unknown for one in ours.values())
+    for number, column in enumerate(opened.compared.columns):
+        if lacking := sum(one.lacking[number] for one in ours.values()):
+            outcome.not_compared[column.name] = lacking
+    return outcome
+
+
+def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set[int]) -> Iterator[bytes]:
+    """Yield the topics' entries of some buckets that have keys of one file of the source, which has more files."""
+    for entry in topics.read(number >> (source.bits - topics.bits)):
+        if source.file_of(entry) == number and bucket_of(entry) in buckets:
+            yield entry
+
+
+def _open_question(
+    outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int, uncopied: int
+) -> str:
+    """Return what leaves open whether the table is equal, or whether its differences are some; "" if nothing does."""
+    if outcome.state == DIFFERS:
+        is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
+        return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
+    if incomplete:
+        return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
+    if uncopied:
+        return (
+            f"{uncopied} rows have no record, and the configuration does not copy all tables (snapshot.mode)"
+        )
+    return question_of(found, barriers)
 
 
 def _is_copying(progress: Progress, relid: int) -> bool:

@@ -185,6 +185,12 @@ def test_what_cannot_be_compared_has_its_reason(
     assert "no unique key" in found.tables["public.keyless"]["reason"]
     assert found.tables["public.guarded"]["state"] == "equal"
     assert found.tables["public.guarded"]["rows_in_source"] == 0
+    ((publication,),) = postgres.execute("SELECT quote_ident(pubname) FROM pg_publication", dbname=database)
+    postgres.execute(f"ALTER PUBLICATION {publication} SET (publish = 'insert, delete')", dbname=database)
+    partial = verify(daemon, "--table", "public.t")
+    assert (partial.status, "no update, truncate" in partial.one()["reason"]) == (2, True), partial
+    everything = "insert, update, delete, truncate"
+    postgres.execute(f"ALTER PUBLICATION {publication} SET (publish = '{everything}')", dbname=database)
     assert daemon.stop() == 0
     stopped = verify(daemon, "--table", "public.t", "--timeout", "1")
     assert stopped.status == 2

@@ -19,9 +19,10 @@ from cdcd.verify.fold import (
     bucket_of,
     compare_rows,
     is_equal,
+    question_of,
 )
 from cdcd.verify.hashes import MISSING, UNCHANGED, key_id
-from cdcd.verify.records import COPIED, DELETED, POSITION, ROW, UNKNOWN, Found, Place
+from cdcd.verify.records import COPIED, DELETED, POSITION, ROW, UNKNOWN, UPDATED, Found, Place
 from cdcd.verify.visible import View
 
 PLACE = struct.Struct(">BIBIQ")
@@ -68,6 +69,80 @@ def test_an_unchanged_value_is_that_of_the_change_before() -> None:
 def test_an_unchanged_value_without_a_change_before_is_not_compared() -> None:
     (row,) = rows(entry(KEY, 20, ROW, UNCHANGED, 8))
     assert row.hashes == (MISSING, 8)
+
+
+def test_an_update_that_lacks_the_record_before_it_is_unknown_until_a_whole_row() -> None:
+    fold = Fold(NO_BARRIERS, EVERYTHING)
+    first, second = entry(KEY, 20, UPDATED, UNCHANGED, 8), entry(KEY, 30, UPDATED, UNCHANGED, 9)
+    assert [row.hashes for row in fold.rows([first, second])] == [None]
+    assert [row.hashes for row in fold.rows([entry(KEY, 10, DELETED, MISSING, MISSING), first])] == [None]
+    assert fold.incomplete == 2
+    assert [row.hashes for row in fold.rows([first, entry(KEY, 40, UPDATED, 7, 9)])] == [(7, 9)]
+    assert [row.hashes for row in fold.rows([first, entry(KEY, 15, COPIED, 6, 7)])] == [(6, 8)]
+    too_large = entry(KEY, 10, UNKNOWN, MISSING, MISSING)
+    assert [row.hashes for row in fold.rows([too_large, first])] == [(MISSING, 8)]
+    assert fold.incomplete == 2
+
+
+def taken(
+    *records: tuple[int, int, int], truncates: dict[bytes, set[tuple[int, int]]] | None = None
+) -> Found:
+    """Return what is found in records of the stream: topic, partition, LSN."""
+    found = Found(truncates={at: (90, places) for at, places in (truncates or {}).items()})
+    for topic, partition, lsn in records:
+        found.take(Place(topic, partition, 0), position(lsn), is_ordered=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("places", "is_torn"),
+    [
+        ({(1, 0)}, True),  # partition 1 has a record from before
+        ({(1, 0), (1, 1)}, False),  # partition 2 arose later, and topic 0 had ended
+    ],
+)
+def test_a_truncate_is_in_all_partitions_that_its_topic_had(
+    places: set[tuple[int, int]], is_torn: bool
+) -> None:
+    found = taken((0, 0, 5), (1, 0, 10), (1, 1, 11), (1, 2, 30), truncates={position(20): places})
+    assert ("TRUNCATE" in question_of(found, Barriers.of(found, EVERYTHING))) is is_torn
+
+
+@pytest.mark.parametrize(
+    ("records", "is_unclear"),
+    [
+        (((0, 0, 10), (0, 1, 5), (0, 0, 20)), False),
+        (((0, 0, 10), (0, 0, 10)), True),
+        (((0, 0, 20), (0, 0, 10), (0, 0, 30)), True),
+    ],
+    ids=["another partition may be behind", "twice", "an older one later"],
+)
+def test_the_positions_in_a_partition_increase(
+    records: tuple[tuple[int, int, int], ...], is_unclear: bool
+) -> None:
+    found = taken(*records)
+    assert bool(question_of(found, NO_BARRIERS)) is is_unclear
+    assert not question_of(
+        taken(*records, truncates={position(50): {(0, 0), (0, 1)}}), Barriers(position(50), b"", frozenset())
+    )
+
+
+def test_copied_rows_have_no_order_and_a_stored_state_keeps_what_was_found() -> None:
+    found = taken((0, 0, 10), (0, 0, 9))
+    found.take(Place(0, 0, 0), position(3), is_ordered=False)
+    again = Found()
+    again.take_stored(found.as_stored())
+    assert (again.firsts, again.lasts, again.disordered) == (
+        {(0, 0): position(3)},
+        {(0, 0): position(10)},
+        position(9),
+    )
+
+
+def test_a_row_without_a_record_is_no_difference_if_the_table_was_not_copied() -> None:
+    theirs = {key(1): (10, 20), key(2): (10, 20)}
+    found = list(compare_rows([folded(1)], theirs, is_copied=False))
+    assert [one.kind for one in found] == ["missing", "uncopied"]
 
 
 def test_what_the_snapshot_does_not_see_does_not_count() -> None:
@@ -226,6 +301,9 @@ def test_equal_sums_are_equal_and_any_other_hash_is_not() -> None:
 def test_a_column_that_no_row_has_says_nothing_and_one_that_some_have_is_narrowed() -> None:
     bucket = bucket_of(key(1))
     assert is_equal(buckets(folded(1, 10, MISSING))[bucket], BucketSum(1, [10, 99]))
+    assert not is_equal(
+        buckets(folded(1, MISSING, MISSING))[bucket], BucketSum(1, [10, 99])
+    )  # the keys decide
     some = buckets(folded(1, 10, MISSING), FoldedRow(key(1), (10, 5), Place(0, 0, 1)))
     assert not is_equal(some[bucket], BucketSum(2, [20, 5 + 99]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -22,6 +23,7 @@ from cdcd.verify.records import (
     KEY_BYTES,
     ROW,
     UNKNOWN,
+    UPDATED,
     ComparedTable,
     Place,
     Records,
@@ -36,6 +38,8 @@ TYPES = {
     23: PgType(23, "pg_catalog", "int4", "b"),
     25: PgType(25, "pg_catalog", "text", "b"),
     20: PgType(20, "pg_catalog", "int8", "b"),
+    1042: PgType(1042, "pg_catalog", "bpchar", "b"),
+    1043: PgType(1043, "pg_catalog", "varchar", "b"),
     1700: PgType(1700, "pg_catalog", "numeric", "b"),
 }
 COLUMNS = (("id", 23, -1), ("note", 25, -1), ("price", 1700, (9 << 16 | 2) + 4))
@@ -74,7 +78,7 @@ class Topic:
         )
         return struct.pack(">bI", 0, number) + out.getvalue()
 
-    def entry(self, op: str, row: dict[str, Any] | None, key: int | None = 1, **source: Any) -> bytes | None:
+    def entry(self, op: str, row: dict[str, Any] | None, key: Any = 1, **source: Any) -> bytes | None:
         block = {
             "version": "1", "connector": "postgresql", "name": "shop", "ts_ms": 1, "snapshot": "false", "db": "d",
             "schema": "public", "table": "t", "txId": 90, "timeline": 1, "commit_lsn": 100, "tx_seq": 1,
@@ -86,8 +90,6 @@ class Topic:
 
 
 def row(**over: Any) -> dict[str, Any]:
-    from decimal import Decimal
-
     return {"id": 1, "note": "n", "price": Decimal("1.50"), **over}
 
 
@@ -106,14 +108,15 @@ def test_a_change_has_the_hashes_of_the_server_s_texts() -> None:
 @pytest.mark.parametrize(
     ("op", "source", "kind"),
     [
-        ("u", {}, ROW),
+        ("c", {}, ROW),
+        ("u", {}, UPDATED),
         ("d", {}, DELETED),
         ("r", {"snapshot": "incremental", "txId": None}, COPIED),
         ("g", {"special": {"gap.dead_letters": "d"}}, UNKNOWN),
     ],
 )
 def test_the_kinds(op: str, source: dict[str, Any], kind: int) -> None:
-    entry = Topic(schemas()).entry(op, row() if op in "ur" else None, **source)
+    entry = Topic(schemas()).entry(op, row() if op in "cur" else None, **source)
     assert entry is not None
     assert kind_of(entry) == kind
 
@@ -183,6 +186,7 @@ def test_a_tombstone_and_a_row_of_a_former_table_are_no_entries() -> None:
     topic = Topic(schemas(relid=499))
     assert topic.records.entry(HERE, b"k", None) is None
     assert topic.entry("c", row()) is None
+    assert topic.records.found.former
 
 
 def test_a_flat_record_is_refused() -> None:
@@ -198,6 +202,44 @@ def test_a_key_of_other_columns_is_refused() -> None:
     topic._schemas[1] = other
     assert topic.records.entry(HERE, topic.framed(1, {"code": "x"}), topic.framed(2, _value())) is None
     assert topic.records.found.other_key
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [
+        ((1042, 3 + 4), (1042, 5 + 4), False),
+        ((1042, 3 + 4), (1043, 3 + 4), False),
+        ((1700, (9 << 16 | 2) + 4), (1700, (9 << 16 | 3) + 4), False),
+        ((1043, 3 + 4), (1043, 5 + 4), True),
+        ((1043, 3 + 4), (25, -1), True),
+    ],
+    ids=["char(3) to char(5)", "char to varchar", "scale", "varchar(3) to varchar(5)", "varchar to text"],
+)
+def test_a_key_whose_texts_another_type_changes_is_refused(
+    before: tuple[int, int], now: tuple[int, int], is_same: bool
+) -> None:
+    topic = Topic(schemas((("id", *before),), (1,)), table((("id", *now),)))
+    value: Any = Decimal("1.50") if before[0] == 1700 else "a"
+    assert (topic.entry("c", {"id": value}, key=value) is not None) is is_same
+    assert bool(topic.records.found.other_key) is not is_same
+
+
+def test_records_whose_columns_have_no_numbers_are_noted() -> None:
+    topic = Topic(schemas(attnums=None))
+    topic.entry("c", row())
+    assert topic.records.found.unnumbered
+    topic = Topic(schemas())
+    topic.entry("c", row())
+    assert not topic.records.found.unnumbered
+
+
+def test_a_record_that_is_in_a_partition_twice_is_noted_and_a_copied_row_is_not() -> None:
+    topic = Topic(schemas())
+    topic.entry("c", row())
+    topic.entry("r", row(), snapshot="incremental", txId=None, commit_lsn=4)
+    assert not topic.records.found.disordered
+    topic.entry("c", row())
+    assert topic.records.found.disordered
 
 
 def _value() -> dict[str, Any]:

@@ -1,0 +1,166 @@
+"""What keeps a comparison from an answer, without servers."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdcd.snapshot.units import UNIT_PAGES
+from cdcd.verify import source, verification
+from cdcd.verify.fold import Barriers
+from cdcd.verify.outcome import DIFFERS, EQUAL, CannotTell, TableOutcome
+from cdcd.verify.records import POSITION, Found, share_of
+from cdcd.verify.source_sql import Part
+from cdcd.verify.spill import SpillFolder
+from cdcd.verify.verification import Options, Verification
+
+NO_BARRIERS = Barriers(b"", b"", frozenset())
+POSITION_10 = POSITION.pack(1, 10, 1, 1)
+
+
+def question(outcome: TableOutcome, found: Found, incomplete: int = 0, uncopied: int = 0) -> str:
+    return verification._open_question(outcome, found, NO_BARRIERS, incomplete, uncopied)
+
+
+def test_an_equal_table_is_unknown_where_the_topic_does_not_say_so() -> None:
+    equal = TableOutcome("public.t", EQUAL)
+    assert question(equal, Found()) == ""
+    assert "2 rows have an update" in question(equal, Found(), incomplete=2)
+    assert "3 rows have no record" in question(equal, Found(), uncopied=3)
+    assert "--recopy" in question(equal, Found(former=POSITION_10))
+    assert "twice" in question(equal, Found(disordered=POSITION_10))
+    assert question(equal, Found(unnumbered=POSITION_10)) == ""
+
+
+def test_other_values_in_columns_without_numbers_are_no_difference() -> None:
+    found = Found(unnumbered=POSITION_10)
+    assert "no numbers" in question(TableOutcome("public.t", DIFFERS, different=1), found)
+    assert question(TableOutcome("public.t", DIFFERS, different=1, missing=1), found) == ""
+    assert question(TableOutcome("public.t", DIFFERS, different=1), Found()) == ""
+
+
+def test_what_the_publication_does_not_publish_is_named() -> None:
+    assert source._unpublished((True, True, True, True)) == []
+    assert source._unpublished((True, False, True, None)) == ["update", "truncate"]
+
+
+def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([[("10:10:",)], [(None,)]])
+    monkeypatch.setattr(source, "fetch", lambda *_: next(answers))
+    one: Any = source.Source.__new__(source.Source)
+    one._connection = one._other = None
+    with pytest.raises(CannotTell, match="standby"):
+        one._open(1, 1, 1)
+
+
+PARTS = (Part("a", None), Part("b", None))
+
+
+class Server:
+    """A source of two parts: what it reads, and how far the clock has gone when it is asked for the next one."""
+
+    def __init__(self) -> None:
+        self.now_s, self.asked_s = 0.0, list[float]()
+
+    def sums(self, opened: Any, part: Part) -> list[tuple[int, int, list[int]]]:
+        self.asked_s.append(self.now_s)
+        return [(7, 100, [1])]
+
+    def rows(self, opened: Any, part: Part, buckets: Any, *, with_key: bool) -> list[list[tuple[Any, ...]]]:
+        self.asked_s.append(self.now_s)
+        return []
+
+    def give_way(self, opened: Any) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def opened_table(pages: int = 0, estimate: int | None = None) -> Any:
+    compared = SimpleNamespace(columns=("c",), title="public.t")
+    return SimpleNamespace(compared=compared, parts=PARTS, read={}, pages=pages, estimate=estimate)
+
+
+def limited(server: Server, percent: float, rate: float) -> Verification:
+    options = Options(Path(), share_of(percent), rows_per_second=rate)
+    return Verification(server, None, None, options, lambda *_: None)  # type: ignore[arg-type]
+
+
+def test_the_limit_counts_the_rows_that_are_read_and_holds_for_each_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server, opened = Server(), opened_table()
+    monkeypatch.setattr(
+        verification, "time", SimpleNamespace(monotonic=lambda: server.now_s, sleep=server.sleep)
+    )
+    compares = limited(server, 50, 100.0)
+    compares._sums(opened)  # a part has 100 rows of the sample, so about 200
+    compares._spill_rows(opened, [7], SpillFolder(tmp_path, "source", 24, 0))
+    compares._keys(opened, None, [])  # type: ignore[arg-type]
+    assert [round(one) for one in server.asked_s] == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("pages", "estimate", "rate", "expected"),
+    [
+        (1000, 50_000, 5_000.0, 100),
+        (1000, None, 29_100.0, 100),
+        (1000, None, 1.0, 16),
+        (9, None, 1e9, UNIT_PAGES),
+    ],
+)
+def test_without_statistics_a_part_is_as_small_as_full_pages_demand(
+    pages: int, estimate: int | None, rate: float, expected: int
+) -> None:
+    assert limited(Server(), 100, rate)._unit_pages(opened_table(pages, estimate)) == expected
+
+
+def test_the_source_may_have_more_files_than_the_topics(tmp_path: Path) -> None:
+    topics, more = SpillFolder(tmp_path, "topics", 16, 1), SpillFolder(tmp_path, "source", 16, 3)
+    entries = [bytes([first]) + bytes(15) for first in range(256)]
+    for entry in entries:
+        topics.append(entry)
+    topics.flush()
+    buckets = {first << 4 for first in range(0, 256, 2)}
+    found = [list(verification._in_file(topics, more, number, buckets)) for number in more.files]
+    assert [len(one) for one in found] == [16] * 8
+    assert sorted(entry for one in found for entry in one) == entries[::2]
+
+
+def test_all_files_are_removed_whatever_their_number_was(tmp_path: Path) -> None:
+    one = SpillFolder(tmp_path, "source", 16, 3)
+    one.append(b"\xff" * 16)
+    one.flush()
+    SpillFolder(tmp_path, "source", 16, 0).remove()
+    assert list(one.read(7)) == []
+
+
+def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+    opened = opened_table()
+    server: Any = SimpleNamespace(
+        opened=lambda *_: contextlib.nullcontext(opened),
+        await_confirmed=lambda *_: steps.append("confirmed"),
+    )
+    log = SimpleNamespace(store=lambda: None)
+    monkeypatch.setattr(verification, "topics_with_records", lambda *_: ["t"])
+    monkeypatch.setattr(verification, "TopicLog", lambda *_: log)
+    monkeypatch.setattr(verification, "fingerprint", lambda _: "")
+    compares = Verification(server, None, None, Options(tmp_path, 1), lambda *_: None)  # type: ignore[arg-type]
+    for name, step in {
+        "_read_on": "read",
+        "_refuse_copy": "copy?",
+        "_sums": "sums",
+        "_judged": "judged",
+    }.items():
+        monkeypatch.setattr(compares, name, lambda *_, step=step: steps.append(step))
+    opened.compared = SimpleNamespace(title="public.t")
+    compares._once(None, "t", tmp_path)  # type: ignore[arg-type]
+    assert steps == ["read", "sums", "confirmed", "copy?", "read", "copy?", "judged"]
