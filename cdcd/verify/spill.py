@@ -22,6 +22,12 @@ def file_bits(entries: int) -> int:
     return min((wanted - 1).bit_length(), MOST_FILES.bit_length() - 1)
 
 
+def remove_files(folder: Path, name: str) -> None:
+    """Remove all files of entries of this name, also those of another number of bits."""
+    for path in folder.glob(f"{name}-*"):
+        path.unlink(missing_ok=True)
+
+
 class SpillFolder:
     """Files of entries in a folder, which must exist."""
 

@@ -21,7 +21,7 @@ from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import Bounds, bounds_of, read_records, topics_with_records
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
-from cdcd.verify.spill import SpillFolder, file_bits
+from cdcd.verify.spill import SpillFolder, file_bits, remove_files
 
 _STORED_EVERY = 1_000_000
 _FORMAT = 1
@@ -47,7 +47,8 @@ class TopicLog:
         self._next: dict[Partition, int] = {}
         bounds = bounds_of(settings, self.topics)
         bits = self._continue(bounds)
-        if bits is None:
+        if bits is None:  # files of another state have entries of other columns, perhaps of another size
+            remove_files(folder, "topics")
             bits = file_bits(sum(one.end - one.start for one in bounds.values()))
             self.starts = {place: one.start for place, one in bounds.items()}
             self._next = dict(self.starts)
