@@ -17,7 +17,7 @@ from cdcd.verify.outcome import (
     settle,
     status_of,
 )
-from cdcd.verify.spill import BUFFER_BYTES, SpillFolder, file_bits
+from cdcd.verify.spill import BUFFER_BYTES, SpillFolder, file_bits, remove_files
 
 
 def outcome(state: str, **over: object) -> TableOutcome:
@@ -107,8 +107,9 @@ def test_a_torn_entry_is_cut(tmp_path: Path) -> None:
     files.append(b"next")
     files.flush()
     assert list(files.read(0)) == [b"whol", b"next"]
-    files.remove()
+    remove_files(tmp_path, "e")
     assert list(files.read(0)) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_buffer_is_written_when_it_is_full(tmp_path: Path) -> None:
