@@ -17,7 +17,7 @@ from cdcd.verify.outcome import (
     settle,
     status_of,
 )
-from cdcd.verify.spill import BUFFER_BYTES, SpillFolder, file_bits, remove_files
+from cdcd.verify.spill import BUFFER_BYTES, SpillFolder, file_bits
 
 
 def outcome(state: str, **over: object) -> TableOutcome:
@@ -107,7 +107,7 @@ def test_a_torn_entry_is_cut(tmp_path: Path) -> None:
     files.append(b"next")
     files.flush()
     assert list(files.read(0)) == [b"whol", b"next"]
-    remove_files(tmp_path, "e")
+    files.remove()
     assert list(files.read(0)) == []
     assert list(tmp_path.iterdir()) == []
 
