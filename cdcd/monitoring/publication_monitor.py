@@ -169,10 +169,9 @@ class PublicationMonitor:
         for _ in range(_READS):
             comparison = self._compare(connection)
             # Each query sees the database of its own moment. What DDL between them looks like is no finding.
-            if (
-                not (comparison.found or comparison.with_topic)
-                or self._published(connection) == comparison.now
-            ):
+            if not (comparison.found or comparison.with_topic):
+                return comparison
+            if (again := self._published(connection)) is None or again == comparison.now:
                 return comparison
         return Comparison(comparison.before, None, comparison.missing, [])
 

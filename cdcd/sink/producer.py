@@ -29,7 +29,7 @@ from cdcd.sink.error_map import error_of
 from cdcd.sink.hidden_commit import hidden_progress
 from cdcd.sink.limits import Limits
 from cdcd.sink.produce_batch import by_partition, ends_of_each, produce_batch
-from cdcd.sink.progress import FIRST_OFFSETS, dump, dump_offsets, key_of, key_of_joining
+from cdcd.sink.progress import dump, first_offsets_headers, key_of, key_of_joining
 from cdcd.sink.reader import Last, read_last
 from cdcd.sink.settings import SinkSettings, is_compressed, producer_properties
 from cdcd.sink.too_large import larger_than_producer, never_fits
@@ -371,7 +371,7 @@ class KafkaSink:
         """Return the headers of the progress record, none with at_least_once: rows may be before its first ones."""
         if not self._settings.is_exactly_once or not progress.offsets:
             return []
-        return [(FIRST_OFFSETS, dump_offsets(_of_topics(client.first_offsets, progress.offsets)))]
+        return first_offsets_headers(_of_topics(client.first_offsets, progress.offsets))
 
     def _produce_progress(self, client: Client, progress: Progress, headers: Headers) -> None:
         key, doing = key_of(self._settings.slot), "producing the progress record"

@@ -22,10 +22,11 @@ from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, S
 from cdcd.redaction import clean
 from cdcd.sink.copy_record import dumped_copy, loaded_copy
 
-__all__ = ["FIRST_OFFSETS", "FORMAT", "dump", "dump_offsets", "key_of", "load"]
+__all__ = ["FIRST_OFFSETS", "FORMAT", "dump", "dump_offsets", "first_offsets_headers", "key_of", "load"]
 
 FORMAT = 2
 FIRST_OFFSETS = "cdcd.first_offsets"
+_MAX_FIRST_OFFSETS_BYTES = 64 * 1024
 """The header with the first offsets of a Kafka transaction. Earlier versions refuse an unknown key of the value."""
 _PHASES = frozenset({"snapshot", "streaming"})
 _OF_FORMAT_2 = frozenset({"plugin", "two_phase", "slot_lsn"})
@@ -114,6 +115,15 @@ def dump(progress: Progress) -> bytes:
 def dump_offsets(offsets: Mapping[str, Mapping[int, int]]) -> bytes:
     """Return the value of the header `FIRST_OFFSETS`: the offset of the first record in each partition, as JSON."""
     return json.dumps(_dumped_offsets(offsets), separators=(",", ":")).encode()
+
+
+def first_offsets_headers(offsets: Mapping[str, Mapping[int, int]]) -> list[tuple[str, bytes]]:
+    """Return the headers of a progress record.
+
+    None for so many partitions that a record that fits by itself might be too large with it: readers do without.
+    """
+    first = dump_offsets(offsets)
+    return [(FIRST_OFFSETS, first)] if len(first) <= _MAX_FIRST_OFFSETS_BYTES else []
 
 
 def _dumped_offsets(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:

@@ -20,6 +20,7 @@ from cdcd.errors import SinkUnavailable
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
+from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
 from cdcd.sink.topic_configs import configurations
@@ -117,7 +118,7 @@ def _offsets(
     found: dict[tuple[str, int], int] = {}
     for partition, future in futures.items():
         try:
-            found[partition.topic, partition.partition] = int(future.result().offset)
+            found[partition.topic, partition.partition] = listed_offset(future)
         except KafkaException as failure:
             raise translate(
                 error_of(failure), "looking up the ends of topics", topic=partition.topic

@@ -27,15 +27,19 @@ _SCHEMAS = """
     SELECT p.pubname::text, 'schema', s.pnnspid::int8, s.xmin::text
     FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid WHERE p.pubname = ANY(%(names)s)
 """
+# Tables that inherit without being partitions are published by themselves.
 _ATTACHED = """
-    WITH RECURSIVE above (relid) AS (
-        SELECT unnest(%(relids)s::oid[])
-        UNION SELECT i.inhparent FROM above a JOIN pg_inherits i ON i.inhrelid = a.relid),
-    below (relid) AS (
-        SELECT unnest(%(relids)s::oid[])
-        UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.relid)
-    SELECT i.inhrelid::int8, i.inhparent::int8, i.xmin::text FROM pg_inherits i
-    WHERE i.inhrelid IN (SELECT relid FROM above) OR i.inhparent IN (SELECT relid FROM below)
+    WITH RECURSIVE attachments (child, parent, version) AS (
+        SELECT i.inhrelid, i.inhparent, i.xmin::text FROM pg_inherits i
+        JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relispartition),
+    above (relid, child, parent, version) AS (
+        SELECT child, child, parent, version FROM attachments WHERE child = ANY(%(relids)s::oid[])
+        UNION SELECT a.relid, t.child, t.parent, t.version FROM above a JOIN attachments t ON t.child = a.parent),
+    below (relid, child, parent, version) AS (
+        SELECT parent, child, parent, version FROM attachments WHERE parent = ANY(%(relids)s::oid[])
+        UNION SELECT b.relid, t.child, t.parent, t.version FROM below b JOIN attachments t ON t.parent = b.child)
+    SELECT relid::int8, child::int8, parent::int8, version FROM above
+    UNION SELECT relid::int8, child::int8, parent::int8, version FROM below
 """
 _SCHEMAS_SINCE_VERSION = 150_000
 
@@ -51,7 +55,7 @@ def attached_to(cursor: Any, relids: Sequence[int]) -> set[tuple[Any, ...]]:
     """Return the attachments of partitions that these tables are published by, or consist of. Raises psycopg2 errors.
 
     A partition is published with its partitioned table from the moment when it is attached (F42). An attachment is
-    the oids of both, and the transaction that made it.
+    the oid of the table, those of partition and partitioned table, and the transaction that made it.
     """
     cursor.execute(_ATTACHED, {"relids": list(relids)})
     return set(cursor.fetchall())

@@ -138,8 +138,10 @@ class SnapshotReader:
             now, attached_now = publication_versions(cursor, names), attached_to(cursor, relids)
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
-        if attached_now - attached:
-            raise SnapshotStale(_ATTACHED, hint=_CHANGED_HINT)
+        new = {relid for relid, *_ in attached_now - attached}
+        for table in tables:
+            if table.relid in new:
+                raise SnapshotStale(_ATTACHED, hint=_CHANGED_HINT, table=table.title)
 
     def units(
         self,

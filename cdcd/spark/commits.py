@@ -319,7 +319,7 @@ class Commits:
         """
         if not self._log.pending:
             self.refresh(start)
-        if not self._log.is_opened:
+        if not self._log.is_opened or not self._log.has_all_since(part.topic, part.partition, part.start):
             return None
         return first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
 

@@ -66,6 +66,7 @@ class ProgressLog:
         self._joins = options.starting.kind == LATEST and not options.loading
         self.pending: deque[Commit] = deque()
         self.reached: Offsets = {}
+        self._passed: Offsets = {}
         self.is_behind = self.is_opened = False
 
     def end_now(self) -> None:
@@ -243,6 +244,7 @@ class ProgressLog:
         self.pending = deque(without(one, gone) for one in self.pending)
         for topic in gone:
             self.reached.pop(topic, None)
+            self._passed.pop(topic, None)
         return [without(one, gone) for one in commits]
 
     def _leave_out_deleted(self, start: Offsets) -> None:
@@ -252,6 +254,7 @@ class ProgressLog:
             self._slots.remove(gone, are_former=False)
             self.pending = deque(without_offsets(one, gone) for one in self.pending)
             self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
+            self._passed = {topic: found for topic, found in self._passed.items() if topic not in gone}
 
     def forget(self, start: Offsets) -> None:
         """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
@@ -259,7 +262,19 @@ class ProgressLog:
         The last of them remains, because it has the tables that are loading now.
         """
         while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
-            self.pending.popleft()
+            add(self._passed, self.pending.popleft())
+
+    def has_all_since(self, topic: str, partition: int, offset: int) -> bool:
+        """Return whether the pending commits have each one that names a partition after this offset.
+
+        Then a commit ends at the offset that was read in this process: records before those that are left, which
+        compaction has removed, may name the partition, too.
+        """
+        if offset == 0:
+            return self.is_whole
+        number = str(partition)
+        ends = {self._passed.get(topic, {}).get(number)}
+        return offset in ends.union(one.offsets.get(topic, {}).get(number) for one in self.pending)
 
     def close(self) -> None:
         """Close the connections to Kafka."""

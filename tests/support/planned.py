@@ -16,6 +16,7 @@ import pytest
 
 from cdcd.errors import SinkAuthorization, SinkUnavailable
 from cdcd.lsn import format_lsn
+from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
 from cdcd.spark.cuts import Offsets, is_pseudo
 from cdcd.spark.source import CdcdReader, CdcdStreamReader
 from cdcd.spark.source_options import parse_options
@@ -41,6 +42,7 @@ class _Message:
     place: int
     name: bytes
     content: bytes | None
+    firsts: bytes | None = None
 
     def key(self) -> bytes:
         return self.name
@@ -51,8 +53,8 @@ class _Message:
     def offset(self) -> int:
         return self.place
 
-    def headers(self) -> None:
-        pass
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return None if self.firsts is None else [(FIRST_OFFSETS, self.firsts)]
 
 
 @dataclass
@@ -79,8 +81,12 @@ class Planned:
         is_part: bool = False,
         snapshot: Sequence[str] | None = None,
         loading: Sequence[str] = (),
+        firsts: Mapping[str, int] | None = None,
     ) -> None:
-        """Append a slot's progress record. `snapshot`: the topics that an incomplete snapshot has begun."""
+        """Append a slot's progress record.
+
+        `snapshot`: the topics that an incomplete snapshot has begun. `firsts`: the first offsets of the records.
+        """
         value: dict[str, Any] = {
             "format": 2,
             "commit_lsn": format_lsn(lsn),
@@ -99,7 +105,8 @@ class Planned:
                 "pending": [],
                 "tables": {str(n): {"topic": one} for n, one in enumerate(loading)},
             }
-        self._append(slot, value)
+        header = None if firsts is None else {topic: {0: first} for topic, first in firsts.items()}
+        self._append(slot, value, None if header is None else dump_offsets(header))
 
     def describe(self, *names: str, slot: str = "s") -> None:
         """Append the record of a slot's topics, with their present ids."""
@@ -107,8 +114,8 @@ class Planned:
         known = {name: {"id": self.topics[name].id, "partitions": 1} for name in names}
         self._append(f"{slot}/topics", {"format": 1, "topics": known})
 
-    def _append(self, key: str, value: Mapping[str, Any]) -> None:
-        self.log.append(_Message(self.place, key.encode(), json.dumps(value).encode()))
+    def _append(self, key: str, value: Mapping[str, Any], firsts: bytes | None = None) -> None:
+        self.log.append(_Message(self.place, key.encode(), json.dumps(value).encode(), firsts))
         self.place += 1
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.errors import PositionUnavailable, SinkAuthorization
+from cdcd.errors import HistoryMissing, PositionUnavailable, SinkAuthorization
 from cdcd.lsn import format_lsn
 from tests.support.planned import Moves, Planned, PlannedTopic, Query, T, U, V, X, read
 
@@ -58,6 +58,53 @@ def test_a_query_of_more_topics_than_before_reads_all_records_of_the_others(
     kafka.topics[U].end = 10
     kafka.progress(110, {U: 10})
     assert query.batch() == {U: (9, 10)}
+
+
+@pytest.mark.parametrize("had_it_before", [True, False])
+def test_removed_rows_of_a_topic_that_a_query_did_not_follow_are_an_error(
+    kafka: Planned, had_it_before: bool
+) -> None:
+    """The records that named these rows are compacted, and the first offset of the next ones does not prove them."""
+    kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(5, {U: 1, T: 10} if had_it_before else {U: 1}, firsts={U: 0, T: 0})
+    query = Query(topics=f"{T},{U}" if had_it_before else U)
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.progress(6, {T: 30}, firsts={T: 11})
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    kafka.topics[T].start, kafka.topics[T].end = 31, 33
+    kafka.progress(105, {T: 32}, firsts={T: 31})
+    query.with_options(topics=f"{T},{U}").again()
+    with pytest.raises(HistoryMissing):
+        query.batch()
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
+    kafka: Planned, is_started_again: bool, is_left: bool
+) -> None:
+    """`is_left`: compaction has not removed the record that ends where the query is."""
+    kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(5, {U: 1, T: 30}, firsts={U: 0, T: 0})
+    query = Query()
+    assert query.batch() == {T: (0, 30), U: (0, 1)}
+    kafka.progress(10, {U: 2}, firsts={U: 1})
+    assert query.batch() == {U: (1, 2)}
+    if not is_left:
+        kafka.compact(["s"], kafka.place - 1)
+    if is_started_again:
+        query.again()
+    kafka.topics[T].start, kafka.topics[T].end = 31, 33
+    kafka.progress(20, {T: 32}, firsts={T: 31})
+    if is_started_again and not is_left:
+        with pytest.raises(HistoryMissing):
+            query.batch()
+    else:
+        assert query.batch() == {T: (31, 32)}
 
 
 def test_a_topic_that_may_not_be_described_is_not_left_out(kafka: Planned) -> None:

@@ -19,7 +19,7 @@ from cdcd.model import (
     SourceIdentity,
     TableCopyState,
 )
-from cdcd.sink.progress import dump, key_of, load
+from cdcd.sink.progress import FIRST_OFFSETS, dump, first_offsets_headers, key_of, load
 
 PROGRESS = Progress(
     identity=SourceIdentity(
@@ -302,3 +302,11 @@ def test_a_record_with_a_wrong_value_is_not_guessed(key: str, value: object) -> 
 def test_foreign_data_is_not_progress(value: bytes) -> None:
     with pytest.raises(ProgressUnreadable):
         load(value)
+
+
+def test_the_first_offsets_of_very_many_partitions_are_left_out() -> None:
+    """A progress record that fits by itself must not be too large with them."""
+    few = {f"shop.public.t{number}": {0: number} for number in range(1_000)}
+    many = {f"shop.public.t{number}": {0: number} for number in range(12_000)}
+    assert [name for name, _ in first_offsets_headers(few)] == [FIRST_OFFSETS]
+    assert first_offsets_headers(many) == []
