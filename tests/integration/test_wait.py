@@ -74,16 +74,21 @@ class Reader:
     def __init__(self, kafka: KafkaBroker, topic: str) -> None:
         self._topic = topic
         self._consumer = Consumer(
-            {"bootstrap.servers": kafka.bootstrap, "group.id": "unused", "isolation.level": "read_committed"}
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "group.id": "unused",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 10,  # other requests wait for the answer
+            }
         )
+        self._partitions = list(self._consumer.list_topics(topic, 30).topics[topic].partitions)
         self.places: dict[int, int] = {}
 
     def ends(self) -> dict[int, int]:
         """Return the last stable offset of each partition."""
-        partitions = self._consumer.list_topics(self._topic, 30).topics[self._topic].partitions
         return {
             number: self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), 30)[1]
-            for number in partitions
+            for number in self._partitions
         }
 
     def read(self) -> list[bytes]:
