@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdcd.errors import ConfigError
+from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
 __all__ = ["require_spark", "verify_mirror"]
@@ -23,15 +23,9 @@ _CORES, _MEMORY = "2", "1g"
 
 def require_spark() -> None:
     """Raise ConfigError without the extra."""
-    try:
+    with imports_of_spark():
         import cdcd.spark.session
         import cdcd.spark.verify  # noqa: F401 - imported here to see whether it can be
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "cdcd":
-            raise
-        raise ConfigError(
-            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
-        ) from None
 
 
 def verify_mirror(

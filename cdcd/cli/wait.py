@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcd.cli.daemon_port import Answer, NoAnswer, ask_daemon
+from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ConfigError, NotDurableYet, TablesParked
+from cdcd.errors import CdcdError, NotDurableYet, TablesParked
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.redaction import clean
 
@@ -86,14 +87,8 @@ def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: 
 
     Raises MirrorBehind, TablesParked if it has those of some tables only, StorageError, ConfigError.
     """
-    try:
+    with imports_of_spark():
         from cdcd.spark.reading import wait
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "cdcd":
-            raise
-        raise ConfigError(
-            f"--mirror needs the package {error.name}", hint="install cdcd with its extra `spark`"
-        ) from None
     opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
     if left := sorted({*opened.parked, *opened.loading}):
         raise TablesParked(

@@ -170,12 +170,12 @@ class Verification:
         outcome = _counted(opened, ours, theirs)
         outcome.records = log.found.records
         wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
-        rows = sum(theirs[one].rows for one in wrong if one in theirs)
-        bits = max(log.files.bits, file_bits(rows))
-        source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
-        source.remove()
         uncopied = 0
         if wrong:
+            rows = sum(theirs[one].rows for one in wrong if one in theirs)
+            bits = max(log.files.bits, file_bits(rows))
+            source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
+            source.remove()
             self._spill_rows(opened, sorted(wrong), source)
             uncopied = self._narrow(opened, log, Fold(barriers, opened.view), wrong, outcome, source)
         settle(outcome)

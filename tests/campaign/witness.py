@@ -15,6 +15,7 @@ from typing import Any
 import psycopg2
 
 from tests.campaign.facts import LISTS, REGISTERS, TOTALLED, Commit, Key, Write
+from tests.support.stack import position_after
 
 COLUMNS = {TOTALLED[0]: "amount", TOTALLED[1]: "amount", LISTS: "elements", REGISTERS: "value"}
 """The judged column of each table."""
@@ -103,13 +104,7 @@ class Witness:
 
     def last_lsn(self) -> int:
         """Commit one more transaction; return the position after it, where no other session writes."""
-        with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute("UPDATE registers SET value = nextval('new_values') WHERE id = 1")
-            connection.commit()
-            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-            row = cursor.fetchone()
-            assert row is not None
-            return int(row[0])
+        return position_after(self._dsn, "UPDATE registers SET value = nextval('new_values') WHERE id = 1")
 
     def rows(self, query: str, *params: Any) -> list[Any]:
         """Run one statement; return its rows."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.faults.topics import Live, Topics
 from tests.faults.truth import SCRIPT, TABLES, Truth, publication_sql
 from tests.faults.workload import EVERYTHING, Writer, fill
 from tests.support.daemon import Daemon
-from tests.support.stack import confirmed_position
+from tests.support.stack import confirmed_position, position_after
 from tests.support.waiting import eventually
 
 BACKLOG_BYTES = 256 * 1024
@@ -160,13 +159,7 @@ class World:
 
     def _committed_until(self) -> int:
         """Commit one more transaction; return the LSN after it, where no other session has written."""
-        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT truth.say('the end of a block')")
-            connection.commit()
-            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-            row = cursor.fetchone()
-            assert row is not None
-            return int(row[0])
+        return position_after(self.dsn, "SELECT truth.say('the end of a block')")
 
     def _must_run(self) -> None:
         process = self.daemon.process

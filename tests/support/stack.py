@@ -220,6 +220,17 @@ def wal_position(server: PostgresServer) -> int:
     return int(server.execute(WAL_POSITION)[0][0])
 
 
+def position_after(dsn: str, statement: str) -> int:
+    """Commit a transaction; return the position after it, where no other session has written."""
+    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        connection.commit()
+        cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        row = cursor.fetchone()
+        assert row is not None
+        return int(row[0])
+
+
 def written_position(server: PostgresServer) -> int:
     """Return the end of the server's WAL, including the records of open transactions.
 
