@@ -177,10 +177,10 @@ def test_the_ranges_of_a_detached_partition_are_not_read(
             made = f"CREATE PUBLICATION {database} FOR TABLE parted WITH (publish_via_partition_root = true)"
             run(server, database, made)
             daemon.config["source"]["publication"] = {"names": [database]}
-            started_until(daemon, "committed:5")
+            started_until(daemon, "committed:3")
             read = {event.key["id"] for event in reader.read(f"{daemon.name}.public.parted")}
-            assert 0 < len(read) < PARTED
-            assert max(read) < PARTED - 100, "ranges of the last partition are left"
+            assert read
+            assert len(read) < PARTED - 500, "ranges of the last partition are left"
             run(
                 server,
                 database,
