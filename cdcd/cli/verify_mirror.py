@@ -24,8 +24,8 @@ _CORES, _MEMORY = "2", "1g"
 def require_spark() -> None:
     """Raise ConfigError without the extra."""
     with imports_of_spark():
-        import cdcd.spark.session
-        import cdcd.spark.verify  # noqa: F401 - imported here to see whether it can be
+        import cdcd.spark.mirroring.verify
+        import cdcd.spark.session  # noqa: F401 - imported here to see whether it can be
 
 
 def verify_mirror(
@@ -38,9 +38,9 @@ def verify_mirror(
 ) -> list[TableOutcome]:
     """Return the outcomes of the mirror's tables. Raises ConfigError without the extra, SparkReadError."""
     require_spark()
-    from cdcd.spark.connection_options import connection_from
+    from cdcd.spark.clients.connection_options import connection_from
+    from cdcd.spark.mirroring.verify import verify
     from cdcd.spark.session import session
-    from cdcd.spark.verify import verify
 
     connection = connection_from({"config": str(config_path)})
     spark = session("cdcd verify", _CORES, memory=_MEMORY)
@@ -62,7 +62,7 @@ def verify_mirror(
 
 
 def _outcome(result: Any, seconds: float) -> TableOutcome:
-    """Return the result of `cdcd.spark.verify` as an outcome: `rows_in_source` are those of the topic."""
+    """Return the result of `cdcd.spark.mirroring.verify` as an outcome: `rows_in_source` are those of the topic."""
     outcome = TableOutcome(result.topic, result.status, reason=result.reason, seconds=round(seconds, 1))
     if result.status == UNKNOWN:
         return outcome

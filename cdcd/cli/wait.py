@@ -88,7 +88,7 @@ def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: 
     Raises MirrorBehind, TablesParked if it has those of some tables only, StorageError, ConfigError.
     """
     with imports_of_spark():
-        from cdcd.spark.reading import wait
+        from cdcd.spark.reading.mirror import wait
     opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
     if left := sorted({*opened.parked, *opened.loading}):
         raise TablesParked(

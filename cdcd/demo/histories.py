@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import Target
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.storage.uri import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Histories:
 
     def read(self, schema: str, table: str) -> TableHistory | None:
         """Return the history of a table; None if it has none."""
-        from cdcd.spark.row_history import history
+        from cdcd.spark.reading.row_history import history
 
         entry = self._mirror.version.tables.get(f"{self._prefix}.{schema}.{table}")
         if entry is None or entry.keyed is False:

@@ -14,11 +14,11 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.reading import Mirror as OpenedMirror
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import Target, open_storage
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.reading.mirror import Mirror as OpenedMirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.versions import TargetVersion
 
 Offsets = Mapping[str, Mapping[str, int]]
 PROGRESS_TIMEOUT_S = 30.0

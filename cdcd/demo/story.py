@@ -29,7 +29,7 @@ from cdcd.demo.screen import Picture, Screen
 from cdcd.demo.workload import Workload, WorkloadFailed
 from cdcd.demo.world import DATABASE, NAME, SLOT, DemoFailed, World
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage.uri import open_storage
 
 LOOK_EVERY_S = 0.2
 STARTED_WITHIN_S = 60.0

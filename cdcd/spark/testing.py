@@ -33,17 +33,17 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError
 from cdcd.schema.described_columns import schemas_of_columns
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.connection import Connection, GivenAccess
-from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.mirror_batches import MirrorBatches
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.mirror_sizes import DEFAULT_BUCKETS
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.schemas import key_subject, value_subject
-from cdcd.spark.storage import Target, open_storage
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import ScdType, TargetVersion
+from cdcd.spark.clients.connection import Connection, GivenAccess
+from cdcd.spark.decoding.schemas import key_subject, value_subject
+from cdcd.spark.mirroring.batches import MirrorBatches
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.mirror_sizes import DEFAULT_BUCKETS
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import ScdType, TargetVersion
 
 __all__ = ["Change", "Database", "Table"]
 

@@ -9,7 +9,7 @@ import re
 
 from cdcd.metrics.group import Described
 from cdcd.ops.metrics import Metrics
-from cdcd.spark.mirror_metrics import MirrorMetrics
+from cdcd.spark.mirroring.metrics import MirrorMetrics
 
 _NAME = re.compile(r"\bcdcd_[a-z0-9_]+\b")
 _OF_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cdcd.metrics.group import Described
 from cdcd.ops.metrics import Metrics
-from cdcd.spark.mirror_metrics import MirrorMetrics
+from cdcd.spark.mirroring.metrics import MirrorMetrics
 from tests.docs.filled import cell, filled
 
 TEMPLATE = Path(__file__).with_suffix(".template")

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.errors import CdcdError
-from cdcd.spark import ranges
-from cdcd.spark.kafka import Range, check_error
+from cdcd.spark.clients.kafka import Range, check_error
+from cdcd.spark.source import ranges
 from tests.support.implementations import is_wanted, loaded
 from tests.support.played_queue import Played, PlayedConsumer, PlayedQueue
 

@@ -33,8 +33,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.packages import java
 from cdcd.demo.stack.postgres import PostgresServer
-from cdcd.spark.connection import RegistryAccess
-from cdcd.spark.schemas import schema_by_id
+from cdcd.spark.clients.connection import RegistryAccess
+from cdcd.spark.decoding.schemas import schema_by_id
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly

@@ -22,11 +22,11 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import CdcdError, ConfigError, RegistryRefused, RegistryUnavailable, SparkReadError
-from cdcd.spark import registry_schemas, schemas, topic_schemas
-from cdcd.spark.connection import Connection, RegistryAccess, SchemaAccess
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.schema_source import SchemaSource
-from cdcd.spark.schemas import SchemaSet, newest_schema, schema_by_id, source_of, topic_versions
+from cdcd.spark.clients.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.decoding import registry_schemas, schemas, topic_schemas
+from cdcd.spark.decoding.schema_source import SchemaSource
+from cdcd.spark.decoding.schemas import SchemaSet, newest_schema, schema_by_id, source_of, topic_versions
 from tests.integration.conftest import NewDaemon
 from tests.integration.test_schema_topic import Writer
 from tests.spark.events import register_schema

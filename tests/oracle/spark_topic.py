@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from cdcd.spark import decode
-from cdcd.spark.columns import plain_type
+from cdcd.spark.data_source import register
+from cdcd.spark.decoding.columns import plain_type
 from cdcd.spark.session import session
-from cdcd.spark.source import register
 from tests.bench.spark.jars import submit_with_avro
 from tests.oracle.topic import Row, Topics
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcd.spark.scd import END, OP, SEQUENCE, START, TRUNCATE, UNSENT, Rule, apply
+from cdcd.spark.applying.scd import END, OP, SEQUENCE, START, TRUNCATE, UNSENT, Rule, apply
 
 KEYS, VALUES = ("k", "m"), ("a", "b", "n")
 POSITION = pa.struct([("timeline", pa.int64()), ("lsn", pa.int64())])

@@ -1,7 +1,7 @@
 """A mirror of one table without Spark and Kafka: batches of records, through plan, fold and commit log.
 
 In: keys and values from `tests.spark.events`.  Out: the rows that a reader sees after each batch.
-Invariant: the steps are those of `cdcd.spark.mirror_batches.MirrorBatches`, on the driver's path.
+Invariant: the steps are those of `cdcd.spark.mirroring.batches.MirrorBatches`, on the driver's path.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.cuts import with_loading
-from cdcd.spark.left_files import sweep
-from cdcd.spark.mirror_batches import MirrorBatches, OnError
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.mirror_sizes import DEFAULT_RETAIN_S
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import ScdType, TableFormat, TargetVersion
+from cdcd.spark.mirroring.batches import MirrorBatches, OnError
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.mirror_sizes import DEFAULT_RETAIN_S
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import ScdType, TableFormat, TargetVersion
 from tests.spark.events import Table, envelope_schema, key_schema
 
 TOPIC = "shop.public.items"

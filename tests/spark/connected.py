@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import ConfigError
 from cdcd.spark import decode
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.mirror_start import mirror
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.data_source import register
+from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import register
 
 
 def main(url: str, task: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.plain_views import plain_views
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.views import consistent_view
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.reading.plain_views import plain_views
+from cdcd.spark.reading.views import consistent_view
 from tests.faults.transfers import TABLES, TOTAL, State
 from tests.spark.foreign_readers import READERS
 from tests.spark.unit.test_plain_views import EXTENSIONS, duck

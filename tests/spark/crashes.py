@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cdcd.spark.delta_log import DeltaLog
-from cdcd.spark.storage import Storage, StoredFile, Version
+from cdcd.spark.formats.delta_log import DeltaLog
+from cdcd.spark.storage.uri import Storage, StoredFile, Version
 
 OF_DELTA = ("create", "_add_columns", "commit", "restore", "remove_old_versions")
 """delta-rs has a storage of its own; Iceberg's metadata are files of the mirror's."""

@@ -22,9 +22,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import ConfigError
 from cdcd.spark import decode
-from cdcd.spark.columns import plain_type
+from cdcd.spark.data_source import register
+from cdcd.spark.decoding.columns import plain_type
 from cdcd.spark.session import run_to_end, session
-from cdcd.spark.source import register
 from tests.bench.spark.jars import submit_with_avro
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter

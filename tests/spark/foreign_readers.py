@@ -13,12 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.table import StaticTable
 
-from cdcd.spark.iceberg_log import IcebergLog
-from cdcd.spark.open_schemas import iceberg_schema
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.storage import open_storage
-from cdcd.spark.table_files import read_bucket, write_part
-from cdcd.spark.table_log import CommitLabel, Part
+from cdcd.spark.formats.iceberg_log import IcebergLog
+from cdcd.spark.formats.open_schemas import iceberg_schema
+from cdcd.spark.formats.table_log import CommitLabel, Part
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables.table_files import read_bucket, write_part
 from tests.spark.batches import TOPIC
 
 FOLDER = "public.items"

@@ -17,10 +17,10 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.escaped_names import unescape
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.session import session
-from cdcd.spark.shape import KEY
+from cdcd.spark.target.shape import KEY
 from tests.bench.spark.jars import submit_with_iceberg
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.spark.cuts import Offsets
+from cdcd.spark.data_source import CdcdDataSource, register
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import CdcdDataSource, register
+from cdcd.spark.source.cuts import Offsets
 from tests.faults.transfers import TABLES, TOTAL
 from tests.spark.ledger import COLUMNS, Change, Ledger
 

@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS
+from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS
 from tests.support.spark_versions import SERIES, python_with_spark
 
 TESTS = "tests/spark/test_fault_matrix.py"

@@ -12,10 +12,10 @@ import uuid
 from dataclasses import replace
 
 from cdcd.errors import StorageConflict
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TargetVersion
 
 
 def race(storage: Storage, rounds: int) -> list[int]:

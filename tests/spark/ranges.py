@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.spark import librdkafka, ranges
-from cdcd.spark.kafka import Cluster, Range, consumer_settings
+from cdcd.spark.clients import librdkafka
+from cdcd.spark.clients.kafka import Cluster, Range, consumer_settings
+from cdcd.spark.source import ranges
 from tests.support.nightly import nightly
 from tests.support.topics import create_topic, new_name, transactional_producer
 from tests.support.waiting import eventually

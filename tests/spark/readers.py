@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cdcd.spark.reading import wait
+from cdcd.spark.reading.mirror import wait
 from cdcd.spark.session import session
-from cdcd.spark.versions import TABLE_FORMATS
+from cdcd.spark.target.versions import TABLE_FORMATS
 from tests.faults.transfers import TransferWorld
 from tests.spark.consistent_readers import Reader, has_tables, readers_of
 from tests.spark.cuts import WRITERS, Kills, world_of

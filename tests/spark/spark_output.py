@@ -21,9 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark import decode
-from cdcd.spark.connection_options import connection_from
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.data_source import register
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import register
 
 UI = ("/SQL/", "/StreamingQuery/", "/environment/", "/jobs/", "/stages/", "/executors/")
 REST = ("sql?details=true&planDescription=true", "environment", "jobs", "stages")

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
 from cdcd.spark import apply_changes, auto_cdc, decode, row_changes
-from cdcd.spark.changed_table import ChangedTable
+from cdcd.spark.applying.changed_table import ChangedTable
+from cdcd.spark.data_source import register
 from cdcd.spark.session import reason_of, run_to_end
-from cdcd.spark.source import register
 from cdcd.spark.testing import Change, Database, Table
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter

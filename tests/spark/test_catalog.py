@@ -16,17 +16,17 @@ from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.spark import drop_table, register
 from cdcd.spark.__main__ import main
-from cdcd.spark.catalog_state import read_state
 from cdcd.spark.commands import register as register_command
 from cdcd.spark.commands import running
 from cdcd.spark.commands.running import EXIT_UNKNOWN
 from cdcd.spark.commands.status import status_of
-from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.data_source import CdcdDataSource
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.catalog_state import read_state
+from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import reason_of, run_to_end
-from cdcd.spark.source import CdcdDataSource
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage.uri import open_storage
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, run_mirror
@@ -104,7 +104,7 @@ def test_a_table_of_another_owner_remains_and_the_mirror_goes_on(
     insert(topics, items, 10, id=1, body="a")
     insert(topics, others, 20, id=2, body="b")
     topics.wait_until_visible()
-    with caplog.at_level(logging.ERROR, "cdcd.spark.catalog"):
+    with caplog.at_level(logging.ERROR, "cdcd.spark.reading.catalog"):
         opened = run_mirror(spark, topics, target, catalog=CATALOG)
     assert opened.topics == sorted([items.topic, others.topic])
     assert rows(spark, "SELECT * FROM shop.public_items") == [("ours",)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import open_storage
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.commit_log import read_latest
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.spark_cluster import ROOT, SparkCluster

@@ -15,16 +15,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageError
-from cdcd.spark import compaction
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.compaction import FAN, PAUSE_S, Compactor, FileMerges, Merge, with_merged, write_merge
-from cdcd.spark.cuts import with_loading
-from cdcd.spark.mirror_batches import MirrorBatches
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import open_storage
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TableEntry
+from cdcd.spark.mirroring.batches import MirrorBatches
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables import compaction
+from cdcd.spark.tables.compaction import FAN, PAUSE_S, Compactor, FileMerges, Merge, with_merged, write_merge
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 

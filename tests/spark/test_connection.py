@@ -24,15 +24,15 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import EXIT_FAILURE, CdcdError, ConfigError, SecretUnreadable, SinkAuthorization
 from cdcd.spark import decode
 from cdcd.spark.__main__ import main
+from cdcd.spark.clients.connection_options import connection_from
 from cdcd.spark.commands import running
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.decoding import decoding_of
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.schemas import access_of
+from cdcd.spark.data_source import CdcdReader, parse_options, register
+from cdcd.spark.decoding.decode import decoding_of
+from cdcd.spark.decoding.schemas import access_of
+from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import CdcdReader, parse_options, register
-from cdcd.spark.storage import open_storage
-from cdcd.spark.tasks import fold_group
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables.tasks import fold_group
 from tests.faults.access import sink_by_certificate, sink_by_password, sink_by_token
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of

@@ -13,15 +13,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark import compaction, open_tables
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.left_files import sweep
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.shape import KEY, SPECIAL
-from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TABLE_FORMATS, ScdType, TableFormat
+from cdcd.spark.formats import open_tables
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables import compaction
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.shape import KEY, SPECIAL
+from cdcd.spark.target.versions import TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.crashes import Died, DyingStorage, moments, with_logs
 from tests.spark.foreign_readers import READERS

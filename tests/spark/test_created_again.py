@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import HistoryMissing, PositionUnavailable, SinkAuthorization
 from cdcd.lsn import format_lsn
-from cdcd.spark import offsets, progress_log, retained_ranges
-from cdcd.spark.cuts import Offsets, total
-from cdcd.spark.kafka import Cluster, check_error
-from cdcd.spark.progress_reader import ProgressReader
-from cdcd.spark.source import CdcdReader, CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark import offsets
+from cdcd.spark.clients.kafka import Cluster, check_error
+from cdcd.spark.data_source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source import progress_log, retained_ranges
+from cdcd.spark.source.cuts import Offsets, total
+from cdcd.spark.source.progress_reader import ProgressReader
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, run_mirror
 from tests.spark.topics import rows_of as rows_of_mirror

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import ProgressUnreadable
-from cdcd.spark.cuts import (
+from cdcd.spark.source.cuts import (
     NO_LIMITS,
     BatchLimits,
     Commit,
@@ -26,8 +26,8 @@ from cdcd.spark.cuts import (
     with_loading,
     without,
 )
-from cdcd.spark.entry import Entry
-from cdcd.spark.slots import complete_commits
+from cdcd.spark.source.entry import Entry
+from cdcd.spark.source.slots import complete_commits
 from tests.spark.events import progress_value
 
 COMMITS = [

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark import decode
+from cdcd.spark.data_source import register
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import register
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 

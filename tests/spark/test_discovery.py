@@ -19,7 +19,7 @@ print([one.name() for one in found if issubclass(one, DataSource)])
 """
 READ = """
 from cdcd.spark.session import session
-from cdcd.spark.source import register
+from cdcd.spark.data_source import register
 spark = session("found")
 for again in (False, True):
     if again:

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from cdcd.errors import EXIT_OK, SparkReadError
 from cdcd.spark import drop_table, read_mirror
 from cdcd.spark.__main__ import main
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.storage import open_storage
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.storage.uri import open_storage
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.foreign_readers import READERS

@@ -12,10 +12,10 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.spark import consistent_view, read_mirror
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.verify import verify
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.mirroring.verify import verify
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly_except
 

@@ -26,10 +26,10 @@ from cdcd.demo.mirrored import Mirror
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_start import mirror as start_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.start import mirror as start_mirror
+from cdcd.spark.mirroring.verify import verify as verify_tables
 from cdcd.spark.session import run_to_end
-from cdcd.spark.verify import verify as verify_tables
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.stack import (

@@ -22,15 +22,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import StorageConflict
-from cdcd.spark import compaction, mirror_retries, open_tables
-from cdcd.spark.commit_log import LATEST, read_latest
-from cdcd.spark.left_files import sweep
-from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import open_storage
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
+from cdcd.spark.formats import open_tables
+from cdcd.spark.mirroring import retries as mirror_retries
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables import compaction
+from cdcd.spark.target.commit_log import LATEST, read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
 from tests.spark.crashes import Died, DyingStorage, with_logs
 from tests.spark.history_model import FIELDS, Model, batch_of, versions_of
 from tests.spark.topics import Sent, TopicsWriter, rewind, rows_of
@@ -165,13 +167,13 @@ def died_at_a_change(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         inner = open_storage(str(case.target))
         storage = DyingStorage(inner, dice.randrange(8), is_done=dice.random() < 0.5)
         dying[0] = storage
-        monkeypatch.setattr("cdcd.spark.mirror_session.open_storage", lambda *_, one=storage: one)
+        monkeypatch.setattr("cdcd.spark.mirroring.session.open_storage", lambda *_, one=storage: one)
         with suppress(Died), case.running() as query:
             is_over = lambda one=storage, run=query: one.is_dead or not run.isActive or case.is_current()  # noqa: E731
             eventually(is_over, "it ends", WITHIN_S)
         hit += storage.is_dead
         dying[0] = None
-        monkeypatch.setattr("cdcd.spark.mirror_session.open_storage", open_storage)
+        monkeypatch.setattr("cdcd.spark.mirroring.session.open_storage", open_storage)
     assert hit > 3
     _go_on(case)
 

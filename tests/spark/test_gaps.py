@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, GapInTopic
-from cdcd.spark.plan import Look, plan_table
-from cdcd.spark.tasks import fold_group
-from cdcd.spark.versions import TableEntry
+from cdcd.spark.tables.plan import Look, plan_table
+from cdcd.spark.tables.tasks import fold_group
+from cdcd.spark.target.versions import TableEntry
 from tests.spark.events import Table, column, envelope_schema, key_schema
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of

@@ -15,10 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
-from cdcd.spark import history, history_merges, read_mirror
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.versions import TableEntry
+from cdcd.spark import history, read_mirror
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.tables import history_merges
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, copy_of, item, versions_of
 from tests.spark.topics import TopicsWriter

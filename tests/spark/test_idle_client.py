@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.spark import idle_client, librdkafka
-from cdcd.spark.client_log import CLIENT_LOG
-from cdcd.spark.kafka import Range, consumer_settings
-from cdcd.spark.librdkafka import Consumer
-from cdcd.spark.ranges import read_ranges
+from cdcd.spark.clients import idle_client, librdkafka
+from cdcd.spark.clients.client_log import CLIENT_LOG
+from cdcd.spark.clients.kafka import Range, consumer_settings
+from cdcd.spark.clients.librdkafka import Consumer
+from cdcd.spark.source.ranges import read_ranges
 from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of
 
 TASKS = 30

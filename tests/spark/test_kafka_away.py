@@ -12,12 +12,12 @@ import pytest
 
 from cdcd.demo.stack.ports import free_port
 from cdcd.errors import EXIT_FAILURE, SinkUnavailable
-from cdcd.spark import client_log, kafka
 from cdcd.spark.__main__ import main
+from cdcd.spark.clients import client_log, kafka
+from cdcd.spark.clients.kafka import Cluster, Range
 from cdcd.spark.commands import running
-from cdcd.spark.kafka import Cluster, Range
-from cdcd.spark.progress_reader import ProgressReader
-from cdcd.spark.ranges import read_ranges
+from cdcd.spark.source.progress_reader import ProgressReader
+from cdcd.spark.source.ranges import read_ranges
 from tests.support.nightly import nightly
 
 

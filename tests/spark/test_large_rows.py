@@ -16,8 +16,8 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import SMALL_JVM, KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.spark.ranges import read_ranges
-from cdcd.spark.source import register
+from cdcd.spark.data_source import register
+from cdcd.spark.source.ranges import read_ranges
 from tests.integration.conftest import NewDaemon, new_daemon
 from tests.spark.ranges import Topic
 from tests.support.daemon import await_confirmed

@@ -11,10 +11,11 @@ import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import ConfigError, SinkUnavailable
-from cdcd.spark import kafka as reading
-from cdcd.spark import librdkafka, ranges
-from cdcd.spark.kafka import Range
-from cdcd.spark.ranges import read_ranges
+from cdcd.spark.clients import kafka as reading
+from cdcd.spark.clients import librdkafka
+from cdcd.spark.clients.kafka import Range
+from cdcd.spark.source import ranges
+from cdcd.spark.source.ranges import read_ranges
 from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.topics import new_name
@@ -129,8 +130,8 @@ def test_without_librdkafkas_symbols_the_fallback_reads(monkeypatch: pytest.Monk
 
 FORKED = """
 import os, sys
-from cdcd.spark.kafka import Range, consumer_settings
-from cdcd.spark.ranges import ranges_reader
+from cdcd.spark.clients.kafka import Range, consumer_settings
+from cdcd.spark.source.ranges import ranges_reader
 reader = ranges_reader(consumer_settings("127.0.0.1:1", {}), [Range("t", 0, 0, 1)])
 child = os.fork()
 if not child:

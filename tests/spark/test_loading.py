@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cdcd.errors import GapInTopic, MirrorInconsistent
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.target.commit_log import read_latest
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 
@@ -189,7 +189,7 @@ def test_a_batch_that_was_not_finished_is_repeated(items: Batches, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("cdcd.spark.mirror_batches.incomplete_tables", crash)
+        patched.setattr("cdcd.spark.mirroring.batches.incomplete_tables", crash)
         with pytest.raises(KeyboardInterrupt):
             items.run(records, loading=True)
     assert (items.rows(), items.incomplete_rows()) == ([], 1)

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.mirror_batches import BatchReport
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.target.commit_log import read_latest
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.support.hints import hint_of

@@ -20,17 +20,19 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import SinkUnavailable
-from cdcd.spark import kafka as kafka_client
-from cdcd.spark import mirror_retries, registry_schemas, storage_cloud
-from cdcd.spark.commit_log import LATEST, path_of, read_latest
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.kafka import Cluster
-from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_retries import LOST_WORKER
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TableFormat
+from cdcd.spark.clients import kafka as kafka_client
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.decoding import registry_schemas
+from cdcd.spark.mirroring import retries as mirror_retries
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.retries import LOST_WORKER
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.storage import cloud as storage_cloud
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.commit_log import LATEST, path_of, read_latest
+from cdcd.spark.target.versions import TableFormat
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.doors import KafkaDoors

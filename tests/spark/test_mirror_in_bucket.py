@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import EXIT_FAILURE
-from cdcd.spark.commit_log import LATEST, path_of, read_latest
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import run_to_end
-from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target_writer import take_over
+from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.target.commit_log import LATEST, path_of, read_latest
+from cdcd.spark.target.target_writer import take_over
 from tests.spark.conftest import S3_PASSWORD
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.errors import ConfigError
-from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_records import Records, RecordsInSpark, RecordsOnDriver, looks_of
-from cdcd.spark.mirror_source import seconds_of
-from cdcd.spark.plan import Look
-from cdcd.spark.schemas import HEADER_BYTES
-from cdcd.spark.tasks import bucket_of
+from cdcd.spark.decoding.schemas import HEADER_BYTES
+from cdcd.spark.mirroring.batch_source import seconds_of
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.records import Records, RecordsInSpark, RecordsOnDriver, looks_of
+from cdcd.spark.tables.plan import Look
+from cdcd.spark.tables.tasks import bucket_of
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.nightly import nightly

@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark import consistent_view, read_mirror
-from cdcd.spark.delta_log import DeltaLog
-from cdcd.spark.iceberg_log import IcebergLog
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.reading import Mirror
-from cdcd.spark.versions import TableFormat
+from cdcd.spark.formats.delta_log import DeltaLog
+from cdcd.spark.formats.iceberg_log import IcebergLog
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import Mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
+from cdcd.spark.target.versions import TableFormat
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.foreign_readers import READERS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.spark.events import BEGINNING, STREAM, Event, Sequence, sequence_of
-from cdcd.spark.fold import fold_keyed, order_events
-from cdcd.spark.shape import Field, TableShape, arrow_schema, as_complete
+from cdcd.spark.decoding.events import BEGINNING, STREAM, Event, Sequence, sequence_of
+from cdcd.spark.tables.fold import fold_keyed, order_events
+from cdcd.spark.target.shape import Field, TableShape, arrow_schema, as_complete
 
 SHAPE = TableShape("t", keyed=True, fields=(Field(1, "id", "id", "int"),))
 

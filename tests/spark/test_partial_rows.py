@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.events import STREAM, Event, Sequence
-from cdcd.spark.fold import fold_bag
-from cdcd.spark.shape import Field, TableShape, arrow_schema
+from cdcd.spark.decoding.events import STREAM, Event, Sequence
+from cdcd.spark.tables.fold import fold_bag
+from cdcd.spark.target.shape import Field, TableShape, arrow_schema
 
 SHAPE = TableShape(
     "shop.public.n", False, (Field(1, "id", "id", ["null", "int"]), Field(2, "v", "v", ["null", "string"]))

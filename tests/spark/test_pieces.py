@@ -7,13 +7,13 @@ import random
 import pytest
 
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.spark import pieces as dividing
-from cdcd.spark import record_sizes
-from cdcd.spark.connection import Connection
-from cdcd.spark.kafka import Range
-from cdcd.spark.pieces import ROW_BYTES, UNKNOWN_BYTES, pieces
-from cdcd.spark.ranges import read_ranges
-from cdcd.spark.record_sizes import REMEMBERED_OFFSETS, SMALL_BATCH_OFFSETS, RecordSizes
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.kafka import Range
+from cdcd.spark.source import pieces as dividing
+from cdcd.spark.source import record_sizes
+from cdcd.spark.source.pieces import ROW_BYTES, UNKNOWN_BYTES, pieces
+from cdcd.spark.source.ranges import read_ranges
+from cdcd.spark.source.record_sizes import REMEMBERED_OFFSETS, SMALL_BATCH_OFFSETS, RecordSizes
 from tests.spark.ranges import Topic
 from tests.support.topics import new_name
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cdcd.spark import history
-from cdcd.spark.plain_views import plain_views
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.reading.plain_views import plain_views
 from tests.spark.batches import Batches
 from tests.spark.events import column
 from tests.spark.history_model import FIELDS, Model, batch_of, copy_of, item

@@ -20,15 +20,15 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.stack.s3 import S3Server
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.session import run_to_end
-from cdcd.spark.shape import SPECIAL
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.shape import SPECIAL
+from cdcd.spark.target.versions import TableFormat
 from cdcd.spark.testing import Database, Table
-from cdcd.spark.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
 from tests.spark.unit.test_open_tables import normalised

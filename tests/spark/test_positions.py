@@ -10,10 +10,10 @@ import pytest
 
 from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
 from cdcd.lsn import format_lsn
-from cdcd.spark.cuts import Commit
-from cdcd.spark.jvm import packages
-from cdcd.spark.positions import Position, position_of, records_before
-from cdcd.spark.slots import Slots, complete_commits
+from cdcd.spark.source.cuts import Commit
+from cdcd.spark.source.jvm import packages
+from cdcd.spark.source.positions import Position, position_of, records_before
+from cdcd.spark.source.slots import Slots, complete_commits
 
 DAY_US = 1_790_000_000_000_000
 

@@ -15,9 +15,9 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import HistoryMissing
-from cdcd.spark.cuts import Offsets
-from cdcd.spark.source import CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.data_source import CdcdStreamReader
+from cdcd.spark.source.cuts import Offsets
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.daemon import Daemon

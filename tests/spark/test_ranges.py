@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import HistoryMissing, SinkUnavailable
-from cdcd.spark import kafka as reading
-from cdcd.spark import ranges
-from cdcd.spark.kafka import Range
-from cdcd.spark.ranges import read_ranges
+from cdcd.spark.clients import kafka as reading
+from cdcd.spark.clients.kafka import Range
+from cdcd.spark.source import ranges
+from cdcd.spark.source.ranges import read_ranges
 from tests.spark.ranges import (
     IN_USE,
     Row,
@@ -273,8 +273,8 @@ def test_a_broker_that_starts_again_in_the_middle(implementation: str, kafka: Ka
 MEASURED = """
 import re, sys, time
 from pathlib import Path
-from cdcd.spark.kafka import Range
-from cdcd.spark.ranges import read_ranges
+from cdcd.spark.clients.kafka import Range
+from cdcd.spark.source.ranges import read_ranges
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) // 256

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.spark import progress_log
-from cdcd.spark.cuts import Offsets
+from cdcd.spark.data_source import CdcdStreamReader, register
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import CdcdStreamReader, register
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.source import progress_log
+from cdcd.spark.source.cuts import Offsets
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from cdcd.errors import EXIT_OK
 from cdcd.lsn import format_lsn
 from cdcd.spark.__main__ import main
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.source import register
+from cdcd.spark.data_source import register
+from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.conftest import Command
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter

@@ -21,14 +21,15 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import ConfigError, SparkReadError, TablesParked
-from cdcd.spark import compaction, history, history_rows, read_mirror, tasks
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.target import starting_version
+from cdcd.spark import history, read_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
+from cdcd.spark.tables import compaction, history_rows, tasks
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.ownership import starting_version
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from cdcd.spark.testing import Database, Table
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, item, versions_of

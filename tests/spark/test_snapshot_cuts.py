@@ -13,9 +13,9 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import SnapshotIncomplete
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
-from cdcd.spark.cuts import Offsets, loading_of
-from cdcd.spark.source import CdcdReader, CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.data_source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source.cuts import Offsets, loading_of
+from cdcd.spark.source.source_options import parse_options
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.forked import Forks
 from tests.support.reader import BEGINNING, Event, Reader

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
-from cdcd.spark import progress_log
-from cdcd.spark.commits import Commits
-from cdcd.spark.cuts import Offsets, loading_of, of_topics
-from cdcd.spark.source import CdcdReader, CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.data_source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source import progress_log
+from cdcd.spark.source.commits import Commits
+from cdcd.spark.source.cuts import Offsets, loading_of, of_topics
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 from tests.support.hints import hint_of
@@ -246,7 +246,7 @@ def test_a_prefix_that_nobody_writes_under_is_named(
     with pytest.raises(PositionUnavailable, match=rf"no topic {topics.prefix}p\.__progress") as caught:
         CdcdReader(options).partitions()
     assert "correct the prefix" in caught.value.advice
-    with caplog.at_level("WARNING", "cdcd.spark.source"):
+    with caplog.at_level("WARNING", "cdcd.spark.data_source"):
         reader = CdcdStreamReader(options.of_a_stream())
         start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
         assert [reader.latestOffset(start, limit) for _ in range(2)] == [start, start]

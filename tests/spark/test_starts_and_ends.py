@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from cdcd.errors import ConfigError, HistoryMissing, PositionUnavailable, SparkReadError
 from cdcd.lsn import format_lsn
 from cdcd.spark import offsets
-from cdcd.spark.source import RAW_DDL, CdcdDataSource, CdcdReader, CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.data_source import RAW_DDL, CdcdDataSource, CdcdReader, CdcdStreamReader
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 

@@ -24,14 +24,15 @@ import pytest
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ConfigError, StorageConflict, StorageError
-from cdcd.spark import storage_cloud, storage_local
-from cdcd.spark.commit_log import LATEST, path_of, read_latest
-from cdcd.spark.left_files import sweep
-from cdcd.spark.storage import Storage, Version, open_storage
-from cdcd.spark.storage_options import storage_options
-from cdcd.spark.target import refuse_anothers
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.storage import cloud as storage_cloud
+from cdcd.spark.storage import local as storage_local
+from cdcd.spark.storage.options import storage_options
+from cdcd.spark.storage.uri import Storage, Version, open_storage
+from cdcd.spark.target.commit_log import LATEST, path_of, read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.ownership import refuse_anothers
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import TargetVersion
 from tests.spark.conftest import S3_PASSWORD
 from tests.support.azure import AzureServer
 from tests.support.hdfs import HdfsServer

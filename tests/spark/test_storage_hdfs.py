@@ -19,10 +19,10 @@ import pytest
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
-from cdcd.spark import hdfs_client
-from cdcd.spark.delta_access import check_delta_target
-from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.storage_hdfs import HdfsStorage
+from cdcd.spark.formats.delta_access import check_delta_target
+from cdcd.spark.storage import hdfs_client
+from cdcd.spark.storage.hdfs import HdfsStorage
+from cdcd.spark.storage.uri import Storage, open_storage
 from tests.support.hdfs import HdfsServer
 from tests.support.hints import hint_of
 
@@ -135,7 +135,7 @@ def test_a_writer_that_is_late_replaces_nothing(storage: Storage, monkeypatch: p
 
 _WRITER = """
 import sys
-from cdcd.spark.storage import open_storage
+from cdcd.spark.storage.uri import open_storage
 storage = open_storage(sys.argv[1])
 for number in range(10_000):
     storage.write("large", bytes([number % 256]) * (3 << 20))

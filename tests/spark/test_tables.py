@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.spark import decode
+from cdcd.spark.data_source import register
 from cdcd.spark.session import run_to_end
-from cdcd.spark.source import register
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
 from tests.support.nightly import nightly

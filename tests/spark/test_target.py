@@ -13,17 +13,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, StorageConflict
-from cdcd.spark import target as targets
-from cdcd.spark.commit_log import path_of, read_latest
-from cdcd.spark.left_files import sweep
-from cdcd.spark.target import refuse_anothers, starting_version, take
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.target import ownership as targets
+from cdcd.spark.target.commit_log import path_of, read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.ownership import refuse_anothers, starting_version, take
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import TargetVersion
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
 
-HOLD = "import sys; from cdcd.spark.target import take; held = take(sys.argv[1]); print('held', flush=True); input()"
+HOLD = """
+import sys
+from cdcd.spark.target.ownership import take
+held = take(sys.argv[1])
+print('held', flush=True)
+input()
+"""
 
 
 @contextmanager

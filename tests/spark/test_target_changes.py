@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError
 from cdcd.spark import changes
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.compaction import FAN
-from cdcd.spark.table_files import changed_rows, read_keys, read_table, write_delta
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.tables.compaction import FAN
+from cdcd.spark.tables.table_files import changed_rows, read_keys, read_table, write_delta
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.support.nightly import nightly_except

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.spark import decode
-from cdcd.spark.reading import Mirror
+from cdcd.spark.reading.mirror import Mirror
 from cdcd.spark.testing import Database, Table
 from tests.support.pages import ROOT, blocks
 

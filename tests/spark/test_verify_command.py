@@ -17,9 +17,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
+from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.commands.verify import EXIT_UNKNOWN
-from cdcd.spark.kafka import Cluster
-from cdcd.spark.reading import Mirror
+from cdcd.spark.reading.mirror import Mirror
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, run_mirror

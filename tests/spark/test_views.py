@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, TablesParked
 from cdcd.spark import consistent_view, read_mirror, testing
-from cdcd.spark.reading import Mirror
-from cdcd.spark.views import ConsistentView
+from cdcd.spark.reading.mirror import Mirror
+from cdcd.spark.reading.views import ConsistentView
 from tests.faults.transfers import TABLES
 from tests.spark import consistent_readers
 from tests.spark.consistent_readers import by_spark

@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 from cdcd.lsn import format_lsn
 from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.kafka import Cluster
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.progress_reader import ProgressReader
-from cdcd.spark.reading import Mirror, read_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.session import run_to_end
-from cdcd.spark.target_writer import TargetWriter
+from cdcd.spark.source.progress_reader import ProgressReader
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.target_writer import TargetWriter
 from tests.spark.events import Table, progress_value
 from tests.support.waiting import eventually
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cdcd.spark.columns import plain_type
+from cdcd.spark.decoding.columns import plain_type
 
 
 def shown(array: pa.Array) -> str:

@@ -17,9 +17,9 @@ import pytest
 from cdcd.errors import SinkAuthorization, SinkUnavailable
 from cdcd.lsn import format_lsn
 from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
-from cdcd.spark.cuts import Offsets, is_pseudo
-from cdcd.spark.source import CdcdReader, CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.data_source import CdcdReader, CdcdStreamReader
+from cdcd.spark.source.cuts import Offsets, is_pseudo
+from cdcd.spark.source.source_options import parse_options
 
 PREFIX = "p"
 PROGRESS = f"{PREFIX}.__progress"
@@ -186,10 +186,13 @@ class PlannedTail:
 def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Return a Kafka that the readers of this test use."""
     kafka = Planned()
-    monkeypatch.setattr("cdcd.spark.commits.Cluster", lambda *_: kafka)
-    monkeypatch.setattr("cdcd.spark.progress_reader.Tail", lambda *_: PlannedTail(kafka))
-    monkeypatch.setattr("cdcd.spark.record_sizes._sample", lambda *_: {})
-    for name in ("cdcd.spark.retained_ranges.SETTLES_WITHIN_S", "cdcd.spark.retained_ranges.LOOK_AGAIN_S"):
+    monkeypatch.setattr("cdcd.spark.source.commits.Cluster", lambda *_: kafka)
+    monkeypatch.setattr("cdcd.spark.source.progress_reader.Tail", lambda *_: PlannedTail(kafka))
+    monkeypatch.setattr("cdcd.spark.source.record_sizes._sample", lambda *_: {})
+    for name in (
+        "cdcd.spark.source.retained_ranges.SETTLES_WITHIN_S",
+        "cdcd.spark.source.retained_ranges.LOOK_AGAIN_S",
+    ):
         monkeypatch.setattr(name, 0.0)
     return kafka
 

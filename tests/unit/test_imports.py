@@ -41,6 +41,12 @@ SHARED_WITH_SPARK = {
     "redaction", "secret_files", "schema", "registry", "config",
 }  # fmt: skip
 
+# The rooms of `cdcd.spark`, from the lowest one up: a room imports only rooms before it.
+ROOMS_OF_SPARK = (
+    "session", "clients", "storage", "decoding", "source", "target", "tables", "formats", "reading", "data_source",
+    "mirroring", "applying", "testing", "commands", "__main__",
+)  # fmt: skip
+
 LIBRARY_ROOMS = {
     "psycopg2": {"source", "snapshot", "demo"},
     "confluent_kafka": {"sink", "registry", "demo", "spark"},
@@ -161,6 +167,28 @@ def test_each_file_keeps_the_import_rules() -> None:
     files = [path for path in FILES if path != PACKAGE / "__init__.py"]
     assert len(files) > 400
     assert [f"{path}: {broken}" for path in files for broken in forbidden_imports(path)] == []
+
+
+def rooms_above(path: Path) -> Iterator[str]:
+    """Yield each import, of a file of `cdcd.spark`, from a room that is not below its own."""
+    own = path.relative_to(PACKAGE / "spark").parts[0].removesuffix(".py")
+    for module in imported(path):
+        if not module.startswith("cdcd.spark."):
+            continue
+        room = module.split(".")[2]
+        if room != own and ROOMS_OF_SPARK.index(room) >= ROOMS_OF_SPARK.index(own):
+            yield f"{own} may not import {module}"
+
+
+def test_a_room_of_the_reading_side_imports_only_rooms_below_it() -> None:
+    folder = PACKAGE / "spark"
+    files = [
+        path
+        for path in folder.rglob("*.py")
+        if path != folder / "__init__.py" and "discovery" not in path.parts
+    ]
+    assert len(files) > 100
+    assert [f"{path}: {broken}" for path in files for broken in rooms_above(path)] == []
 
 
 PURE_FILES = [path for path in PACKAGE.rglob("*.py") if room_of(path) in PURE_ROOMS]

@@ -334,7 +334,7 @@ def test_a_retired_word_is_found_as_a_part_of_a_name(name: str, is_retired: bool
 
 def test_an_ordinary_word_is_retired_only_where_it_had_a_meaning_of_its_own() -> None:
     assert retired("held", "cdcd/txn/assembler.py")
-    assert retired("held", "cdcd/spark/fold.py") == []
+    assert retired("held", "cdcd/spark/tables/fold.py") == []
     assert retired("parts", "cdcd/pipeline/pump.py")
     assert retired("parts", "cdcd/registry/rest.py") == []
 

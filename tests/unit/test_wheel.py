@@ -30,8 +30,8 @@ STARTED = {
     "cdcd.cli": "the command cdcd",
     "cdcd.demo.stack.__main__": "python -m cdcd.demo.stack",
     "cdcd.spark.__main__": "python -m cdcd.spark",
-    "cdcd.spark.decoding": "readers import it",
-    "cdcd.spark.mirror_start": "readers import it",
+    "cdcd.spark.decoding.decode": "readers import it",
+    "cdcd.spark.mirroring.start": "readers import it",
     "cdcd.spark.testing": "the tests of readers import it",
     "pyspark_cdcd": "Spark imports it",
 }

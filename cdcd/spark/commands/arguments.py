@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import partial
 
 from cdcd.spark.commands.option_pairs import add_pairs, add_target_options
-from cdcd.spark.mirror_sizes import (
+from cdcd.spark.source.positions import POSITION_OPTIONS, position_of
+from cdcd.spark.target.mirror_sizes import (
     DEFAULT_BUCKETS,
     DEFAULT_DRIVER_MB,
     DEFAULT_MAX_ROWS,
@@ -21,7 +22,6 @@ from cdcd.spark.mirror_sizes import (
     DEFAULT_RETRY_S,
     LOCAL_HOST,
 )
-from cdcd.spark.positions import POSITION_OPTIONS, position_of
 
 PROGRAM = "python -m cdcd.spark"
 FORMATS = ("parquet", "json", "orc", "delta")
@@ -62,7 +62,7 @@ def connection_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def trigger_of(options: argparse.Namespace) -> str:
-    """Return the trigger of a query, as `cdcd.spark.mirror_start.mirror` takes it."""
+    """Return the trigger of a query, as `cdcd.spark.mirroring.start.mirror` takes it."""
     if options.available_now:
         return "available_now"
     return f"{options.trigger_ms or DEFAULT_TRIGGER_MS} milliseconds"

@@ -11,7 +11,7 @@ import sys
 
 from cdcd.errors import EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
-from cdcd.spark.dropped_tables import drop_table
+from cdcd.spark.mirroring.dropped_tables import drop_table
 
 
 def run(options: argparse.Namespace) -> int:

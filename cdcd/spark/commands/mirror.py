@@ -1,7 +1,7 @@
 """`python -m cdcd.spark mirror`: run the mirror until a signal, with --available-now until it is up to date.
 
 In: the parsed arguments.  Out: an exit status.
-Must not: have options that `cdcd.spark.mirror_start.mirror` does not have.
+Must not: have options that `cdcd.spark.mirroring.start.mirror` does not have.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from cdcd.spark.commands.arguments import trigger_of
 from cdcd.spark.commands.register import lasting
 from cdcd.spark.commands.running import connection_of, run_query
-from cdcd.spark.mirror_query import MirrorQuery
-from cdcd.spark.mirror_source import seconds_of
-from cdcd.spark.mirror_start import mirror
+from cdcd.spark.mirroring.batch_source import seconds_of
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.start import mirror
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,11 +19,11 @@ from pyspark.sql.streaming import StreamingQuery
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.spark.commands.arguments import DEFAULT_SHOWN, FORMATS, connection_options, trigger_of
 from cdcd.spark.commands.running import log, log_to, run_query
-from cdcd.spark.exact_json import EXACT_JSON
-from cdcd.spark.schemas import access_of
+from cdcd.spark.data_source import register
+from cdcd.spark.decoding.exact_json import EXACT_JSON
+from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.session import reason_of, submitted_or_local
-from cdcd.spark.source import register
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.source.source_options import parse_options
 
 _ORDER = ("timeline", "commit_lsn", "not snapshot", "tx_seq")
 _PLACE = ("topic", "partition", "offset")

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
+from cdcd.spark.data_source import register
 from cdcd.spark.session import reason_of, submitted_or_local
-from cdcd.spark.source import register
 
 _SESSION, _IN_MEMORY = "spark_catalog", "in-memory"
 _THINLY_WRAPPED = ("", "org.apache.spark.sql.delta.catalog.DeltaCatalog")

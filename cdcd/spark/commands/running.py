@@ -19,10 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.connection_options import connection_from
 from cdcd.spark.commands.arguments import connection_options
-from cdcd.spark.connection import Connection
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.schemas import access_of
+from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.session import Query, reason_of, run_to_end, submitted_or_local
 
 EXIT_UNKNOWN = 2

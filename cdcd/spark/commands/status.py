@@ -17,10 +17,10 @@ from typing import Any
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.lsn import format_lsn
-from cdcd.spark.catalog_state import CatalogState, read_state
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.versions import TableEntry
+from cdcd.spark.reading.catalog_state import CatalogState, read_state
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.target.versions import TableEntry
 
 
 def run(options: argparse.Namespace) -> int:

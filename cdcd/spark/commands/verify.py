@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
+from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
 from cdcd.spark.session import submitted_or_local
-from cdcd.spark.verify import KINDS, TableResult, verify, why
 
 
 def run(options: argparse.Namespace) -> int:

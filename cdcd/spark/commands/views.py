@@ -13,8 +13,8 @@ import time
 
 from cdcd.errors import EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
 
 
 def run(options: argparse.Namespace) -> int:

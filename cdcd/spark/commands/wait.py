@@ -11,7 +11,7 @@ import sys
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, MirrorBehind
 from cdcd.lsn import format_lsn, parse_lsn
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
-from cdcd.spark.reading import wait
+from cdcd.spark.reading.mirror import wait
 
 
 def run(options: argparse.Namespace) -> int:

@@ -37,8 +37,8 @@ import pyarrow.parquet as pq
 from cdcd.columnar import decoder
 from cdcd.columnar.decoder import RecordDecoder
 from cdcd.columnar.fallback import HEADER_BYTES, ColumnsInPython
-from cdcd.spark.columns import arrow_array
-from cdcd.spark.schemas import expand, parsed_physical
+from cdcd.spark.decoding.columns import arrow_array
+from cdcd.spark.decoding.schemas import expand, parsed_physical
 from tests.bench.spark import envelopes
 from tests.bench.spark.cluster import by_cluster
 from tests.bench.spark.committing import by_commits

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import Producer
 
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.kafka import Cluster
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.clients.kafka import Cluster
 from tests.bench.spark import envelopes
 from tests.spark.events import progress_value, register_schema
 from tests.support.topics import create_topic

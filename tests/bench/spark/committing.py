@@ -23,11 +23,11 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer, programs_from_npm, programs_from_wheel
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror, wait
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror, wait
 from cdcd.spark.session import session
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.bench.latency import CLIENTS, committed_at, quantile
 from tests.bench.servers import POSTGRES_MAJOR
 from tests.bench.spark.wanted import said_at_most

@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 
 from cdcd.schema.envelope import envelope_schema
-from cdcd.spark.schemas import expand
+from cdcd.spark.decoding.schemas import expand
 
 SCHEMA_ID = 7
 US = 1_700_000_000_000_000

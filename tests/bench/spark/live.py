@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
-from cdcd.spark.cuts import Offsets
-from cdcd.spark.idle_client import WORKERS_ARE_REUSED
-from cdcd.spark.kafka import Cluster
-from cdcd.spark.source import CdcdStreamReader
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.clients.idle_client import WORKERS_ARE_REUSED
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.data_source import CdcdStreamReader
+from cdcd.spark.source.cuts import Offsets
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter
 from tests.support.topics import create_topic
 from tests.support.waiting import eventually

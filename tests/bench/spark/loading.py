@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.mirror_start import mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.session import run_to_end, submitted_or_local
 
 

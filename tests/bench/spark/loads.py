@@ -18,8 +18,8 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.demo.stack.s3 import S3Server
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.bench.spark.backlog import PREFIX, Backlog, Writer
 from tests.bench.spark.kafka import LARGE_JVM
 from tests.support.spark_cluster import ROOT, SparkCluster

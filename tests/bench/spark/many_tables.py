@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import run_to_end, session
-from cdcd.spark.versions import TABLE_FORMATS, TableFormat
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.spark.events import Table, column
 from tests.spark.topics import TopicsWriter
 

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.avro.functions import from_avro
 
 from cdcd.columnar.fallback import HEADER_BYTES
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_start import mirror
-from cdcd.spark.reading import read_mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.start import mirror
+from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.session import run_to_end
 from tests.bench.spark.peer import peer_session
 from tests.bench.usage import descendants_of

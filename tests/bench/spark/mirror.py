@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.mirror_start import mirror
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.session import run_to_end, session
 from tests.bench.spark.backlog import PREFIX, Writer
 from tests.support.waiting import eventually

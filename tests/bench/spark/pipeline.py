@@ -20,8 +20,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from cdcd.columnar.fallback import HEADER_BYTES
 from cdcd.spark import decode
-from cdcd.spark.connection import Connection, RegistryAccess
-from cdcd.spark.source import register
+from cdcd.spark.clients.connection import Connection, RegistryAccess
+from cdcd.spark.data_source import register
 from tests.bench.spark.peer import cost, peer_session
 
 

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.streaming import StreamingQuery
 
+from cdcd.spark.data_source import register
 from cdcd.spark.session import run_to_end, submitted_or_local
-from cdcd.spark.source import register
 
 STARTS = 60
 """How often a query is started until the machine starts its worker within Spark's 10 seconds."""

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from cdcd.errors import CdcdError
-from cdcd.spark import compaction, table_files, tasks
-from cdcd.spark.arrow_fold import changes_of, latest
-from cdcd.spark.compaction import FileMerges, Merge, next_merge, with_merged, write_merge
-from cdcd.spark.events import Sequence
-from cdcd.spark.history_merges import HistoryMerges, next_history_merge
-from cdcd.spark.next_version import entry_after
-from cdcd.spark.plan import Look, TablePlan, plan_table
-from cdcd.spark.shape import CHANGE, Field, TableShape
-from cdcd.spark.storage import open_storage
-from cdcd.spark.table_files import count_rows, read_history, read_incomplete, read_table
-from cdcd.spark.versions import ALL_BUCKETS, TableEntry
+from cdcd.spark.decoding.events import Sequence
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables import compaction, table_files, tasks
+from cdcd.spark.tables.arrow_fold import changes_of, latest
+from cdcd.spark.tables.compaction import FileMerges, Merge, next_merge, with_merged, write_merge
+from cdcd.spark.tables.history_merges import HistoryMerges, next_history_merge
+from cdcd.spark.tables.next_version import entry_after
+from cdcd.spark.tables.plan import Look, TablePlan, plan_table
+from cdcd.spark.tables.table_files import count_rows, read_history, read_incomplete, read_table
+from cdcd.spark.target.shape import CHANGE, Field, TableShape
+from cdcd.spark.target.versions import ALL_BUCKETS, TableEntry
 from tests.spark.events import column, envelope_schema, frame, key_schema
 from tests.support.nightly import nightly_except
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcd.spark.catalog import _has_credentials
+from cdcd.spark.reading.catalog import _has_credentials
 
 
 @pytest.mark.parametrize(

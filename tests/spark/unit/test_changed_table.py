@@ -18,11 +18,11 @@ from deltalake import DeltaTable, TableFeatures, transaction
 from deltalake.table import TableAlterer
 
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict, StorageError
-from cdcd.spark import keyed_table
-from cdcd.spark.changed_table import STATE, ChangedTable, TableRule
-from cdcd.spark.keyed_table import KeyedTable
-from cdcd.spark.scd import END, OP, SEQUENCE, START, UNSENT
-from cdcd.spark.storage import open_storage
+from cdcd.spark.applying import keyed_table
+from cdcd.spark.applying.changed_table import STATE, ChangedTable, TableRule
+from cdcd.spark.applying.keyed_table import KeyedTable
+from cdcd.spark.applying.scd import END, OP, SEQUENCE, START, UNSENT
+from cdcd.spark.storage.uri import open_storage
 from tests.support.nightly import nightly
 
 TYPE_1, TYPE_2 = TableRule(("id",)), TableRule(("id",), scd_type=2)

@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SparkReadError, StorageConflict, StorageError
-from cdcd.spark import commit_log, target_writer
-from cdcd.spark.commit_log import LATEST, find_version, newer_versions, path_of, read_latest, read_version
-from cdcd.spark.dropped_tables import drop_table
-from cdcd.spark.events import Sequence
-from cdcd.spark.left_files import sweep
-from cdcd.spark.shape import Field
-from cdcd.spark.storage import Storage, open_storage
-from cdcd.spark.target_writer import RECORDS_PER_BASE, TargetWriter, take_over
-from cdcd.spark.versions import BucketFile, TableEntry, TargetVersion
+from cdcd.spark.decoding.events import Sequence
+from cdcd.spark.mirroring.dropped_tables import drop_table
+from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.target import commit_log, target_writer
+from cdcd.spark.target.commit_log import (
+    LATEST,
+    find_version,
+    newer_versions,
+    path_of,
+    read_latest,
+    read_version,
+)
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.shape import Field
+from cdcd.spark.target.target_writer import RECORDS_PER_BASE, TargetWriter, take_over
+from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 from tests.support.nightly import nightly_except
 
 RETAIN_S = 100.0

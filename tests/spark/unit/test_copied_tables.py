@@ -6,8 +6,8 @@ import pytest
 
 from cdcd.errors import ConfigError, SnapshotIncomplete
 from cdcd.lsn import format_lsn
-from cdcd.spark.jvm import offsets
-from cdcd.spark.source_options import parse_options
+from cdcd.spark.source.jvm import offsets
+from cdcd.spark.source.source_options import parse_options
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, options, read
 
 

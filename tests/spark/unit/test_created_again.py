@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cdcd.errors import PositionUnavailable
-from cdcd.spark.cuts import ID, ids_of, of_topics, with_ids
-from cdcd.spark.topic_ids import number_of
+from cdcd.spark.source.cuts import ID, ids_of, of_topics, with_ids
+from cdcd.spark.source.topic_ids import number_of
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, read
 
 RECREATED = "a topic was created again"
@@ -185,7 +185,7 @@ def test_offsets_without_an_id_before_a_topic_that_was_created_again_are_reporte
     """They are those of an earlier version, or of a user."""
     create_again(kafka)
     query = Query(startingOffsets=json.dumps({T: {"0": 5}}))
-    with caplog.at_level(logging.WARNING, "cdcd.spark.source"):
+    with caplog.at_level(logging.WARNING, "cdcd.spark.data_source"):
         query.batch()
     assert f"{T} was created again" in caplog.text
 
@@ -219,8 +219,8 @@ def test_a_running_query_with_a_backlog_reads_no_row_of_the_new_topic_at_former_
     kafka: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has not read the slot's record of the new topic yet."""
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", 20)
-    monkeypatch.setattr("cdcd.spark.topic_ids.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", 20)
+    monkeypatch.setattr("cdcd.spark.source.topic_ids.LOOK_AGAIN_S", 0.0)
     kafka.topics[V] = PlannedTopic("v", 100)
     for n in range(1, 60):
         kafka.progress(20 + n, {V: n})

@@ -10,7 +10,7 @@ import pytest
 from cdcd.errors import HistoryMissing, SinkAuthorization, SinkUnavailable
 from cdcd.lsn import format_lsn
 from cdcd.spark import offsets
-from cdcd.spark.cuts import has_records
+from cdcd.spark.source.cuts import has_records
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, options, read
 
 
@@ -38,7 +38,7 @@ def test_a_deleted_topic_is_left_out_of_a_new_query_whatever_its_limits(limits: 
 
 
 def test_records_that_are_read_later_name_it_too(kafka: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", 4)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", 4)
     for n in range(2, 10):
         kafka.progress(10 * n + 30, {U: n, T: n + 2})
     query = Query(maxCommits="1")
@@ -99,7 +99,7 @@ def test_a_topic_that_is_deleted_before_the_query_comes_to_it_is_left_out(kafka:
 def test_so_is_one_of_a_backlog_that_is_not_read_yet(
     kafka: Planned, monkeypatch: pytest.MonkeyPatch, is_same_process: bool
 ) -> None:
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", 40)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", 40)
     kafka.topics[T] = PlannedTopic("a", 100)
     kafka.topics[U].end = 100
     kafka.log, kafka.place = kafka.log[:1], 1
@@ -119,7 +119,7 @@ def test_the_driver_does_not_store_the_commits_of_a_deleted_topic(
     kafka: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be millions before the first one of another topic."""
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", 10)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", 10)
     kafka.log, kafka.place = kafka.log[:1], 1
     for n in range(1, 200):
         kafka.progress(10 * n, {T: n})
@@ -185,7 +185,7 @@ def test_a_broker_that_lists_the_new_topic_later_drops_no_rows(
         }
 
     monkeypatch.setattr(kafka, "partitions", late)
-    monkeypatch.setattr("cdcd.spark.retained_ranges.SETTLES_WITHIN_S", 5.0)
+    monkeypatch.setattr("cdcd.spark.source.retained_ranges.SETTLES_WITHIN_S", 5.0)
     assert query.batch() == {T: (0, 5), U: (1, 2)}
 
 

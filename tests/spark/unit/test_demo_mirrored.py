@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcd.demo.mirrored import Mirror
-from cdcd.spark.storage import open_storage
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TargetVersion
 
 
 def test_a_file_of_an_unfinished_batch_is_activity(tmp_path: Path) -> None:

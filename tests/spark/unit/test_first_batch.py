@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cdcd.lsn import format_lsn
-from cdcd.spark.cuts import of_topics
+from cdcd.spark.source.cuts import of_topics
 from tests.support.planned import Planned, PlannedTopic, Query, T, read
 
 

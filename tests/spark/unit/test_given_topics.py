@@ -61,7 +61,7 @@ def test_a_topic_that_was_deleted_or_is_created_later_is_no_wrong_name(other: st
 
 
 def test_nor_is_one_that_records_of_a_backlog_name(kafka: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", 8)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", 8)
     kafka.log, kafka.place = kafka.log[:1], 1
     for n in range(1, 30):
         kafka.progress(10 * n, {U: n})

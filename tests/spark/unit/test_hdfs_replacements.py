@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cdcd.errors import StorageConflict
-from cdcd.spark import hdfs_client
-from cdcd.spark.storage_hdfs import HdfsStorage
+from cdcd.spark.storage import hdfs_client
+from cdcd.spark.storage.hdfs import HdfsStorage
 from tests.support.nightly import nightly
 
 PATH = "_cdcd/latest.json"

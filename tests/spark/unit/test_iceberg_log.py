@@ -12,17 +12,18 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from cdcd.errors import MirrorInconsistent, StorageUnavailable
-from cdcd.spark import iceberg_manifests, iceberg_metadata, mirror_batches, open_tables
-from cdcd.spark.cuts import SourcePosition
-from cdcd.spark.dropped_tables import drop_table
-from cdcd.spark.iceberg_access import IcebergAccess
-from cdcd.spark.left_files import sweep
-from cdcd.spark.open_schemas import MOST_NESTED, check_names, iceberg_schema
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.shape import Field
-from cdcd.spark.storage import open_storage
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TableEntry
+from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_tables
+from cdcd.spark.formats.iceberg_access import IcebergAccess
+from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_schema
+from cdcd.spark.mirroring import batches as mirror_batches
+from cdcd.spark.mirroring.dropped_tables import drop_table
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import SourcePosition
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.shape import Field
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TableEntry
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.foreign_readers import FOLDER, PyIceberg

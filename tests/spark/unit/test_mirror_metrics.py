@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.errors import ConfigError
 from cdcd.metrics.group import NEVER
-from cdcd.spark import metrics_server
-from cdcd.spark.catalog_state import CatalogState, Registered
-from cdcd.spark.cuts import Backlog, Commit, backlog_after
-from cdcd.spark.metrics_server import MetricsServer, Page
-from cdcd.spark.mirror_batches import BatchReport
-from cdcd.spark.mirror_metrics import FRESH_S, MirrorMetrics
-from cdcd.spark.versions import Parked, TableEntry, TargetVersion
+from cdcd.spark.mirroring import metrics_server
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.metrics import FRESH_S, MirrorMetrics
+from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
+from cdcd.spark.reading.catalog_state import CatalogState, Registered
+from cdcd.spark.source.cuts import Backlog, Commit, backlog_after
+from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 
 LAG = "cdcd_mirror_lag_seconds"
 AT_S = 1_700_000_000.0

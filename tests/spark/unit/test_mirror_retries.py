@@ -25,17 +25,19 @@ from cdcd.errors import (
     StorageError,
     StorageUnavailable,
 )
-from cdcd.spark import mirror_retries, mirror_session, storage_local
-from cdcd.spark.commit_log import LATEST, path_of, read_latest
-from cdcd.spark.connection import Connection
-from cdcd.spark.cuts import Backlog, Offsets, SourcePosition
-from cdcd.spark.mirror_metrics import MirrorMetrics
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.mirror_retries import LOST_WORKER, OTHER, Retries, code_of, heals
-from cdcd.spark.mirror_session import MirrorSessions, MirrorSettings
-from cdcd.spark.storage import open_storage
-from cdcd.spark.target_writer import take_over
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.mirroring import retries as mirror_retries
+from cdcd.spark.mirroring import session as mirror_session
+from cdcd.spark.mirroring.metrics import MirrorMetrics
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.mirroring.retries import LOST_WORKER, OTHER, Retries, code_of, heals
+from cdcd.spark.mirroring.session import MirrorSessions, MirrorSettings
+from cdcd.spark.source.cuts import Backlog, Offsets, SourcePosition
+from cdcd.spark.storage import local as storage_local
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.commit_log import LATEST, path_of, read_latest
+from cdcd.spark.target.target_writer import take_over
+from cdcd.spark.target.versions import TargetVersion
 from tests.spark.batches import BUCKETS, TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 from tests.support.nightly import nightly

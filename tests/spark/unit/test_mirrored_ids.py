@@ -7,10 +7,10 @@ import json
 import pytest
 
 from cdcd.errors import PositionUnavailable
-from cdcd.spark.cuts import ID, ids_of, without_start
-from cdcd.spark.next_version import next_version
-from cdcd.spark.topic_ids import number_of
-from cdcd.spark.versions import TargetVersion
+from cdcd.spark.source.cuts import ID, ids_of, without_start
+from cdcd.spark.source.topic_ids import number_of
+from cdcd.spark.tables.next_version import next_version
+from cdcd.spark.target.versions import TargetVersion
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, stored
 
 

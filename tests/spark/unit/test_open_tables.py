@@ -30,24 +30,24 @@ from cdcd.errors import (
     StorageError,
     StorageUnavailable,
 )
-from cdcd.spark import iceberg_manifests, open_tables
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.compaction import MergeUncertain
-from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.delta_access import DeltaAccess, require_delta
-from cdcd.spark.delta_log import DeltaLog
-from cdcd.spark.iceberg_access import IcebergAccess, require_iceberg
-from cdcd.spark.iceberg_log import IcebergLog
-from cdcd.spark.left_files import sweep
-from cdcd.spark.mirror_batches import MirrorBatches
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.reading import read_mirror
-from cdcd.spark.shape import KEY, SPECIAL
-from cdcd.spark.storage import open_storage
-from cdcd.spark.table_log import CommitLabel, TableLog
-from cdcd.spark.target import starting_version
-from cdcd.spark.target_writer import TargetWriter, take_over
-from cdcd.spark.versions import TableFormat
+from cdcd.spark.formats import iceberg_manifests, open_tables
+from cdcd.spark.formats.delta_access import DeltaAccess, require_delta
+from cdcd.spark.formats.delta_log import DeltaLog
+from cdcd.spark.formats.iceberg_access import IcebergAccess, require_iceberg
+from cdcd.spark.formats.iceberg_log import IcebergLog
+from cdcd.spark.formats.table_log import CommitLabel, TableLog
+from cdcd.spark.mirroring.batches import MirrorBatches
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables.compaction import MergeUncertain
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.ownership import starting_version
+from cdcd.spark.target.shape import KEY, SPECIAL
+from cdcd.spark.target.target_writer import TargetWriter, take_over
+from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 from tests.spark.foreign_readers import READERS

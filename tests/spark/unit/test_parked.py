@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cdcd.errors import TablesParked
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.cuts import SourcePosition, with_loading
-from cdcd.spark.mirror_records import RecordsOnDriver
-from cdcd.spark.versions import Parked
+from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.versions import Parked
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 

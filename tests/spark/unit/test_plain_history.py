@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.versions import TableFormat
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
+from cdcd.spark.target.versions import TableFormat
 from tests.spark.batches import Batches
 from tests.spark.events import column
 from tests.spark.history_model import FIELDS, Model, Version, batch_of, copy_of, item

@@ -18,16 +18,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-import cdcd.spark.plain_query
+import cdcd.spark.reading.plain_query
 from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.__main__ import main
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.plain_views import plain_views, script_of
-from cdcd.spark.reading import Mirror, read_mirror
-from cdcd.spark.shape import SPECIAL
-from cdcd.spark.sql_dialects import DIALECTS, NoSuchView
-from cdcd.spark.target_writer import TargetWriter
-from cdcd.spark.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.reading.plain_views import plain_views, script_of
+from cdcd.spark.reading.sql_dialects import DIALECTS, NoSuchView
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.shape import SPECIAL
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
@@ -193,7 +193,7 @@ def test_many_files_are_united_in_groups(tmp_path: Path, monkeypatch: pytest.Mon
         )
     opened = read_mirror(items.target)
     assert len(opened.version.tables[TOPIC].deltas) > 8
-    monkeypatch.setattr(cdcd.spark.plain_query, "UNITED", 2)
+    monkeypatch.setattr(cdcd.spark.reading.plain_query, "UNITED", 2)
     monkeypatch.setattr(DIALECTS["spark"], "many_files", 8)
     assert_equal(opened)
     for dialect in DIALECTS:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from cdcd.errors import HistoryMissing, PositionUnavailable
-from cdcd.spark.cuts import Offsets, ids_of
-from cdcd.spark.topic_ids import number_of
+from cdcd.spark.source.cuts import Offsets, ids_of
+from cdcd.spark.source.topic_ids import number_of
 from tests.support.nightly import nightly_except
 from tests.support.planned import Moves, Planned, PlannedTopic, Query, T, U, V, X
 
@@ -190,8 +190,8 @@ def test_a_query_of_two_slots_reads_whole_commits(
     kafka: Planned, monkeypatch: pytest.MonkeyPatch, happens: str, seed: int
 ) -> None:
     dice = random.Random(f"{happens} {seed}")
-    monkeypatch.setattr("cdcd.spark.progress_log.READ_OFFSETS", dice.choice([4, 20, 100_000]))
-    monkeypatch.setattr("cdcd.spark.topic_ids.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("cdcd.spark.source.progress_log.READ_OFFSETS", dice.choice([4, 20, 100_000]))
+    monkeypatch.setattr("cdcd.spark.source.topic_ids.LOOK_AGAIN_S", 0.0)
     world = World(kafka, dice)
     for _ in range(dice.randrange(20)):
         world.write()

@@ -13,9 +13,9 @@ import pytest
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
 from cdcd.spark.__main__ import main
-from cdcd.spark.reading import read_mirror, wait
-from cdcd.spark.target_writer import TargetWriter, take_over
-from cdcd.spark.versions import Parked, TableEntry, TargetVersion
+from cdcd.spark.reading.mirror import read_mirror, wait
+from cdcd.spark.target.target_writer import TargetWriter, take_over
+from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

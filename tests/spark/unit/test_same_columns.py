@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.spark.commit_log import read_latest
-from cdcd.spark.storage import open_storage
-from cdcd.spark.versions import TableEntry, TargetVersion, record_of, version_after
+from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.versions import TableEntry, TargetVersion, record_of, version_after
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 

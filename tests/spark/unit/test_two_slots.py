@@ -6,8 +6,8 @@ import pytest
 
 from cdcd.errors import SnapshotIncomplete
 from cdcd.lsn import format_lsn
-from cdcd.spark import progress_reader
-from cdcd.spark.cuts import loading_of
+from cdcd.spark.source import progress_reader
+from cdcd.spark.source.cuts import loading_of
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, X, read
 
 

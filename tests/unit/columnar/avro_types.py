@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cdcd.spark.schemas import expand
+from cdcd.spark.decoding.schemas import expand
 
 _NUMBERS = itertools.count()
 TEXTS = st.text(max_size=20)

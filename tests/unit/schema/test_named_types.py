@@ -14,8 +14,8 @@ from cdcd.model import Column, Relation, ReplicaIdentity
 from cdcd.schema.named_types import defined_once, with_full_names
 from cdcd.schema.policy import NO_RULES, Policies, Policy, Rule
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.spark.columns import arrow_type
-from cdcd.spark.schemas import expand, value_record
+from cdcd.spark.decoding.columns import arrow_type
+from cdcd.spark.decoding.schemas import expand, value_record
 from tests.support.avro_types import ADDRESS, ADDRESS_ARRAY, INTERVAL, NUMERIC, PERSON, TYPES
 
 

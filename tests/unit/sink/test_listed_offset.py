@@ -10,7 +10,7 @@ from confluent_kafka.admin import ListOffsetsResultInfo
 
 from cdcd.errors import SinkUnavailable
 from cdcd.sink.listed_offset import listed_offset
-from cdcd.spark.kafka import Cluster
+from cdcd.spark.clients.kafka import Cluster
 
 
 def answer(offset: int) -> Future[ListOffsetsResultInfo]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from cdcd.errors import RegistryUnavailable, SparkReadError
 from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.relation_schema import relation_schemas
-from cdcd.spark import frame
-from cdcd.spark.change_columns import ChangeReader, Choices, change_schema
-from cdcd.spark.schemas import expand, value_record
+from cdcd.spark.decoding import frame
+from cdcd.spark.decoding.change_columns import ChangeReader, Choices, change_schema
+from cdcd.spark.decoding.schemas import expand, value_record
 from tests.spark import events
 from tests.spark.events import column
 

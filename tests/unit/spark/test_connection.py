@@ -9,9 +9,9 @@ import pytest
 
 from cdcd.errors import ConfigError, SecretUnreadable
 from cdcd.registry.settings import client_properties
-from cdcd.spark.connection import Connection, RegistryAccess, TopicAccess
-from cdcd.spark.connection_options import connection_from
-from cdcd.spark.secret_reference import SecretReference, UserInfo, resolve
+from cdcd.spark.clients.connection import Connection, RegistryAccess, TopicAccess
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.clients.secret_reference import SecretReference, UserInfo, resolve
 
 CANARY = "canary-5f3a91"
 PLAIN = {"brokers": "kafka:9092", "prefix": "shop"}

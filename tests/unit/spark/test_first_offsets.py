@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
-from cdcd.spark import first_offsets as reader
-from cdcd.spark.cuts import Commit, join_commits
-from cdcd.spark.first_offsets import earlier, first_between, first_offsets
-from cdcd.spark.slots import complete_commits
+from cdcd.spark.source import first_offsets as reader
+from cdcd.spark.source.cuts import Commit, join_commits
+from cdcd.spark.source.first_offsets import earlier, first_between, first_offsets
+from cdcd.spark.source.slots import complete_commits
 
 T = "p.s.t"
 

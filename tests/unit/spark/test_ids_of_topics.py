@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.errors import SinkAuthorization
-from cdcd.spark.kafka import Cluster
+from cdcd.spark.clients.kafka import Cluster
 
 
 def answering(errors: dict[str, int]) -> Cluster:
@@ -35,7 +35,7 @@ def answering(errors: dict[str, int]) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def _topics_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcd.spark.kafka.TopicCollection", list)
+    monkeypatch.setattr("cdcd.spark.clients.kafka.TopicCollection", list)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from cdcd.spark.change_columns import envelope_of
-from cdcd.spark.reader_schema import reading_of
-from cdcd.spark.schemas import HEADER_BYTES
+from cdcd.spark.decoding.change_columns import envelope_of
+from cdcd.spark.decoding.reader_schema import reading_of
+from cdcd.spark.decoding.schemas import HEADER_BYTES
 from tests.spark.events import column
 from tests.unit.spark.test_changes import DATE, ID, Topic, choices, read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.table_options import table_options, topics_of, wrong_values
+from cdcd.spark.source.table_options import table_options, topics_of, wrong_values
 
 TOPICS = ["shop.public.orders", "shop.public.order_lines", "shop.audit.log", "shop.crm.my_u0020table"]
 

@@ -6,6 +6,6 @@ Invariant: the wheel has this package at its top level (`packages.find` in pypro
 Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
-from cdcd.spark.source import CdcdDataSource as DefaultSource
+from cdcd.spark.data_source import CdcdDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,0 +1,1 @@
+"""The open table formats of a mirror: Delta and Iceberg."""

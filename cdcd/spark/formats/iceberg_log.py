@@ -1,0 +1,258 @@
+"""The log of one Iceberg table, by PyIceberg: a commit is a snapshot, and a version of the table's metadata.
+
+In: the storage of a target, the table's folder, files that are complete and durable.  Out: versions of the table.
+Invariant: as `TableLog`. A version is one file of metadata, which has all columns and files of the table, so a commit
+changes both at once; the number of the file is that of the version. Of the snapshots before, the metadata names the
+last ones that are retained.
+Must not: write rows; know Spark, a catalog, or which version is the mirror's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadataUtil
+
+from cdcd.errors import StorageError, StorageUnavailable
+from cdcd.spark.formats.iceberg_access import IcebergAccess
+from cdcd.spark.formats.iceberg_manifests import (
+    VERSION,
+    Manifest,
+    NewSnapshot,
+    data_file,
+    name_of,
+    next_manifests,
+    read_manifests,
+)
+from cdcd.spark.formats.iceberg_metadata import (
+    FIRST,
+    has_ended,
+    next_metadata,
+    schema_as,
+    snapshot_of,
+    totals_of,
+)
+from cdcd.spark.formats.table_log import CommitLabel, Part
+from cdcd.spark.storage.uri import Storage
+from cdcd.spark.target.versions import BucketFile
+
+__all__ = ["IcebergLog"]
+
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A version of the table: its metadata (None: not readable), and the manifests of its files."""
+
+    number: int
+    metadata: Any
+    manifests: tuple[Manifest, ...] = ()
+
+    @property
+    def live(self) -> dict[str, Any]:
+        """The files by their names."""
+        return {name_of(one): one.file for manifest in self.manifests for one in manifest.live}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer has changed more than the files."""
+        return self.metadata.format_version != VERSION or any(one.is_foreign for one in self.manifests)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a commit changes. `removed`: names of files; `all_again`: none of the manifests before remains."""
+
+    schema: Schema
+    parts: Sequence[Part]
+    removed: Collection[str]
+    label: CommitLabel
+    changes_rows: bool = True
+    all_again: bool = False
+
+
+class IcebergLog:
+    """The `TableLog` of an Iceberg table."""
+
+    def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
+        self._access = IcebergAccess(target, folder)
+        self._target, self._folder, self._retain_s = target, folder, retain_s
+        self._held: _State | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version that this writer knows."""
+        return None if self._held is None else self._held.number
+
+    def restore(
+        self,
+        version: int,
+        files: Collection[BucketFile],
+        label: CommitLabel,
+        check_owner: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Do what `TableLog.restore` says; also if the target was moved, because the metadata has absolute paths."""
+        with self._access.errors("restore"):
+            recorded = self._read(version)
+            newest_number = self._access.newest(version)
+            assert newest_number is not None
+            newest = recorded if newest_number == version else self._later(newest_number)
+            if recorded.live.keys() != {one.path.rpartition("/")[2] for one in files}:
+                raise StorageError(
+                    "the Iceberg table does not have the files that the mirror's commit log names",
+                    hint="restore both from one backup, or mirror into an empty target",
+                    target=self._target.uri,
+                    table=self._folder,
+                    version=version,
+                )
+            if newest is None or self._differs(newest, recorded):
+                check_owner()
+                self._replace_all(recorded, newest_number, files, label)
+            else:
+                self._held = newest  # a commit after this one is a conflict
+                self._access.write_hint(newest.number)
+
+    def _later(self, number: int) -> _State | None:
+        """Return a version that the mirror does not name, None if it is not readable: none of it is needed."""
+        try:
+            with self._access.errors("read"):
+                return self._read(number)
+        except StorageUnavailable:
+            raise
+        except StorageError:
+            log.warning("%s: version %d of its metadata is not readable, and replaced", self._folder, number)
+            return None
+
+    def _differs(self, newest: _State, recorded: _State) -> bool:
+        return bool(
+            newest.is_foreign
+            or newest.metadata.location != self._access.location
+            or newest.live.keys() != recorded.live.keys()
+            or newest.metadata.schema() != recorded.metadata.schema()
+        )
+
+    def _replace_all(
+        self, recorded: _State, newest: int, files: Collection[BucketFile], label: CommitLabel
+    ) -> None:
+        """Commit an earlier version again, after the newest one, of which nothing remains: no snapshot either."""
+        had = recorded.live
+        parts: list[Part] = []
+        if recorded.metadata.location != self._access.location:
+            parts = [Part(one, had[one.path.rpartition("/")[2]].file_size_in_bytes) for one in files]
+        self._held = replace(recorded, number=newest)
+        removed = had.keys() if parts else ()
+        self._commit(_Change(recorded.metadata.schema(), parts, removed, label, all_again=True))
+
+    def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
+        """Make the table with these files, or replace all of its columns and files."""
+        with self._access.errors("create"):
+            if self._held is None and (number := self._access.newest()) is not None:
+                self._held = self._later(number) or _State(
+                    number, None
+                )  # of a start that has published nothing
+            live = {} if self._held is None else self._held.live
+            self._commit(_Change(pyarrow_to_schema(schema), parts, live.keys(), label, all_again=True))
+
+    def commit(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        removed: Sequence[BucketFile],
+        label: CommitLabel,
+        *,
+        changes_rows: bool = True,
+    ) -> None:
+        """Do what `TableLog.commit` says, in one version."""
+        names = {one.path.rpartition("/")[2] for one in removed}
+        with self._access.errors("change"):
+            self._commit(_Change(pyarrow_to_schema(schema), parts, names, label, changes_rows=changes_rows))
+
+    def _commit(self, change: _Change) -> None:
+        held = self._held
+        before, number = (None, FIRST) if held is None else (held.metadata, held.number + 1)
+        now_ms = max(int(time.time() * 1000), 0 if before is None else before.last_updated_ms)
+        schema = schema_as(before, change.schema)
+        snapshot, manifests = None, () if held is None else held.manifests
+        had_snapshot = before is not None and before.current_snapshot_id is not None
+        if change.parts or change.removed or (change.all_again and had_snapshot):
+            snapshot, manifests = self._snapshot(number, schema, change, now_ms)
+        retained_ms = now_ms - self._retain_s * 1000
+        metadata = next_metadata(before, self._access.location, schema, snapshot, now_ms, retained_ms)
+        self._put(_State(number, metadata, manifests))
+
+    def _put(self, state: _State) -> None:
+        self._access.put(state.number, state.metadata.model_dump_json().encode())
+        self._held = state
+        self._access.write_hint(state.number)
+
+    def has_expired(self, until_s: float) -> bool:
+        """Return what `TableLog.has_expired` says."""
+        return self._held is not None and has_ended(self._held.metadata, until_s * 1000)
+
+    def expire(self, until_s: float) -> None:
+        """Do what `TableLog.expire` says."""
+        held = self._held
+        assert held is not None
+        now_ms = max(int(time.time() * 1000), held.metadata.last_updated_ms)
+        with self._access.errors("change"):
+            schema, location = held.metadata.schema(), self._access.location
+            metadata = next_metadata(held.metadata, location, schema, None, now_ms, until_s * 1000)
+            self._put(_State(held.number + 1, metadata, held.manifests))
+
+    def _snapshot(
+        self, number: int, schema: Schema, change: _Change, now_ms: int
+    ) -> tuple[Any, tuple[Manifest, ...]]:
+        """Write the manifests of a snapshot; return both."""
+        held = self._held
+        new = NewSnapshot.after(None if held is None else held.metadata)
+        live = {} if held is None else held.live
+        added = [data_file(one, self._access.location_of(one.file.path)) for one in change.parts]
+
+        def write(entries: Sequence[tuple[Any, Any]]) -> Manifest:
+            file = self._access.new_file("manifest", number)
+            manifest = new.manifest(schema, file, entries)
+            self._access.write(file)
+            return manifest
+
+        before = () if held is None else held.manifests
+        manifests = next_manifests(before, added, change.removed, write, all_again=change.all_again)
+        listed = self._access.new_file("snap", number)
+        new.list(listed, manifests)
+        self._access.write(listed)
+        texts = totals_of(live, added, [live[name] for name in change.removed]) | change.label.texts
+        return (
+            snapshot_of(new, listed.location, schema, texts, now_ms, changes_rows=change.changes_rows),
+            tuple(manifests),
+        )
+
+    def remove_old_versions(self, first: Callable[[], int]) -> None:
+        """Remove the metadata of the versions before the first one that a version of the mirror names.
+
+        A manifest is needed if that version has it, or a later one has made it: no manifest comes back.
+        """
+        held = self._held
+        assert held is not None
+        with self._access.errors("change"):
+            number = min(first(), held.number)
+            if number <= FIRST:
+                return
+            oldest = held if number == held.number else self._read(number)
+            needed = [str(one.file.manifest_path) for one in oldest.manifests]
+            if (snapshot := oldest.metadata.current_snapshot()) is not None:
+                needed.append(str(snapshot.manifest_list))
+            self._access.remove_before(number, {one.rpartition("/")[2] for one in needed})
+
+    def _read(self, number: int) -> _State:
+        metadata = TableMetadataUtil.parse_raw(self._access.metadata(number).decode())
+        current = metadata.current_snapshot()
+        if current is None:
+            return _State(number, metadata)
+        return _State(number, metadata, tuple(read_manifests(self._access, current.manifest_list)))

@@ -1,0 +1,390 @@
+"""The tables of a mirror in an open format, Delta or Iceberg: `<target>/<schema.table>`, for every reader of it.
+
+In: the version after a batch, the folded rows.  Out: the version with the files and versions of its tables.
+Invariant: the newest version of a table has the rows of the mirror's newest version, once that is published;
+until then, and after a crash before it, it may have those of the batch, and a start restores the published ones. The
+commit log names the files of each table, so a reader with the log needs no library of the format. A file is never
+changed: one that has a changed row is replaced by another with all of its other rows.
+Must not: publish a version of the mirror, delete a file that one has named.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcd.lsn import format_lsn
+from cdcd.spark.formats.delta_log import DeltaLog
+from cdcd.spark.formats.open_schemas import check_names, open_schema
+from cdcd.spark.formats.table_log import CommitLabel, Part, TableLog
+from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.compaction import FAN, Merge, MergeResult, MergeUncertain
+from cdcd.spark.tables.fold import without_keys
+from cdcd.spark.tables.plan import TablePlan
+from cdcd.spark.tables.table_files import (
+    has_texts,
+    held_keys,
+    read_bucket,
+    read_deltas,
+    without_deleted,
+    write_part,
+)
+from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
+from cdcd.spark.target.commit_log import oldest_version
+from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
+from cdcd.spark.target.versions import BucketFile, TableEntry, TableFormat, TargetVersion
+
+__all__ = ["OpenTables", "log_of"]
+
+FILE_ROWS = 100_000
+"""The most rows of a file: a changed row costs the writing of all rows of its file."""
+FILE_BYTES = 64 << 20
+"""The most bytes of a file in memory."""
+CLEAN_EVERY = 100
+"""After so many versions of a table, the oldest ones are removed."""
+FULL = 99
+"""The level of a file that is not merged with others any more."""
+
+
+@dataclass
+class _Table:
+    """A table as this writer has committed it last."""
+
+    log: TableLog
+    files: tuple[BucketFile, ...] = ()
+    fields: tuple[Field, ...] = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """A merge in the background and a batch commit one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The complete rows that a batch has changed, and the keys of all rows that they replace."""
+
+    rows: pa.Table
+    keys: pa.Array
+
+
+def log_of(table_format: TableFormat) -> Callable[[Storage, str, float], TableLog]:
+    """Return what makes the log of a table: of a storage, the table's folder, and how long versions last."""
+    if table_format == "iceberg":
+        from cdcd.spark.formats.iceberg_log import IcebergLog  # its library is optional
+
+        return IcebergLog
+    return DeltaLog
+
+
+class OpenTables:
+    """The Delta or Iceberg tables of one target, and their merges in the background."""
+
+    def __init__(
+        self, target: Storage, version: TargetVersion, check_owner: Callable[[], object] = lambda: None
+    ) -> None:
+        """Open the tables of a version, and restore those that have other rows. Raises StorageError.
+
+        `check_owner` raises StorageConflict if another mirror has taken over the target.
+        """
+        self._target, self._version, self._check_owner = target, version, check_owner
+        self._tables: dict[str, _Table] = {}
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            entries = [one for one in version.tables.values() if one.table_version is not None]
+            for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
+                self._tables[entry.topic] = table
+            left = [one for one in version.dropped.values() if one.table_version is not None]
+            for _ in pool.map(self._emptied, left):
+                pass
+
+    def _restored(self, entry: TableEntry) -> _Table:
+        assert entry.table_version is not None
+        table = self._table(entry.topic, entry.files, entry.fields)
+        label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
+        table.log.restore(entry.table_version, entry.files, label, self._check_owner)
+        return table
+
+    def _emptied(self, entry: TableEntry) -> None:
+        """Remove the rows of a table that was dropped from the mirror."""
+        self._check_owner()
+        label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
+        table_log = self._table(entry.topic).log
+        table_log.create(self._schema(entry.fields), [], label)
+        if table_log.has_expired(math.inf):  # no later start opens the table
+            table_log.expire(math.inf)
+
+    def at_start(self) -> TargetVersion:
+        """Return the version with the tables as this start has left them, to be published next.
+
+        A table that was restored has a newer version with the same files, which has the paths of the present target.
+        """
+        tables = {
+            topic: replace(self._version.tables[topic], table_version=one.log.version)
+            for topic, one in self._tables.items()
+            if self._version.tables[topic].table_version != one.log.version
+        }
+        dropped = {topic: replace(one, table_version=None) for topic, one in self._version.dropped.items()}
+        return replace(self._version, tables={**self._version.tables, **tables}, dropped=dropped)
+
+    def expire(self, version: TargetVersion, until_s: float) -> TargetVersion:
+        """Have no table name versions that ended before a time (Unix epoch): their files are removed next.
+
+        Return the version with the tables' versions, to be published next.
+        """
+        entries = [
+            entry
+            for topic, entry in version.tables.items()
+            if topic in self._tables and self._tables[topic].log.has_expired(until_s)
+        ]
+        if not entries:
+            return version
+        self._check_owner()
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            expired = pool.map(lambda entry: self._expired(entry, until_s), entries)
+            return replace(version, tables={**version.tables, **{one.topic: one for one in expired}})
+
+    def _expired(self, entry: TableEntry, until_s: float) -> TableEntry:
+        table = self._tables[entry.topic]
+        with table.lock:
+            is_merged = table.log.version != entry.table_version  # by a merge that a later version names
+            table.log.expire(until_s)
+            return entry if is_merged else replace(entry, table_version=table.log.version)
+
+    def _table(
+        self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
+    ) -> _Table:
+        folder = self._version.folder_of(topic)
+        log = log_of(self._version.table_format)(self._target, folder, self._version.retain_s)
+        return _Table(log, files, fields)
+
+    def refuse_columns(self, topic: str, fields: Iterable[Field]) -> None:
+        """Raise MirrorInconsistent for columns that a table of the format cannot have."""
+        check_names(self._version.table_format, topic, fields)
+
+    def _schema(self, fields: Iterable[Field]) -> pa.Schema:
+        return open_schema(self._version.table_format, fields)
+
+    def _is_extended(self, old: Sequence[Field], new: Sequence[Field]) -> bool:
+        return is_extended(self._version.table_format, old, new)
+
+    # --- a batch -----------------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        version: TargetVersion,
+        before: TargetVersion,
+        plans: Mapping[str, TablePlan],
+        folded: Iterable[FoldResult],
+    ) -> TargetVersion:
+        """Commit the rows of the planned tables; return the version with their files, to be published next."""
+        mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
+        for one in folded:
+            if one.topic in mine and one.changed:
+                mine[one.topic].append(one)
+        for topic in mine:
+            self._tables.setdefault(topic, self._table(topic))
+        emptied = {
+            topic
+            for topic, plan in plans.items()
+            if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
+        }
+        run = partial(self._stored, version, before.number + 1, emptied)
+        with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
+            stored = pool.map(run, mine.items())
+            return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
+
+    def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+        """Make the tables that have no rows; return the entries with their versions."""
+        created = {}
+        for topic, entry in entries.items():
+            self._tables.setdefault(topic, self._table(topic))
+            bare = replace(version, tables={topic: entry})
+            created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
+        return created
+
+    def _stored(
+        self,
+        version: TargetVersion,
+        number: int,
+        emptied: Collection[str],
+        results: tuple[str, Sequence[FoldResult]],
+    ) -> TableEntry:
+        topic, folds = results
+        entry, table = version.tables[topic], self._tables[topic]
+        shape, label = entry.shape(), CommitLabel(topic, number, format_lsn(version.commit_lsn))
+        change = self._change(folds, shape)
+        is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
+        with table.lock:
+            known = table.log.version
+            if known is not None and known == entry.table_version and known % CLEAN_EVERY == 0:
+                table.log.remove_old_versions(partial(self._first_named, topic))
+            parts, removed = self._edit(table, shape, change, is_whole=is_whole)
+            self._commit(table, shape, parts, removed, label)
+            gone = set(removed)
+            table.files = (
+                *(one for one in table.files if one not in gone),
+                *(one.file for one in parts),
+            )
+            table.fields = shape.fields
+            return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
+
+    def _first_named(self, topic: str) -> int:
+        """Return the version of the table that the oldest readable version of the mirror names, 0: any."""
+        oldest = oldest_version(self._target).tables.get(topic)
+        return 0 if oldest is None or oldest.table_version is None else oldest.table_version
+
+    def _change(self, folds: Sequence[FoldResult], shape: TableShape) -> _Change:
+        deltas = [rows for one in folds if one.is_delta and (rows := self._rows(one, shape)) is not None]
+        whole = [rows for one in folds if not one.is_delta and (rows := self._rows(one, shape)) is not None]
+        empty = arrow_schema(shape.fields).empty_table()
+        keys = [rows[KEY].combine_chunks() for rows in deltas] if shape.keyed else []
+        return _Change(
+            pa.concat_tables([empty, *whole, *(without_deleted(rows) for rows in deltas)]),
+            pa.concat_arrays([pa.array([], pa.binary()), *keys]),
+        )
+
+    def _rows(self, one: FoldResult, shape: TableShape) -> pa.Table | None:
+        if one.complete is not None:
+            return one.complete
+        if one.path is None:
+            return None
+        file = BucketFile(one.bucket, one.path, one.rows, tuple(column.number for column in shape.fields))
+        if one.is_delta:
+            return read_deltas(self._target, shape, [file])
+        return read_bucket(self._target, shape, file)
+
+    def _edit(
+        self, table: _Table, shape: TableShape, change: _Change, *, is_whole: bool
+    ) -> tuple[list[Part], list[BucketFile]]:
+        """Write the files that a change adds; return them, and those that it removes.
+
+        A row that was changed remains in the file of its key, so the files' ranges of keys hardly overlap.
+        """
+        folder = self._version.folder_of(shape.topic)
+        is_current = self._current(table, shape)
+        parts: list[Part] = []
+        removed: list[BucketFile] = []
+        left = change.rows
+        for file in table.files:
+            if is_whole:
+                removed.append(file)
+                continue
+            keys = held_keys(self._target, file, change.keys) if len(change.keys) else change.keys
+            if not len(keys) and is_current(file):
+                continue
+            removed.append(file)
+            others = without_keys(read_bucket(self._target, shape, file), keys)
+            own = left.filter(pc.is_in(left[KEY], value_set=keys))
+            left = without_keys(left, keys)
+            parts += self._parts(folder, shape, pa.concat_tables([others, own]), file.level)
+        return [*parts, *self._parts(folder, shape, left)], removed
+
+    def _current(self, table: _Table, shape: TableShape) -> Callable[[BucketFile], bool]:
+        """Return whether a file has the current columns for every reader.
+
+        Iceberg identifies columns by numbers. Only `__special`, and the key of a row without one, go by their names.
+        """
+        old, new = table.fields, shape.fields
+        if self._is_extended(old, new):
+            return lambda _: True
+        if self._version.table_format == "iceberg" and shape.keyed and has_same_types(old, new):
+            return lambda file: not has_texts(self._target, file)
+        return lambda _: False
+
+    def _parts(self, folder: str, shape: TableShape, rows: pa.Table, level: int = 0) -> list[Part]:
+        """Write rows into files; all but the last one are full."""
+        if not rows.num_rows:
+            return []
+        in_order = rows.take(pc.sort_indices(rows[KEY]))
+        most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
+        return [
+            Part(*write_part(self._target, shape, schema, folder, in_order.slice(start, most), of_level))
+            for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True)
+        ]
+
+    def _commit(
+        self,
+        table: _Table,
+        shape: TableShape,
+        parts: Sequence[Part],
+        removed: Sequence[BucketFile],
+        label: CommitLabel,
+    ) -> None:
+        before, schema = self._schema(table.fields), self._schema(shape.fields)
+        by_number = self._version.table_format == "iceberg"
+        if table.log.version is None or not (by_number or self._is_extended(table.fields, shape.fields)):
+            table.log.create(schema, parts, label)
+        elif parts or removed or not schema.equals(before, check_metadata=True):
+            table.log.commit(schema, parts, removed, label)
+
+    # --- merges ------------------------------------------------------------------------------------------------
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return a merge if the table has many small files of one size."""
+        return Merge(topic, entry.files, (), is_whole=True) if _small(entry.files) else None
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
+        """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
+        table, shape, small = self._tables[merge.topic], entry.shape(), _small(merge.files)
+        rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
+        folder = self._version.folder_of(merge.topic)
+        parts = self._parts(folder, shape, rows, small[0].level + 1)
+        label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
+        with table.lock:
+            if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
+                self._target.delete([one.file.path for one in parts])
+                return None
+            try:
+                self._check_owner()
+                table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
+            except Exception as error:
+                raise MergeUncertain from error
+            gone = set(small)
+            table.files = (
+                *(one for one in table.files if one not in gone),
+                *(one.file for one in parts),
+            )
+            return MergeResult(merge, table.files, (), table_version=table.log.version)
+
+    def discard(self, result: MergeResult) -> None:
+        """Leave the files of a merge that no version of the mirror names: the table has them."""
+
+
+def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether columns are those of a table, unchanged, and perhaps further ones."""
+    if not old:
+        return True
+    held = {one.name: (one.number, one.type) for one in _columns(table_format, new)}
+    return all(held.get(one.name) == (one.number, one.type) for one in _columns(table_format, old))
+
+
+def has_same_types(old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether the columns that are in both have the same types, whatever their names are."""
+    held = {one.number: one.type for one in _columns("iceberg", old)}
+    return all(held.get(one.number, one.type) == one.type for one in _columns("iceberg", new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    number: int
+    type: pa.DataType
+
+
+def _columns(table_format: TableFormat, fields: Sequence[Field]) -> list[_Column]:
+    schema = open_schema(table_format, fields)
+    return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]
+
+
+def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:
+    """Return files of one level that have to become one; none if there are few of each level."""
+    for level in sorted({one.level for one in files} - {FULL}):
+        same = tuple(one for one in files if one.level == level)
+        if len(same) >= FAN:
+            return same
+    return ()

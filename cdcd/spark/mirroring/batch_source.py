@@ -1,0 +1,112 @@
+"""The batches of a mirror: from one PostgreSQL commit to a later one.
+
+In: a connection, the version to continue from, the options of `format("cdcd")`.
+Out: the end of each batch, and its records.
+Invariant: the ends are those that `format("cdcd")` plans for a stream, with the loading tables and the ids of the
+topics; the first batch begins at the version's offsets.
+Must not: store a position.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ConfigError
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.data_source import CdcdStreamReader
+from cdcd.spark.mirroring.records import Records, read_in_spark, read_on_driver
+from cdcd.spark.session import parallelism
+from cdcd.spark.source.cuts import Backlog, Offsets, SourcePosition, with_loading, without_start
+from cdcd.spark.source.pieces import pieces
+from cdcd.spark.source.record_sizes import RecordSizes
+from cdcd.spark.source.source_options import parse_options
+from cdcd.spark.target.versions import TargetVersion
+
+_INTERVAL = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|s|minute|min|hour|h|day|d)s?", re.IGNORECASE
+)
+_SECONDS = {
+    "millisecond": 0.001,
+    "ms": 0.001,
+    "second": 1,
+    "s": 1,
+    "minute": 60,
+    "min": 60,
+    "hour": 3600,
+    "h": 3600,
+    "day": 86_400,
+    "d": 86_400,
+}
+
+
+class MirrorSource:
+    """The batches of one mirror. `end`: of the current batch. `driver_bytes`: the most that the driver folds."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        start: TargetVersion,
+        options: Mapping[str, str],
+        driver_bytes: int,
+    ) -> None:
+        self._spark, self._connection, self._driver_bytes = spark, connection, driver_bytes
+        offsets = with_loading(start.offsets, frozenset(start.loading))
+        own = {"startingOffsets": json.dumps(offsets), "loading": "true", "ids": "true"}
+        self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
+        self._sizes = RecordSizes(connection)
+        self._start: Offsets = {}
+        self._offset_bytes = 0.0
+        """The bytes of an offset in the last batch that the driver has read, or tried to read."""
+        self.end: Offsets = {}
+        self.position = SourcePosition()
+        """The position of `end` in the source."""
+
+    def begin(self, *, ends_now: bool) -> None:
+        """Begin at the start offsets. `ends_now`: the commit that is the newest now is the last one."""
+        self.end = self._reader.initialOffset()
+        if ends_now:
+            self._reader.prepareForTriggerAvailableNow()
+
+    def advance(self) -> bool:
+        """Set the end of the next batch; return whether there is one. Raises the errors of the source."""
+        self._start = self.end
+        self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
+        self.position = self._reader.position(self.end)
+        return self.end != self._start
+
+    def backlog(self, *, is_applied: bool) -> Backlog:
+        """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen."""
+        return self._reader.backlog(self.end if is_applied else self._start)
+
+    def records(self, buckets: int) -> Records:
+        """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
+        ranges = self._reader.ranges(self._start, self.end)
+        offsets = max(1, sum(part.end - part.start for part in ranges))
+        if self._offset_bytes * offsets <= self._driver_bytes:
+            found = read_on_driver(self._connection, ranges, self._driver_bytes)
+            if found is not None:
+                self._offset_bytes = found.size_bytes / offsets
+                return found
+            self._offset_bytes = (self._driver_bytes + 1) / offsets  # at least so many
+        shares = pieces(ranges, self._sizes.of(ranges), parallelism(self._spark))
+        return read_in_spark(self._spark, self._connection, shares, buckets)
+
+    def close(self) -> None:
+        """Close the connections to Kafka."""
+        self._reader.stop()
+
+
+def seconds_of(interval: str) -> float:
+    """Return the seconds of an interval as Spark writes it: "2 seconds", "100 milliseconds". Raises ConfigError."""
+    found = _INTERVAL.fullmatch(interval.strip())
+    if found is None:
+        raise ConfigError(
+            f"{interval!r} is no interval",
+            hint='write "2 seconds", "100 milliseconds" or "7 days"; a trigger may also be "available_now"',
+        )
+    return float(found[1]) * _SECONDS[found[2].lower()]

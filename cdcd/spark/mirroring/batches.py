@@ -1,0 +1,353 @@
+"""Apply the batches of a mirror to its target.
+
+In: the records of a batch, and where it ends.  Out: the next version of the target.
+Invariant: a version has all tables as of one PostgreSQL commit, except those that are loading, and those that are
+parked: a table whose records are no consistent history remains as it was before them, with the error, and the others
+go on. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes nothing.
+Must not: read a topic; keep a position elsewhere than in the version.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, Protocol
+
+from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
+from cdcd.lsn import format_lsn
+from cdcd.spark.decoding.events import BEGINNING
+from cdcd.spark.formats.open_tables import OpenTables
+from cdcd.spark.mirroring.records import Records, looks_of
+from cdcd.spark.source.cuts import Offsets, SourcePosition, is_pseudo
+from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.compaction import Compactor, FileMerges, Merges
+from cdcd.spark.tables.history_merges import HistoryMerges
+from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position
+from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
+from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
+from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.versions import TableEntry, TargetVersion
+
+__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "is_table"]
+
+OnError = Literal["park", "fail"]
+ON_ERROR: tuple[OnError, ...] = ("park", "fail")
+IDLE_S = 1.0
+"""The shortest time between two positions that are published without a change."""
+EXPIRED_S = 60.0
+"""The shortest time between two looks for lines of the histories that are not retained any more."""
+UNKNOWN = SourcePosition()
+Failures = dict[str, tuple[str, str]]
+"""By topic, the error's code and text."""
+_PARKED = (
+    "%s is parked and not updated any more; the other tables go on. Correct the cause, then copy the table again: "
+    "`cdcd snapshot start --table %s --recopy`. %s"
+)
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+def is_table(topic: str, prefix: str) -> bool:
+    """Return whether a topic has the rows of a table."""
+    is_internal = topic in (f"{prefix}.message", f"{prefix}.transaction") or topic.startswith(prefix + ".__")
+    return not is_internal and not is_pseudo(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The result of a batch: `rows` read, `tables` changed, the mirror's position.
+
+    `loading`: the topics of the tables that cdcd still copies at this position, so rows are still missing.
+    `parked`: those of the tables that are not updated any more. `commit_us`: the time of the last commit (Unix
+    epoch), 0 if unknown.
+    """
+
+    batch_id: int
+    rows: int
+    tables: int
+    files: int
+    commit_lsn: int
+    written_rows: int
+    seconds: float
+    loading: tuple[str, ...] = ()
+    parked: tuple[str, ...] = ()
+    commit_us: int = 0
+
+
+class Observer(Protocol):
+    """Is called for what has become visible."""
+
+    def published(self, version: TargetVersion, *, merges: int = 0) -> None:
+        """Take a new version. `merges`: of how many tables it has merged files."""
+
+
+class MirrorBatches:
+    """Applies batches to a target, on the driver. `applied`: the number of batches, those of earlier sessions too."""
+
+    def __init__(
+        self,
+        target: Storage,
+        writer: TargetWriter,
+        schema_of: SchemaSource,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        accept_gaps: bool = False,
+        on_error: OnError = "park",
+        observer: Observer | None = None,
+    ) -> None:
+        self._accept_gaps = accept_gaps
+        self._parks = on_error == "park"
+        self._target = target
+        self._writer = writer
+        self._prefix, self.buckets = self.version.prefix, self.version.buckets
+        self._schema_of = schema_of
+        self._on_batch = on_batch
+        self._observer = observer
+        self.applied = 0
+        self._merged = 0
+        self._expired_s = float("-inf")
+        is_open = self.version.table_format != "parquet"
+        self._open = OpenTables(target, self.version, writer.own_latest) if is_open else None
+        self._compactor = Compactor(self._merges())
+        self._compactor.note(self.version.tables)
+        for topic, one in self.version.parked.items():
+            log.error(_PARKED, topic, self._table_of(topic), one.reason)
+
+    def _merges(self) -> Merges:
+        rows = self._open or FileMerges(self._target, self.buckets)
+        if self.version.scd_type != 2:
+            return rows
+        return HistoryMerges(
+            self._target, rows, self.version.history_retain_s, lambda topic: topic in self.version.loading
+        )
+
+    def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
+        """Apply the batch that ends here. Applying a batch again changes nothing."""
+        started_s = time.monotonic()
+        now = self._with_merged(self.version)
+        with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
+        with_truncates |= now.dropped.keys()
+        looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates)
+        plans, entries, failures = self._plan(looks, now)
+        folded = self._fold(records, plans) if plans else []
+        failures |= {one.topic: (one.failure_code, one.failure) for one in folded if one.failure}
+        version = next_version(now, end, entries, plans, folded)
+        failures |= self._lacking(version, failures)
+        self._remove([one for one in folded if one.topic in failures])
+        version = with_position(park(version, now, failures, time.time()), position)
+        if self._open is not None:
+            sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
+            version = self._open.store(version, now, sound, folded)
+        version = self._publish(version)
+        if self._open is not None:  # Spark's tasks have written the rows that the tables have now
+            stored = [one for one in folded if one.topic not in failures]
+            self._remove([replace(one, incomplete_path=None, history_path=None) for one in stored])
+        self._compactor.note(entries)
+        self._compactor.start(version.tables)
+        self._report(version, looks, folded, time.monotonic() - started_s)
+        self._report_parked(failures)
+
+    def publish_start(self) -> None:
+        """Publish what the start has changed of tables in an open format."""
+        if self._open is not None and (changed := self._open.at_start()) != self.version:
+            self._publish(changed)
+
+    def note_position(self, position: SourcePosition) -> None:
+        """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""
+        if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
+            self._publish(with_position(self.version, position))
+
+    def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
+        """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.
+
+        Return by topic the error of each whose columns the format cannot have.
+        """
+        version, refused = self.version, {}
+        known = {*version.tables, *version.dropped}
+        added = {one.topic: one for one in entries if one.topic not in known}
+        if self._open is not None:
+            for topic, entry in list(added.items()):
+                try:
+                    self._open.refuse_columns(topic, entry.fields)
+                except MirrorInconsistent as error:
+                    refused[topic] = error
+                    del added[topic]
+            added = self._open.create(version, added)
+        if added:
+            self._publish(replace(version, tables={**version.tables, **added}))
+            log.info("tables without a row: %s", ", ".join(sorted(added)))
+        return refused
+
+    def publish_merged(self) -> None:
+        """Publish the files of a complete merge, and begin the next merge."""
+        self._note_expired()
+        if not self._compactor.has_result:
+            return
+        changed = self._with_merged(self.version)
+        if changed is not self.version:
+            changed = self._publish(changed)
+        self._compactor.start(changed.tables)
+
+    def _note_expired(self, *, now: bool = False) -> None:
+        """Have the histories looked at, also those of tables without changes, whose lines expire too."""
+        if self.version.history_retain_s is None or not (
+            now or time.monotonic() > self._expired_s + EXPIRED_S
+        ):
+            return
+        self._expired_s = time.monotonic()
+        self._compactor.note([topic for topic, entry in self.version.tables.items() if entry.history])
+        if not now:
+            self._compactor.start(self.version.tables)
+
+    def compact(self) -> None:
+        """Merge files until no table has too many, and no line of a history is overdue."""
+        self._note_expired(now=True)
+        while self._compactor.start(self.version.tables):
+            self._compactor.wait()
+            self.publish_merged()
+
+    def refuse_parked(self) -> None:
+        """Raise TablesParked if tables are not updated any more: a run to an end is not complete then."""
+        if parked := self.version.parked:
+            raise TablesParked(
+                "the mirror is at the newest commit, except for parked tables",
+                target=self._target.uri,
+                tables=", ".join(sorted(parked)),
+                first_reason=parked[min(parked)].reason,
+            )
+
+    def close(self) -> None:
+        """End a merge."""
+        self._compactor.close()
+
+    @property
+    def version(self) -> TargetVersion:
+        """The version that was published last."""
+        assert self._writer.version is not None
+        return self._writer.version
+
+    def _publish(self, version: TargetVersion) -> TargetVersion:
+        until_s = time.time() - version.retain_s
+        if self._open is not None:
+            version = self._open.expire(version, until_s)
+        version = self._writer.publish(version, until_s=until_s)
+        merges, self._merged = self._merged, 0
+        if self._observer is not None:
+            self._observer.published(version, merges=merges)
+        return version
+
+    def _with_merged(self, version: TargetVersion) -> TargetVersion:
+        changed = self._compactor.take(version.tables)
+        self._merged += len(changed)
+        return replace(version, tables={**version.tables, **changed}) if changed else version
+
+    def _plan(
+        self, looks: Iterable[Look], version: TargetVersion
+    ) -> tuple[dict[str, TablePlan], dict[str, TableEntry], Failures]:
+        plans: dict[str, TablePlan] = {}
+        entries: dict[str, TableEntry] = {}
+        failures: Failures = {}
+        for look in looks:
+            is_dropped = look.topic in version.dropped
+            before = (version.dropped if is_dropped else version.tables).get(
+                look.topic, TableEntry(look.topic)
+            )
+            is_left = is_dropped or before.parked is not None
+            if before.applied == BEGINNING and not is_left:  # the records say what its columns are
+                before = TableEntry(look.topic, table_version=before.table_version)
+            entry = resumed(look, before, self._schema_of) if is_left else before
+            if entry is None or not look.last_values:
+                continue
+            try:
+                plan, planned = self._plan_of(look, entry, before)
+                if self._open is not None:
+                    self._open.refuse_columns(look.topic, planned.fields)
+                entries[look.topic] = planned
+            except TABLE_ERRORS as error:
+                failures[look.topic] = self._failure(error)
+            else:
+                plans[look.topic] = replace(
+                    plan,
+                    parks=self._parks,
+                    is_open=self._open is not None,
+                    has_history=self.version.scd_type == 2,
+                )
+        return plans, entries, failures
+
+    def _plan_of(self, look: Look, entry: TableEntry, before: TableEntry) -> tuple[TablePlan, TableEntry]:
+        """Return the plan of a table; one that was parked continues its history if its columns continue."""
+        plan = partial(plan_table, look, schema_by_id=self._schema_of, accepts_gaps=self._accept_gaps)
+        if before.parked and before.history:
+            with suppress(MirrorInconsistent):
+                planned, entry_then = plan(with_history_of(entry, before))
+                return replace(planned, lost_after=before.applied), entry_then
+            log.warning("%s: its columns have changed, so it begins a new history", look.topic)
+        return plan(entry)
+
+    def _failure(self, error: CdcdError) -> tuple[str, str]:
+        """Return code and text of an error that parks a table; raise it if it has to end the mirror."""
+        if not self._parks:
+            raise error
+        return error.code, str(error)
+
+    def _lacking(self, version: TargetVersion, failures: Mapping[str, object]) -> Failures:
+        found = incomplete_tables(self._target, version)
+        return {topic: self._failure(error) for topic, error in found.items() if topic not in failures}
+
+    def _fold(self, records: Records, plans: dict[str, TablePlan]) -> list[FoldResult]:
+        folded = records.fold(plans, self._target, self.buckets)
+        moved = {one.topic for one in folded if one.moved} - {one.topic for one in folded if one.failure}
+        if moved:
+            self._remove([one for one in folded if one.topic in moved])
+            whole = {topic: plan for topic, plan in plans.items() if topic in moved}
+            folded = [one for one in folded if one.topic not in moved]
+            folded += records.fold(whole, self._target, self.buckets, whole=True)
+        return folded
+
+    def _remove(self, folded: Iterable[FoldResult]) -> None:
+        """Remove the files of folds that are not used: Spark's tasks of other buckets have written them."""
+        written = [
+            path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
+        ]
+        if written:
+            self._target.delete(written)
+
+    def _report(
+        self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
+    ) -> None:
+        report = BatchReport(
+            self.applied,
+            sum(one.rows for one in looks),
+            len({one.topic for one in folded if one.changed}),
+            sum(1 for one in folded if one.path or one.complete is not None),
+            version.commit_lsn,
+            sum(one.rows for one in folded),
+            seconds,
+            version.loading,
+            tuple(sorted(version.parked)),
+            version.commit_us,
+        )
+        log.info(
+            "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",
+            report.batch_id,
+            report.rows,
+            report.tables,
+            report.files,
+            report.written_rows,
+            format_lsn(report.commit_lsn),
+            seconds,
+        )
+        if report.loading:
+            log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
+        self.applied += 1
+        if self._on_batch is not None:
+            self._on_batch(report)
+
+    def _report_parked(self, failures: Failures) -> None:
+        for topic, (_, reason) in failures.items():
+            log.error(_PARKED, topic, self._table_of(topic), reason)
+
+    def _table_of(self, topic: str) -> str:
+        return topic.removeprefix(f"{self._prefix}.")

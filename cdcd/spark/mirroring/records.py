@@ -1,0 +1,226 @@
+"""The records of a mirror's batch: on the driver in Arrow, or in Spark's tasks.
+
+In: the ranges of a batch.
+Out: a summary of each topic's records, and their fold into new files.
+Invariant: both give the same result. The driver folds a batch that has few bytes: a job of Spark costs more than to
+read and fold so few.
+Must not: read or write the commit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.kafka import Range
+from cdcd.spark.decoding.schemas import HEADER_BYTES
+from cdcd.spark.source.ranges import read_ranges
+from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.plan import Look, TablePlan
+from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.target.versions import ALL_BUCKETS
+
+
+class Summary(NamedTuple):
+    """The records of one topic under one schema in one partition. `last`: the value of the last one."""
+
+    topic: str
+    rows: int
+    keyed: int
+    keyless: int
+    last: bytes | None
+
+
+class Records(Protocol):
+    """The records of one batch."""
+
+    def summaries(self) -> list[Summary]:
+        """Return the summary of each topic, partition and schema."""
+
+    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
+        """Return topic and value of the records without a key of these topics."""
+
+    def fold(
+        self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
+    ) -> list[FoldResult]:
+        """Fold the records of the planned tables into new files; `whole`: all buckets of a table at once."""
+
+    def close(self) -> None:
+        """Free the memory."""
+
+
+class RecordsOnDriver:
+    """All records of a batch in one Arrow table with the columns of `RAW_SCHEMA`."""
+
+    def __init__(self, records: pa.Table) -> None:
+        self._records = records
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the records."""
+        return int(self._records.nbytes)
+
+    def summaries(self) -> list[Summary]:
+        """Return the summary of each topic, partition and schema."""
+        keys, values = self._records["key"], self._records["value"]
+        has_value = pc.is_valid(values)
+        table = pa.table(
+            {
+                "topic": self._records["topic"],
+                "partition": self._records["partition"],
+                "header": pc.binary_slice(values, 0, HEADER_BYTES),
+                "keyed": pc.and_(pc.is_valid(keys), has_value),
+                "keyless": pc.and_(pc.is_null(keys), has_value),
+                "row": pa.array(range(len(self._records)), pa.int64()),
+            }
+        )
+        grouped = table.group_by(["topic", "partition", "header"]).aggregate(
+            [("row", "count"), ("keyed", "sum"), ("keyless", "sum"), ("row", "max")]
+        )
+        # The records of a partition are in the order of their offsets.
+        last = values.take(grouped["row_max"])
+        return [
+            Summary(one["topic"], one["row_count"], one["keyed_sum"], one["keyless_sum"], value.as_py())
+            for one, value in zip(grouped.to_pylist(), last, strict=True)
+        ]
+
+    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
+        """Return topic and value of the records without a key of these topics."""
+        is_wanted = pc.and_(pc.is_null(self._records["key"]), pc.is_valid(self._records["value"]))
+        chosen = self._of(topics, is_wanted)
+        return zip(chosen["topic"].to_pylist(), chosen["value"].to_pylist(), strict=True)
+
+    def fold(
+        self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
+    ) -> list[FoldResult]:
+        """Fold the records of the planned tables into new files."""
+        changes = self._of(plans, pc.is_valid(self._records["value"]))
+        keys = changes["key"].to_pylist()
+        numbers = [ALL_BUCKETS] * len(keys) if whole else [_bucket(key, buckets) for key in keys]
+        changes = changes.append_column("bucket", pa.array(numbers, pa.int32()))
+        return fold_on_driver(changes, plans, target, buckets)
+
+    def _of(self, topics: Iterable[str], is_wanted: pa.ChunkedArray) -> pa.Table:
+        is_of_topics = pc.is_in(self._records["topic"], pa.array(list(topics), pa.string()))
+        return self._records.filter(pc.and_(is_wanted, is_of_topics))
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._records = RAW_SCHEMA.empty_table()
+
+
+def _bucket(key: bytes | None, buckets: int) -> int:
+    """Return what `_bucket_column` computes."""
+    return 0 if key is None else bucket_of(key[HEADER_BYTES:], buckets)
+
+
+class RecordsInSpark:
+    """The records of a batch as a frame, cached until `close`."""
+
+    def __init__(self, frame: DataFrame, buckets: int) -> None:
+        self._frame = frame.withColumn("bucket", _bucket_column(buckets)).persist()
+
+    def summaries(self) -> list[Summary]:
+        """Return the summary of each topic, partition and schema."""
+        found = (
+            self._frame.groupBy("topic", "partition", F.substring("value", 1, HEADER_BYTES).alias("header"))
+            .agg(
+                F.count("*").alias("rows"),
+                F.sum(F.expr("cast(key is not null and value is not null as long)")).alias("keyed"),
+                F.sum(F.expr("cast(key is null and value is not null as long)")).alias("keyless"),
+                F.max_by("value", "offset").alias("last"),
+            )
+            .collect()
+        )
+        return [
+            Summary(
+                one["topic"],
+                one["rows"],
+                one["keyed"],
+                one["keyless"],
+                None if one["last"] is None else bytes(one["last"]),
+            )
+            for one in found
+        ]
+
+    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
+        """Return topic and value of the records without a key of these topics."""
+        wanted = F.col("topic").isin(list(topics)) & F.col("key").isNull() & F.col("value").isNotNull()
+        found = self._frame.where(wanted).select("topic", "value").collect()
+        return [(one["topic"], bytes(one["value"])) for one in found]
+
+    def fold(
+        self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
+    ) -> list[FoldResult]:
+        """Fold the records of the planned tables into new files."""
+        changes = self._frame.where(F.col("value").isNotNull() & F.col("topic").isin(list(plans)))
+        if whole:
+            changes = changes.withColumn("bucket", F.lit(ALL_BUCKETS))
+        return fold_in_tasks(changes, plans, target, buckets)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._frame.unpersist()
+
+
+def _bucket_column(buckets: int) -> Any:
+    """Return the bucket: the key's hash without its header, so that a new schema id moves no row; 0 without a key."""
+    return F.expr(f"cast(coalesce(pmod(crc32(substring(key, {HEADER_BYTES + 1})), {buckets}), 0) as int)")
+
+
+def read_on_driver(
+    connection: Connection, ranges: Sequence[Range], most_bytes: int
+) -> RecordsOnDriver | None:
+    """Return the records of these ranges, None if they have more bytes."""
+    batches, size_bytes = [], 0
+    with closing(read_ranges(connection.brokers, connection.read_properties(), ranges)) as reading:
+        for batch in reading:
+            size_bytes += batch.nbytes
+            if size_bytes > most_bytes:
+                return None
+            batches.append(batch)
+    return RecordsOnDriver(pa.Table.from_batches(batches, RAW_SCHEMA))
+
+
+def read_in_spark(
+    spark: SparkSession, connection: Connection, shares: Sequence[Sequence[Range]], buckets: int
+) -> RecordsInSpark:
+    """Return the records of these ranges; each share is read by a task of its own."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch.column(0).to_pylist():
+                yield from read_ranges(connection.brokers, connection.read_properties(), shares[share])
+
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return RecordsInSpark(numbers.mapInArrow(read, RAW_DDL), buckets)
+
+
+def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collection[str]) -> list[Look]:
+    """Return a summary of each table's records. `keyed`: the topics of the tables that are known to have a key."""
+    looks: dict[str, Look] = {}
+    found = [one for one in records.summaries() if is_table(one.topic)]
+    for one in found:
+        look = looks.get(one.topic, Look(one.topic))
+        looks[one.topic] = replace(
+            look,
+            rows=look.rows + one.rows,
+            keyed_rows=look.keyed_rows + one.keyed,
+            last_values=look.last_values if one.last is None else (*look.last_values, one.last),
+        )
+    keyless = {one.topic for one in found if one.keyless}
+    barriers = [topic for topic in keyless if looks[topic].keyed_rows or topic in keyed]
+    if barriers:
+        for topic, value in records.keyless(barriers):
+            look = looks[topic]
+            looks[topic] = replace(look, keyless_values=(*look.keyless_values, value))
+    return list(looks.values())

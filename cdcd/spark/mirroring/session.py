@@ -1,0 +1,259 @@
+"""The sessions of a mirror: a source and a writer of the target, from one error to the next.
+
+In: the settings of a mirror.  Out: batches in the target, until the mirror is asked to stop, is up to date, or meets
+an error that does not heal.
+Invariant: each session starts at the newest version of the target, under a writer's id of its own, with new clients,
+which read the secrets again; it removes the files that the session before has left. It does not take the target back
+from another mirror: that is a conflict, which ends this one.
+Must not: decide which errors heal (`mirror_retries`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import SparkReadError, StorageConflict, StorageError
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.decoding.schemas import access_of, schema_by_id
+from cdcd.spark.mirroring.batch_source import MirrorSource
+from cdcd.spark.mirroring.batches import BatchReport, MirrorBatches, OnError
+from cdcd.spark.mirroring.empty_tables import EmptyTables
+from cdcd.spark.mirroring.metrics import MirrorMetrics
+from cdcd.spark.mirroring.retries import Retries, code_of, heals
+from cdcd.spark.reading.catalog_updates import CatalogUpdates
+from cdcd.spark.storage.uri import Storage, open_storage
+from cdcd.spark.target.commit_log import read_latest
+from cdcd.spark.target.left_files import sweep
+from cdcd.spark.target.ownership import starting_version
+from cdcd.spark.target.target_writer import TargetWriter, take_over
+from cdcd.spark.target.versions import ScdType, TableFormat, TargetVersion
+
+__all__ = ["MirrorSessions", "MirrorSettings", "Session"]
+
+LOOK_AGAIN_S = 0.1
+"""The pause of a mirror that has read all records."""
+LOOK_FOR_EMPTY_S = 10.0
+"""The shortest time between two looks for tables without rows."""
+LOG_EVERY_S = 10.0
+"""The shortest time between two log lines of the backlog."""
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What one mirror is, from its start to its end. `interval_s` None: it ends at the newest commit."""
+
+    connection: Connection
+    target: str
+    target_options: Mapping[str, str] | None
+    source_options: Mapping[str, str]
+    interval_s: float | None
+    buckets: int
+    driver_bytes: int
+    accept_gaps: bool
+    accept_cluster: bool
+    on_error: OnError
+    retain_s: float
+    table_format: TableFormat = "parquet"
+    scd_type: ScdType = 1
+    on_batch: Callable[[BatchReport], None] | None = None
+    catalog: str | None = None
+    history_retain_s: float | None = None
+
+
+@dataclass
+class Session:
+    """A source, and the writer of the target."""
+
+    source: MirrorSource
+    batches: MirrorBatches
+    empty: EmptyTables
+    looked_for_empty_s: float = 0.0
+
+    def add_empty_tables(self) -> None:
+        """Add the tables of which no row is in the topics; while tables are copied, it is not known which."""
+        version = self.batches.version
+        self.looked_for_empty_s = time.monotonic()
+        found = self.empty.look({*version.tables, *version.dropped})
+        if not version.end_lsn or version.loading:
+            return
+        for topic, error in self.batches.add_empty(found).items():
+            self.empty.leave_out(topic, error)
+
+    def close(self) -> None:
+        """Close the connections, and end a merge; what cannot be removed now is removed by the next session."""
+        for close in (self.batches.close, self.source.close):
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - the error that ended the session is the one to report
+                log.warning("the mirror's session could not be closed completely: %s", error)
+
+
+@dataclass
+class MirrorSessions:
+    """Opens the sessions of one mirror, one after another."""
+
+    spark: SparkSession
+    settings: MirrorSettings
+    metrics: MirrorMetrics
+    retries: Retries
+    catalog: CatalogUpdates | None = None
+    _ids: set[str] = field(default_factory=set)
+    """The ids of this mirror's writers."""
+    _applied: int = 0
+    _logged_s: float = 0.0
+
+    def open(self) -> Session:
+        """Take over the target, and return the session that continues from its newest version."""
+        asked = self.settings
+        connection = asked.connection
+        storage = open_storage(asked.target, asked.target_options)
+        cluster = Cluster(connection.brokers, connection.read_properties())
+        start = starting_version(
+            *(storage, connection.prefix, asked.buckets, cluster.id()),
+            accept_cluster=asked.accept_cluster,
+            table_format=asked.table_format,
+            scd_type=asked.scd_type,
+        )
+        writer = self._taken(
+            storage, replace(start, retain_s=asked.retain_s, history_retain_s=asked.history_retain_s)
+        )
+        assert writer.version is not None
+        self.metrics.mirrors(connection.prefix, storage.uri)
+        self.published(writer.version)
+        schema_of = partial(schema_by_id, access_of(connection))
+        source = MirrorSource(
+            self.spark, connection, writer.version, asked.source_options, asked.driver_bytes
+        )
+        batches = MirrorBatches(
+            storage, writer, schema_of, self._reported, asked.accept_gaps, asked.on_error, self
+        )
+        batches.publish_start()
+        sweep(storage, writer)  # after Delta tables are at the version's commits again
+        batches.applied = self._applied
+        only = asked.source_options.get("topics", "").split(",")
+        empty = EmptyTables(cluster, connection, frozenset(filter(None, only)))
+        session = Session(source, batches, empty)
+        session.add_empty_tables()
+        return session
+
+    def _taken(self, storage: Storage, start: TargetVersion) -> TargetWriter:
+        if self._ids and not start.number:
+            raise SparkReadError(
+                "the target lost its records while the mirror ran",
+                hint="restore it from a backup, or start the mirror again with an empty target",
+                target=storage.uri,
+            )
+        if self._ids and start.writer not in self._ids:
+            raise StorageConflict("another mirror has taken over the target", target=storage.uri)
+        writer_id = uuid.uuid4().hex
+        self._ids.add(writer_id)
+        return take_over(storage, start, writer_id)
+
+    def published(self, version: TargetVersion, *, merges: int = 0) -> None:
+        """Take a version that is visible now, as `Observer`."""
+        self.metrics.published(version, merges=merges)
+        if self.catalog is not None:
+            self.catalog.note(version)
+
+    def _reported(self, report: BatchReport) -> None:
+        self._applied = report.batch_id + 1
+        self.metrics.batch(report)
+        if self.settings.on_batch is not None:
+            self.settings.on_batch(report)
+
+    def run(self, session: Session, stopping: threading.Event) -> None:
+        """Run from a session on, in further ones after what heals. Raises what does not heal, or not in time."""
+        current: Session | None = session
+        while True:
+            try:
+                current = current or self.open()
+                self._run(current, stopping)
+                return
+            except Exception as error:  # noqa: BLE001 - raised again, unless it heals
+                pause_s = self._pause_after(error)
+            finally:
+                if current is not None:
+                    current.close()
+                    current = None
+            if stopping.wait(pause_s):
+                return
+
+    def _pause_after(self, error: Exception) -> float:
+        may_heal = heals(error) or (isinstance(error, StorageConflict) and self._is_of_this(error))
+        try:
+            pause_s = self.retries.pause_after(error, may_heal=may_heal)
+        except Exception:
+            self.metrics.failed(code_of(error), is_retried=False)
+            raise
+        self.metrics.failed(code_of(error), is_retried=True)
+        return pause_s
+
+    def _is_of_this(self, error: StorageConflict) -> bool:
+        """Return whether an earlier request of this mirror, which got no answer, has caused the conflict."""
+        try:
+            found = read_latest(open_storage(self.settings.target, self.settings.target_options))
+        except (StorageError, SparkReadError):
+            return False
+        return found is not None and found.writer in self._ids
+
+    def _advanced(self) -> None:
+        self.retries.advanced()
+        self.metrics.advanced()
+
+    def _run(self, session: Session, stopping: threading.Event) -> None:
+        """Apply batch after batch."""
+        source, batches, interval_s = session.source, session.batches, self.settings.interval_s
+        source.begin(ends_now=interval_s is None)
+        while not stopping.is_set():
+            started_s = time.monotonic()
+            looked_s = time.time()
+            is_new = source.advance()
+            self.metrics.looked(source.backlog(is_applied=not is_new), looked_s)
+            if is_new:
+                self._apply(session, looked_s)
+                stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
+                continue
+            if interval_s is None:
+                session.add_empty_tables()
+                batches.compact()
+                batches.refuse_parked()
+                return
+            batches.publish_merged()
+            batches.note_position(source.position)
+            if time.monotonic() > session.looked_for_empty_s + LOOK_FOR_EMPTY_S:
+                session.add_empty_tables()
+            self._advanced()
+            stopping.wait(LOOK_AGAIN_S)
+
+    def _apply(self, session: Session, looked_s: float) -> None:
+        source, batches = session.source, session.batches
+        records = source.records(batches.buckets)
+        try:
+            batches.apply(records, source.end, source.position)
+        finally:
+            records.close()
+        self._advanced()
+        self.metrics.looked(source.backlog(is_applied=True), looked_s)
+        self._log_backlog(source)
+
+    def _log_backlog(self, source: MirrorSource) -> None:
+        backlog = source.backlog(is_applied=True)
+        if not backlog.is_pending or time.monotonic() < self._logged_s + LOG_EVERY_S:
+            return
+        self._logged_s = time.monotonic()
+        lag_s = self.metrics.lag_s()
+        log.info(
+            "the mirror is behind the topics by %s offsets and %s",
+            "an unknown number of" if backlog.offsets is None else backlog.offsets,
+            "an unknown time" if lag_s is None else f"{lag_s:.1f} s",
+        )

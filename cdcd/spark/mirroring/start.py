@@ -1,0 +1,199 @@
+"""The mirror: every table's current state in Parquet, Delta or Iceberg, exactly once, from the topics of one daemon.
+
+In: a connection, a target (a folder, or a bucket's URI).  Out: a running query; after each batch the target is
+equal to the source database as of one PostgreSQL commit, for all its tables except those that are marked as loading.
+Invariant: a batch takes effect by one record of the commit log, which has the last applied change of each table, and
+only while no other mirror has taken over the target. A batch that is repeated therefore changes nothing, and a mirror
+starts at the offsets of the newest version; it has no checkpoint.
+Must not: publish a version elsewhere.
+
+Per batch: records -> look -> plan -> fold (for each changed bucket, reading only its files) -> version. The driver
+does this in Arrow, without a job of Spark; Spark's tasks fold a batch that is too large for it. A table is folded as
+a whole if a key change needs values of another bucket. Incomplete rows of a loading table are in files of their own;
+a batch at whose end the table is not loading must leave none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import ConfigError
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.connection_options import connection_from
+from cdcd.spark.data_source import register
+from cdcd.spark.decoding.schemas import access_of
+from cdcd.spark.formats.delta_access import check_delta_target, require_delta
+from cdcd.spark.formats.iceberg_access import require_iceberg
+from cdcd.spark.mirroring.batch_source import seconds_of
+from cdcd.spark.mirroring.batches import ON_ERROR, BatchReport, OnError
+from cdcd.spark.mirroring.metrics import MirrorMetrics
+from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
+from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.retries import Retries
+from cdcd.spark.mirroring.session import MirrorSessions, MirrorSettings
+from cdcd.spark.reading.catalog import Catalog, namespace_of
+from cdcd.spark.reading.catalog_updates import CatalogUpdates
+from cdcd.spark.session import is_remote
+from cdcd.spark.storage.uri import FORMS, open_storage
+from cdcd.spark.target.mirror_sizes import (
+    DEFAULT_BUCKETS,
+    DEFAULT_DRIVER_MB,
+    DEFAULT_MAX_ROWS,
+    DEFAULT_RETAIN_S,
+    DEFAULT_RETRY_S,
+    LOCAL_HOST,
+)
+from cdcd.spark.target.ownership import refuse_anothers, take
+from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableFormat
+
+AVAILABLE_NOW = "available_now"
+_NOT_REMOTE_HINT = (
+    "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
+    "starts, but its tasks would run on the server"
+)
+
+
+def mirror(
+    spark: SparkSession,
+    connection: Connection | None = None,
+    target: str = "",
+    *,
+    config: str | None = None,
+    target_options: Mapping[str, str] | None = None,
+    format: TableFormat = "parquet",
+    stored_as_scd_type: ScdType = 1,
+    trigger: str | None = AVAILABLE_NOW,
+    buckets: int = DEFAULT_BUCKETS,
+    max_rows: int = DEFAULT_MAX_ROWS,
+    driver_bytes: int = DEFAULT_DRIVER_MB << 20,
+    topics: Sequence[str] = (),
+    accept_gaps: bool = False,
+    accept_cluster: bool = False,
+    on_error: OnError = "park",
+    retain_s: float = DEFAULT_RETAIN_S,
+    on_batch: Callable[[BatchReport], None] | None = None,
+    retry_s: float = DEFAULT_RETRY_S,
+    metrics_port: int | None = None,
+    metrics_host: str = LOCAL_HOST,
+    catalog: str | None = None,
+    history_retain_s: float | None = None,
+) -> MirrorQuery:
+    """Start a thread that updates `target` from the topics.
+
+    `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
+    `target_options`: those of the storage of a target in a bucket; a secret is a reference.
+    `format`: how a new target has its tables: in Parquet files that need the commit log, or as
+    Delta or Iceberg tables.
+    `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
+    `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
+    `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
+    `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
+    `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
+    others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
+    `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
+    `history_retain_s`: for so long after its end a version of a row remains in the history; None: for ever.
+    `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
+    `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
+    `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
+    Raises ConfigError for a session of Spark Connect, and for the format delta or iceberg without its library. An
+    error of the start itself is raised, and not tried again.
+    """
+    if is_remote(spark):
+        raise ConfigError("the mirror does not run through Spark Connect", hint=_NOT_REMOTE_HINT)
+    connection = _connection(connection, config, target)
+    access_of(connection)
+    if on_error not in ON_ERROR:
+        raise ConfigError(f"unknown on_error {on_error!r}; use {' or '.join(ON_ERROR)}")
+    if format not in TABLE_FORMATS:
+        raise ConfigError(f"unknown mirror format {format!r}; use {' or '.join(TABLE_FORMATS)}")
+    if format == "delta":
+        require_delta()
+        check_delta_target(open_storage(target, target_options))
+    if format == "iceberg":
+        require_iceberg()
+    if stored_as_scd_type not in SCD_TYPES:
+        raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
+    if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
+        raise ConfigError(
+            "the retention of the history is a time of a mirror that has one",
+            hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
+        )
+    settings = MirrorSettings(
+        connection,
+        target,
+        target_options,
+        {"maxRows": str(max_rows)} | ({"topics": ",".join(topics)} if topics else {}),
+        None if trigger == AVAILABLE_NOW else seconds_of(trigger or "0 seconds"),
+        buckets,
+        driver_bytes,
+        accept_gaps,
+        accept_cluster,
+        on_error,
+        retain_s,
+        format,
+        stored_as_scd_type,
+        on_batch,
+        catalog,
+        history_retain_s,
+    )
+    namespace = None if catalog is None else namespace_of(catalog)
+    sessions = MirrorSessions(spark, settings, MirrorMetrics(), Retries(retry_s))
+    return _started(sessions, metrics_host, metrics_port, namespace)
+
+
+def _started(
+    sessions: MirrorSessions, metrics_host: str, metrics_port: int | None, namespace: tuple[str, ...] | None
+) -> MirrorQuery:
+    """Open the first session, whose errors the caller gets, and run it in a thread."""
+    settings = sessions.settings
+    storage = open_storage(settings.target, settings.target_options)
+    refuse_anothers(storage)
+    held = take(storage)
+    server = None
+    if metrics_port is not None:
+        server = MetricsServer(metrics_host, metrics_port, _pages(sessions.metrics))
+    try:
+        first = sessions.open()
+        register(sessions.spark)
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+    if namespace is not None:
+        catalog = Catalog(sessions.spark, namespace, settings.target_options or {})
+        sessions.catalog = CatalogUpdates(catalog, storage, sessions.metrics.registered)
+        sessions.catalog.note(first.batches.version)
+
+    def run(stopping: threading.Event) -> None:
+        try:
+            sessions.run(first, stopping)
+        finally:
+            if sessions.catalog is not None:
+                sessions.catalog.end()
+            if server is not None:
+                server.close()
+
+    port = None if server is None else server.port
+    held.query = MirrorQuery(run, f"mirror of {settings.connection.prefix}", port)
+    return held.query
+
+
+def _pages(metrics: MirrorMetrics) -> dict[str, Callable[[], Page]]:
+    """Return the pages of the mirror's port. It runs while it answers; a restart of it heals no server."""
+
+    def health() -> Page:
+        state = f"tries again after {metrics.error_code}" if metrics.error_code else "runs"
+        return Page(200, f"the mirror {state}\n".encode())
+
+    return {"/metrics": lambda: Page(200, metrics.exposition()), "/healthz": health}
+
+
+def _connection(connection: Connection | None, config: str | None, target: str) -> Connection:
+    if not target:
+        raise ConfigError("the mirror has no target", hint=f"pass target: {FORMS}")
+    if (connection is None) == (config is None):
+        raise ConfigError("the mirror needs a connection or the path of the daemon's configuration, not both")
+    return connection_from({"config": config}) if config is not None else connection  # type: ignore[return-value]

@@ -1,0 +1,327 @@
+"""Compare a mirror with its topics: does each table have the rows that result from the changes?
+
+In: a connection, the target of a mirror.  Out: for each table whether it is equal, or how it differs, or why that
+cannot be known.
+Invariant: the topics are read up to exactly the offsets of the mirror's version, and folded by `sql_fold`, not by
+the code of the mirror. A table is never equal by default: what cannot be known is a result of its own, with the
+reason.
+Must not: change the mirror; show a value of a row, or a key that was not asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import StructType
+
+from cdcd.errors import CdcdError, SparkReadError
+from cdcd.spark.clients.connection import Connection
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.data_source import register
+from cdcd.spark.decoding.decode import decode, decoding_of
+from cdcd.spark.decoding.schemas import access_of, schema_by_id
+from cdcd.spark.mirroring.batches import is_table
+from cdcd.spark.mirroring.sql_fold import History, fold, history_of, order_changes, value_of
+from cdcd.spark.mirroring.verified_columns import CurrentNames, current_names
+from cdcd.spark.reading.mirror import Mirror, read_mirror
+from cdcd.spark.reading.table_frame import table_frame
+from cdcd.spark.session import reason_of
+from cdcd.spark.source.cuts import ids_of, with_ids
+from cdcd.spark.source.table_options import topics_of
+from cdcd.spark.target.shape import SPECIAL
+from cdcd.spark.target.versions import TableEntry
+
+Status = Literal["equal", "differs", "unknown"]
+KINDS = ("missing", "extra", "different")
+SHOWN_KEYS = 10
+READERS = "16"
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """The result of one table. `keys`: of some rows of each kind, as JSON, or as digests."""
+
+    topic: str
+    status: Status
+    reason: str = ""
+    rows_in_topic: int = 0
+    rows_in_mirror: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    keys: Mapping[str, tuple[str, ...]] | None = None
+
+
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
+
+
+class _Unknown(Exception):
+    """The reason why a table cannot be compared."""
+
+
+def verify(
+    spark: SparkSession,
+    connection: Connection,
+    target: str,
+    *,
+    target_options: Mapping[str, str] | None = None,
+    tables: Sequence[str] = ("*",),
+    shows_keys: bool = False,
+) -> Iterator[TableResult]:
+    """Yield the result of each table that `tables` names, by name or pattern.
+
+    Raises SparkReadError if there is no mirror, or one of another prefix or cluster, or no such table.
+    """
+    opened = read_mirror(target, target_options)
+    cluster = Cluster(connection.brokers, connection.read_properties())
+    _check_origin(opened, connection, cluster)
+    register(spark)
+    version = opened.version
+    existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
+    existing -= version.dropped.keys()
+    for topic in topics_of(tables, version.prefix, existing):
+        table = _Table(spark, connection, cluster, opened, topic)
+        try:
+            with _distinguished_cases(spark):
+                result = table.compare(shows_keys=shows_keys)
+        except _Unknown as error:
+            result = TableResult(topic, "unknown", str(error))
+        except (CdcdError, PySparkException) as error:
+            result = TableResult(topic, "unknown", why(error))
+        yield result
+
+
+@contextmanager
+def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
+    """PostgreSQL distinguishes columns that differ only in case; so does a comparison."""
+    was = spark.conf.get(_CASE_SENSITIVE)
+    spark.conf.set(_CASE_SENSITIVE, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CASE_SENSITIVE, was or "false")
+
+
+def why(error: Exception) -> str:
+    """Return cdcd's error in one line, of an error of Spark only its name: its text may have values."""
+    reason = reason_of(error)
+    if isinstance(error, PySparkException) and reason == str(error):
+        return f"Spark failed: {error.getCondition() or type(error).__name__}"
+    return reason
+
+
+def _check_origin(opened: Mirror, connection: Connection, cluster: Cluster) -> None:
+    version = opened.version
+    for what, mirrored, now in (
+        ("prefix", version.prefix, connection.prefix),
+        ("Kafka cluster", version.cluster, cluster.id()),
+    ):
+        if mirrored not in ("", now):
+            raise SparkReadError(
+                f"the target mirrors another {what}",
+                hint="choose the target of this mirror, or the connection that it was made with",
+                target=opened.target.uri,
+                has=mirrored,
+                now=now,
+            )
+
+
+class _Table:
+    """One table of the mirror, and its topic."""
+
+    def __init__(
+        self, spark: SparkSession, connection: Connection, cluster: Cluster, opened: Mirror, topic: str
+    ) -> None:
+        self._spark, self._connection, self._cluster = spark, connection, cluster
+        self._opened, self._topic = opened, topic
+        self._entry = opened.version.tables.get(topic, TableEntry(topic))
+        self._ids = ids_of(opened.version.offsets)
+        self._ends = {
+            partition: end for partition, end in opened.version.offsets.get(topic, {}).items() if end > 0
+        }
+
+    def compare(self, *, shows_keys: bool) -> TableResult:
+        """Return the result. Raises _Unknown."""
+        if self._topic in self._opened.version.loading:
+            raise _Unknown(
+                "cdcd still copied the table at the mirror's commit; verify again when it is complete"
+            )
+        if not self._ends and self._entry.is_empty:
+            return TableResult(self._topic, "equal")  # no record of the topic is before the mirror's commit
+        if self._entry.keyed is False and self._entry.fields:
+            raise _Unknown(_NO_KEY)
+        changes = order_changes(self._changes()).persist()
+        try:
+            return self._judge(changes, shows_keys=shows_keys)
+        finally:
+            changes.unpersist()
+
+    def _judge(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
+        history = history_of(changes)
+        self._check(history)
+        if not history.last:
+            return TableResult(self._topic, "equal")
+        if "key" not in changes.columns:
+            raise _Unknown(_NO_KEY)
+        names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
+        mirrored = [one.name for one in self._entry.fields]
+        if wrong := set(mirrored) ^ set(names.shown.values()):
+            return TableResult(
+                self._topic,
+                "differs",
+                f"the mirror has other columns than the topic: {', '.join(sorted(wrong))}",
+            )
+        if names.renames:
+            changes = order_changes(self._changes(names))
+        if names.left is not None and (history.emptied is None or history.emptied < names.left):
+            history = replace(history, emptied=names.left)
+        columns = self._typed(changes)
+        expected = fold(changes, columns, history, names.began(history.last, mirrored))
+        return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
+
+    # --- what cannot be known
+
+    def _check(self, history: History) -> None:
+        if history.keyless:
+            raise _Unknown(_NO_KEY)
+        if history.gap is not None and (history.emptied is None or history.gap > history.emptied):
+            raise _Unknown(
+                "the topic has a marker of missing changes, which the mirror was started to accept"
+            )
+        starts = self._cluster.starts([(self._topic, int(partition)) for partition in self._ends])
+        removed = [partition for (_, partition), start in starts.items() if start > 0]
+        if set(removed) - history.emptied_in:
+            raise _Unknown("Kafka has removed the first records of the topic (its retention)")
+        policy = self._cluster.cleanup_policy(self._topic)
+        if policy is None:
+            raise _Unknown("the cleanup.policy of the topic cannot be read: grant DescribeConfigs on it")
+        if "compact" in policy:
+            raise _Unknown("the topic is compacted, so that records may be missing")
+
+    # --- both sides
+
+    def _changes(self, names: CurrentNames | None = None) -> DataFrame:
+        options = self._connection.options() | {
+            "topics": self._topic,
+            "endingOffsets": json.dumps(with_ids({self._topic: self._ends}, self._ids)),
+            "readers": READERS,
+        }
+        raw = self._spark.read.format("cdcd").options(**options).load()
+        if names is None:
+            return decode(raw, topic=self._topic, connection=self._connection)
+        decoding = names.decoding(decoding_of(access_of(self._connection), [self._topic]))
+        return names.renamed(raw.mapInArrow(decoding.decode, decoding.schema))
+
+    def _typed(self, changes: DataFrame) -> list[tuple[str, str]]:
+        """Return the mirror's columns with the types of `decode`."""
+        types = {one.name: one.dataType.simpleString() for one in changes.schema["after"].dataType.fields}
+        gone = [one.name for one in self._entry.fields if one.name not in types]
+        if gone:
+            raise _Unknown(f"the newest schema of the topic lacks columns of the mirror: {', '.join(gone)}")
+        return [(one.name, types[one.name]) for one in self._entry.fields]
+
+    def _mirrored(self, changes: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
+        """Return the mirror's rows in the form of `fold`."""
+        rows = table_frame(self._spark, self._opened.target, self._entry)
+        key = changes.schema["key"].dataType
+        assert isinstance(key, StructType)
+        if missing := [one.name for one in key if one.name not in dict(columns)]:
+            raise _Unknown(f"the rows have no columns {', '.join(missing)}, which the key has")
+        types = dict(columns)
+        of_key = [_column(one.name).cast(one.dataType).alias(one.name) for one in key]
+        values = [
+            value_of(_column(name), F.col(SPECIAL)[name], types[name]).alias(f"c{number}")
+            for number, (name, _) in enumerate(columns)
+        ]
+        return rows.select(F.struct(*of_key).alias("key"), *values)
+
+    def _joined(
+        self, expected: DataFrame, mirrored: DataFrame, width: int, *, shows_keys: bool
+    ) -> TableResult:
+        numbered = [f"c{n}" for n in range(width)]
+        lacking = F.expr(" or ".join(f"{one} is null" for one in numbered))
+        sides = [
+            side.select(
+                "key", F.struct(*numbered).alias("row"), has_not.alias("has_not"), F.lit(name).alias("side")
+            )
+            for side, has_not, name in ((expected, lacking, "topic"), (mirrored, F.lit(False), "mirror"))
+        ]
+        rows = (
+            sides[0]
+            .union(sides[1])
+            .groupBy("key")
+            .agg(
+                F.expr("first(row, true) filter (where side = 'topic')").alias("expected"),
+                F.expr("first(row, true) filter (where side = 'mirror')").alias("found"),
+                F.expr("count(*) filter (where side = 'topic')").alias("in_topic"),
+                F.expr("count(*) filter (where side = 'mirror')").alias("in_mirror"),
+                F.expr("bool_or(has_not)").alias("has_not"),
+            )
+        )
+        counts = rows.agg(
+            *(F.coalesce(F.sum(F.expr(text)), F.lit(0)).alias(name) for name, text in _COUNTS.items()),
+            F.coalesce(F.sum(F.expr("int(has_not)")), F.lit(0)).alias("has_not"),
+            F.coalesce(F.sum(_is_null_within("key", expected).cast("int")), F.lit(0)).alias("null_keys"),
+        ).collect()[0]
+        if counts["has_not"]:
+            raise _Unknown(
+                f"{counts['has_not']} rows have values that PostgreSQL did not send and no copy of the table has"
+            )
+        if counts["null_keys"]:
+            raise _Unknown(f"{counts['null_keys']} rows have a key outside the type of its column")
+        found = {kind: counts[kind] for kind in KINDS}
+        keys = _keys(rows, shows_keys) if any(found.values()) else {}
+        return TableResult(
+            self._topic,
+            "differs" if keys else "equal",
+            rows_in_topic=counts["in_topic"],
+            rows_in_mirror=counts["in_mirror"],
+            keys=keys,
+            **found,
+        )
+
+
+_NO_KEY = "the table has no key, and the rows of such a table are not compared"
+_COUNTS = {
+    "missing": "int(in_topic > 0 and in_mirror = 0)",
+    "extra": "greatest(in_mirror - in_topic, 0)",
+    "different": "int(in_topic > 0 and in_mirror > 0 and not (expected <=> found))",
+    "in_topic": "in_topic",
+    "in_mirror": "in_mirror",
+}
+
+
+def _keys(rows: DataFrame, shows_keys: bool) -> dict[str, tuple[str, ...]]:
+    """Return the keys of the first rows of each kind."""
+    key = F.to_json("key")
+    shown = key if shows_keys else F.substring(F.sha2(key, 256), 1, 16)
+    kind = F.coalesce(*(F.when(F.expr(f"{_COUNTS[kind]} > 0"), F.lit(kind)) for kind in KINDS))
+    chosen = rows.select(kind.alias("kind"), shown.alias("key")).where("kind is not null")
+    number = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
+    first = chosen.withColumn("number", number).where(F.col("number") <= SHOWN_KEYS).collect()
+    return {
+        kind: tuple(sorted(row["key"] for row in first if row["kind"] == kind))
+        for kind in KINDS
+        if any(row["kind"] == kind for row in first)
+    }
+
+
+def _is_null_within(key: str, frame: DataFrame) -> Column:
+    type_ = frame.schema[key].dataType
+    assert isinstance(type_, StructType)
+    is_null = F.lit(False)
+    for one in type_:
+        is_null = is_null | F.col(key).getField(one.name).isNull()
+    return is_null
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

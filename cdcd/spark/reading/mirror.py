@@ -1,0 +1,197 @@
+"""Read a mirror: all tables as of one PostgreSQL commit, the newest one or an earlier one.
+
+In: the folder or URI of a mirror; a position in the source.
+Out: Arrow tables (columns under PostgreSQL's names, and `__special`), or DataFrames.
+Invariant: all tables of one `Mirror` are of one version, whose files exist for its `retain_s` after the next one;
+then the caller has to open the mirror again. A table in `loading` lacks rows that cdcd still copies, and one in
+`parked` is of an earlier commit; a row is either complete or absent.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
+from cdcd.lsn import format_lsn, parse_lsn
+from cdcd.spark.reading.table_frame import table_frame
+from cdcd.spark.storage.uri import Storage, Target, open_storage
+from cdcd.spark.tables.table_files import count_rows, read_table
+from cdcd.spark.target.commit_log import find_version, newer_versions, read_latest, read_version
+from cdcd.spark.target.shape import KEY
+from cdcd.spark.target.versions import Parked, TableEntry, TableFormat, TargetVersion
+
+__all__ = ["At", "Mirror", "read_mirror", "wait"]
+
+At = int | str | datetime
+"""A position: an LSN as a number or as PostgreSQL prints it, a time with its zone, or `Mirror.at` of a version."""
+_NUMBER = re.compile(r"v(\d+)")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A mirror as of one version."""
+
+    target: Storage
+    version: TargetVersion
+
+    @property
+    def commit_lsn(self) -> int:
+        """The LSN of the last PostgreSQL commit that changed a table of the mirror."""
+        return self.version.commit_lsn
+
+    @property
+    def end_lsn(self) -> int:
+        """The LSN below which all commits are in the mirror, 0 if it is not known."""
+        return self.version.end_lsn
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """The time of the last commit that is in the mirror, None if it is not known."""
+        return EPOCH + timedelta(microseconds=self.version.commit_us) if self.version.commit_us else None
+
+    @property
+    def at(self) -> str:
+        """The name of exactly this version, such as "v42": several versions may have one LSN."""
+        return f"v{self.version.number}"
+
+    @property
+    def loading(self) -> list[str]:
+        """The topics of the tables that cdcd still copies at this commit: their tables lack rows."""
+        return sorted(self.version.loading)
+
+    @property
+    def parked(self) -> Mapping[str, Parked]:
+        """By topic, the tables that are not updated any more, with the reason: they are of an earlier commit."""
+        return self.version.parked
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the tables."""
+        return sorted(self.version.tables)
+
+    def rows(self, topic: str) -> int:
+        """Return the number of a table's rows; it reads their keys at most."""
+        return count_rows(self.target, self._entry(topic))
+
+    def table(self, topic: str) -> pa.Table:
+        """Return a table's rows in no order, with `__special`: texts of values outside the types' ranges."""
+        return read_table(self.target, self._entry(topic)).drop_columns([KEY])
+
+    def frame(self, spark: SparkSession, topic: str) -> DataFrame:
+        """Return a table's rows as a DataFrame, read by Spark's tasks; a time of day is in microseconds."""
+        return table_frame(spark, self.target, self._entry(topic))
+
+    def delta_table(self, topic: str) -> tuple[str, int]:
+        """Return URI and version of a table's Delta table, for another reader of the same commit.
+
+        Raises SparkReadError if the table is no Delta table.
+        """
+        return self._open_table(topic, "delta")
+
+    def iceberg_table(self, topic: str) -> str:
+        """Return the location of the metadata of a table's Iceberg table, for another reader of the same commit.
+
+        Raises SparkReadError if the table is no Iceberg table.
+        """
+        folder, version = self._open_table(topic, "iceberg")
+        return f"{folder}/metadata/v{version}.metadata.json"
+
+    def _open_table(self, topic: str, table_format: TableFormat) -> tuple[str, int]:
+        version = self._entry(topic).table_version
+        if version is None or self.version.table_format != table_format:
+            raise SparkReadError(
+                f"the table is no {table_format.capitalize()} table", topic=topic, target=self.target.uri
+            )
+        return f"{self.target.uri}/{self.version.folder_of(topic)}", version
+
+    def _entry(self, topic: str) -> TableEntry:
+        entry = self.version.tables.get(topic)
+        if entry is None:
+            raise SparkReadError("the mirror has no such table", topic=topic, target=self.target.uri)
+        return entry
+
+
+def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at: At | None = None) -> Mirror:
+    """Open a mirror. `options` are those of the target's storage.
+
+    `at`: the first version that has all commits up to an LSN, or the last one without a commit after a time; None:
+    the newest one. Raises SparkReadError if there is none, or it is not retained any more, ConfigError.
+    """
+    storage = open_storage(target, options)
+    if at is None:
+        version = read_latest(storage)
+        if version is None:
+            raise SparkReadError("there is no mirror", target=storage.uri)
+        return Mirror(storage, version)
+    if isinstance(at, str) and (found := _NUMBER.fullmatch(at)):
+        return Mirror(storage, read_version(storage, int(found[1])))
+    return Mirror(storage, find_version(storage, **_sought(at)))
+
+
+def _sought(at: At) -> dict[str, int]:
+    """Return the position as an argument of `find_version`. Raises ConfigError."""
+    if isinstance(at, int):
+        return {"lsn": at}
+    try:
+        if isinstance(at, str) and "/" in at:
+            return {"lsn": parse_lsn(at)}
+        moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    except ValueError:
+        raise _neither() from None
+    if moment.tzinfo is None:
+        raise _neither()
+    return {"time_us": (moment - EPOCH) // timedelta(microseconds=1)}
+
+
+def _neither() -> ConfigError:
+    return ConfigError(
+        "the position is neither an LSN nor a time with its zone",
+        hint='write "16/B374D848", "2026-11-28T10:00:00Z", or a datetime with tzinfo',
+    )
+
+
+def wait(
+    target: Target,
+    lsn: int | str,
+    *,
+    timeout_s: float = 60.0,
+    target_options: Mapping[str, str] | None = None,
+) -> Mirror:
+    """Wait until the mirror has all commits up to an LSN, and return it: to read your own writes.
+
+    `lsn`: what `SELECT pg_current_wal_insert_lsn()` returns after the COMMIT. Raises MirrorBehind after `timeout_s`.
+    """
+    storage = open_storage(target, target_options)
+    wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    deadline_s = time.monotonic() + timeout_s
+    version = read_latest(storage)
+    while version is None or max(version.end_lsn, version.commit_lsn) < wanted:
+        if time.monotonic() > deadline_s:
+            reached = 0 if version is None else max(version.end_lsn, version.commit_lsn)
+            raise MirrorBehind(
+                "the mirror has not reached the LSN in time",
+                target=storage.uri,
+                lsn=format_lsn(wanted),
+                reached=format_lsn(reached),
+            )
+        time.sleep(LOOK_AGAIN_S)
+        version = _newer(storage, version)
+    return Mirror(storage, version)
+
+
+def _newer(storage: Storage, version: TargetVersion | None) -> TargetVersion | None:
+    if version is None:
+        return read_latest(storage)
+    try:
+        return [version, *newer_versions(storage, version)][-1]
+    except SparkReadError:  # records are removed already
+        return read_latest(storage)

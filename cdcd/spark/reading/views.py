@@ -1,0 +1,129 @@
+"""All tables of a mirror as of one PostgreSQL commit, as temporary views of a Spark session.
+
+In: a mirror, a position in the source.  Out: DataFrames and views of one version.
+Invariant: each view has all rows of its table as of the commit. A table that is still copied, or parked, is in a view
+only if the caller asks for it.
+Must not: read rows before a query does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import SparkReadError, TablesParked
+from cdcd.escaped_names import unescape
+from cdcd.spark.reading.mirror import At, Mirror, read_mirror
+from cdcd.spark.source.table_options import topics_of
+from cdcd.spark.storage.uri import Target
+
+__all__ = ["ConsistentView", "consistent_view", "view_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentView:
+    """Tables as of one commit. `views`: the name of each table's temporary view, by the table's name."""
+
+    mirror: Mirror
+    views: Mapping[str, str]
+    frames: Mapping[str, DataFrame] = field(repr=False)
+
+    @property
+    def end_lsn(self) -> int:
+        """The LSN below which all commits are in the view, 0 if it is not known."""
+        return self.mirror.end_lsn
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """The time of the last commit in the view, None if it is not known."""
+        return self.mirror.commit_time
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table by its name, `schema.table`."""
+        if name not in self.frames:
+            raise SparkReadError("the view has no such table", table=name, has=", ".join(sorted(self.frames)))
+        return self.frames[name]
+
+
+def consistent_view(
+    spark: SparkSession,
+    target: Target,
+    at: At | None = None,
+    *,
+    tables: Sequence[str] = ("*",),
+    target_options: Mapping[str, str] | None = None,
+    loading: bool = False,
+    parked: bool = False,
+    prefix: str = "",
+) -> ConsistentView:
+    """Make a temporary view `<prefix><schema>_<table>` of each table that `tables` names, all as of one commit.
+
+    `at`: as `read_mirror`. `loading`: also of tables that cdcd still copies, which lack rows; without it a pattern
+    leaves them out, and a name is an error. `parked`: also of tables that are of an earlier commit.
+    `prefix`: threads of one session need one each, or they replace each other's views.
+    Raises TablesParked, SparkReadError.
+    """
+    opened = read_mirror(target, target_options, at=at)
+    topics = _topics(opened, tables, loading=loading)
+    stale = [topic for topic in topics if topic in opened.parked]
+    if stale and not parked:
+        raise TablesParked(
+            "tables of the view are of an earlier commit than the others",
+            target=opened.target.uri,
+            tables=", ".join(stale),
+            first_reason=opened.parked[stale[0]].reason,
+        )
+    if partial := [topic for topic in stale if not opened.parked[topic].end_lsn and not loading]:
+        raise TablesParked(
+            "tables were parked while they were copied, so their rows are of no one commit",
+            hint="copy them again; or pass loading=True to read what there is",
+            target=opened.target.uri,
+            tables=", ".join(partial),
+        )
+    named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
+    views = view_names(named.values(), prefix)
+    frames = {name: opened.frame(spark, topic) for topic, name in named.items()}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(_quoted(views[name]))
+    return ConsistentView(opened, views, frames)
+
+
+def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str]:
+    """Return the topics of the tables, without those that are still copied."""
+    chosen = topics_of(tables, opened.version.prefix, opened.topics)
+    if loading:
+        return list(chosen)
+    copied = set(opened.loading)
+    names = {topic.removeprefix(f"{opened.version.prefix}.") for topic in copied}
+    if asked := sorted(names & {*tables, *(unescape(name) for name in tables)}):
+        raise SparkReadError(
+            "cdcd still copies the table at this commit, so it lacks rows",
+            hint="wait until it is complete, or pass loading=True",
+            table=", ".join(asked),
+        )
+    return [topic for topic in chosen if topic not in copied]
+
+
+def view_names(names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the name of each table's view. Raises SparkReadError if two tables have one name."""
+    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for name in names:
+        view = prefix + name.replace(".", "_", 1)
+        other = owners.setdefault(view.lower(), name)
+        if other != name:
+            raise SparkReadError(
+                "two tables have the same view",
+                hint="name one of them in `tables`; the other one in a view of another prefix",
+                view=view,
+                tables=f"{other}, {name}",
+            )
+        found[name] = view
+    return found
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

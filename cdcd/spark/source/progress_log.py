@@ -1,0 +1,288 @@
+"""The complete commits of one daemon that a query has not passed yet.
+
+In: the options of a query; the progress topic.  Out: commits in order, none of them inside a transaction.
+Invariant: the records of a progress topic that was compacted are read one by one only from the commit on at which the
+offset of each partition is known. No commit names a topic that Kafka does not have, unless the query has read it.
+Must not: import PySpark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from cdcd.errors import SinkAuthorization
+from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.source.cuts import (
+    Commit,
+    Offsets,
+    add,
+    as_one,
+    commit_of_query,
+    covers,
+    has_records,
+    without,
+    without_offsets,
+)
+from cdcd.spark.source.entry import Entry
+from cdcd.spark.source.positions import LATEST
+from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
+from cdcd.spark.source.progress_reader import ProgressReader
+from cdcd.spark.source.retained_ranges import DeletedTopics
+from cdcd.spark.source.slots import Slots, complete_commits, pairs_of
+from cdcd.spark.source.source_options import SourceOptions
+from cdcd.spark.source.topic_ids import TopicIds
+
+_HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
+_HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
+READ_OFFSETS = 100_000
+"""After records with this many offsets, the commits at which no batch can end are combined into one.
+
+With limits of a batch the other commits remain, and no more records are read until batches have passed them.
+"""
+
+
+class ProgressLog:
+    """The commits that are read and not passed (`pending`), and the offsets after all that were read (`reached`).
+
+    `is_behind`: progress records of a backlog are not read yet. `is_opened`: the records are read one by one.
+    """
+
+    def __init__(self, options: SourceOptions, cluster: Cluster, ids: TopicIds) -> None:
+        self._options = options
+        self._cluster = cluster
+        connection = options.connection
+        self._reader = ProgressReader(
+            connection.brokers,
+            connection.read_properties(),
+            connection.prefix + PROGRESS_SUFFIX,
+            cluster,
+            ids,
+            options.topics,
+        )
+        self._deleted = DeletedTopics(cluster)
+        self._slots = Slots()
+        self._entry: Entry | None = None
+        self._joins = options.starting.kind == LATEST and not options.loading
+        self.pending: deque[Commit] = deque()
+        self.reached: Offsets = {}
+        self._passed: Offsets = {}
+        self.is_behind = self.is_opened = False
+
+    def end_now(self) -> None:
+        """Read no further than the progress record that is the newest now."""
+        self._reader.end_now()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether compaction has removed none of the progress records."""
+        return self._reader.is_whole
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are records, but the first commit from which to read them one by one is not known yet."""
+        return self._entry is not None
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether a snapshot is not complete, so that no batch may have its rows."""
+        return (self._slots if self._entry is None else self._entry.slots).is_inside_snapshot
+
+    @property
+    def parts(self) -> list[Commit]:
+        """The newest record of each slot whose records are not complete."""
+        return self._slots.newest
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The topics that the records name, also those that were deleted."""
+        return frozenset(self.reached) | self._deleted.known
+
+    def refresh(self, start: Offsets | None, *, each: bool = False) -> None:
+        """Read the progress records committed since the last call. `start`: where the query is, None: a new one.
+
+        Of a backlog it reads only as many as it may store (`READ_OFFSETS`), and more at the next call. `each`, and
+        for a new query: no commits are combined, because a position may be behind each of them.
+        """
+        wanted = None if each else start
+        if start is not None and self.is_behind:
+            self.forget(start)
+            self._leave_out_deleted(start)
+            if _has_enough(start, self.pending):
+                return
+        self._take(self._commits(wanted), start)
+        while wanted is not None and self.is_behind and not _has_enough(wanted, self.pending):
+            self.forget(wanted)  # those before were of topics that were deleted
+            self._take(self._commits(wanted), start)
+
+    def _take(self, commits: list[Commit], start: Offsets | None) -> None:
+        self.pending += commits
+        for one in commits:
+            add(self.reached, one)
+        self._leave_out_deleted(start or {})
+
+    def _commits(self, start: Offsets | None) -> list[Commit]:
+        """Return the new commits."""
+        if self._entry is None:
+            commits = self._read([], start)
+            self.is_opened = self.is_opened or self._reader.is_whole
+            if self.is_opened or self._reader.is_empty:
+                return commits
+            self.is_opened = start is not None and self._has_read(start)
+            self._rewind()
+            if self.is_opened:
+                return self._read([], start)
+            self._entry = Entry()
+        return self._entered(self._entry, start)
+
+    def _entered(self, entry: Entry, start: Offsets | None) -> list[Commit]:
+        """Return the first commit of a topic that has lost records, and those after it; none while it is unknown."""
+        # A table's last records may be older than the records left: listed before these are read.
+        ends = by_topic(self._cluster.ends(self._places()))
+        for one in self._reader.read():
+            entry.add(self._seen(one))
+        self._refuse_unlisted(entry.unnamed_of(ends))
+        if entry.place(ends) is None:
+            return []  # the partitions' ends are inside a transaction or a snapshot
+        self._rewind()
+        first = entry.first(ends, complete_commits(map(self._seen, self._reader.read()), self._slots))
+        self._entry = None
+        if first is None:  # Kafka has removed it since
+            self._rewind()
+            return []
+        self.is_opened = True
+        return self._read([first], start)
+
+    def _refuse_unlisted(self, topics: list[str]) -> None:
+        """Raise SinkAuthorization for a topic that exists and may not be described: its rows would be left out."""
+        hidden = sorted(set(topics) - self._cluster.missing(topics))
+        if hidden:
+            raise SinkAuthorization(_HIDDEN, hint=_HIDDEN_HINT, topic=hidden[0], topics=len(hidden))
+
+    def _has_read(self, start: Offsets) -> bool:
+        """Return whether a query has read the first commit that is left of each slot.
+
+        Then the query has the offset of each partition, so that the later records can be read one by one; except for
+        a partition that the query did not read before, because it had fewer topics.
+        """
+        if not self._are_named(self._unread(start)):
+            return False
+        self._rewind()
+        read: set[str] = set()
+        for commit in complete_commits(map(self._seen, self._reader.read(read)), self._slots):
+            if commit.offsets:  # without any it would be covered by each start
+                if not covers(start, commit):
+                    return False
+                read.add(commit.slot)
+        return read >= self._reader.slots
+
+    def _unread(self, start: Offsets) -> set[tuple[str, str]]:
+        """Return the partitions that have records after `start`, by what Kafka has.
+
+        The marker that ends a Kafka transaction has an offset of its own.
+        """
+        ends = by_topic(self._cluster.ends(self._places()))
+        return {
+            (topic, number)
+            for topic, numbers in ends.items()
+            for number, end in numbers.items()
+            if end > (start[topic][number] + 1 if number in start.get(topic, {}) else 0)
+        }
+
+    def _are_named(self, unread: set[tuple[str, str]]) -> bool:
+        """Return whether the records that are left name all of these partitions."""
+        self._rewind()
+        records = self._reader.read()
+        while unread and (record := next(records, None)) is not None:
+            unread -= pairs_of(record.offsets)
+        return not unread
+
+    def _places(self) -> list[tuple[str, int]]:
+        return partitions_of(self._cluster, self._options.connection.prefix, self._options.topics)
+
+    def _rewind(self) -> None:
+        self._reader.rewind()
+        self._slots = Slots()
+
+    def _seen(self, commit: Commit) -> Commit:
+        asked = self._options
+        return commit_of_query(commit, asked.topics, loading=asked.loading, copies=asked.refuses_copies)
+
+    def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
+        """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.
+
+        `start` None: they are not combined. The read stops when the reader finds that records are missing and the
+        first commit is not known yet.
+        """
+        asked, room = self._options, READ_OFFSETS
+        self.is_behind = False
+        for one in self._reader.read():
+            commits = self._without_changed(commits)
+            if not self.is_opened and not self._reader.is_whole:
+                break
+            commit = self._slots.add(self._seen(one))
+            if commit is None:
+                continue
+            commits.append(commit)
+            room -= commit.size
+            if room > 0 or (start is None and not self._joins):
+                continue
+            commits, room = as_one(start if asked.has_limits else None, commits), READ_OFFSETS
+            if start is not None and asked.has_limits and _has_enough(start, commits):
+                self.is_behind = True
+                break
+        return self._without_changed(commits)
+
+    def _without_changed(self, commits: list[Commit]) -> list[Commit]:
+        """Return these commits without topics that were created again meanwhile; remove these from all others."""
+        if not self._reader.changed:
+            return commits
+        gone = frozenset(self._reader.changed)
+        self._reader.changed.clear()
+        self._deleted.known -= gone
+        self._slots.remove(gone, are_former=True)
+        self.pending = deque(without(one, gone) for one in self.pending)
+        for topic in gone:
+            self.reached.pop(topic, None)
+            self._passed.pop(topic, None)
+        return [without(one, gone) for one in commits]
+
+    def _leave_out_deleted(self, start: Offsets) -> None:
+        """Remove the topics that were deleted, unless the query has read records of them."""
+        gone = self._deleted.among([topic for topic in self.reached if not has_records(start, topic)])
+        if gone:
+            self._slots.remove(gone, are_former=False)
+            self.pending = deque(without_offsets(one, gone) for one in self.pending)
+            self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
+            self._passed = {topic: found for topic, found in self._passed.items() if topic not in gone}
+
+    def forget(self, start: Offsets) -> None:
+        """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
+
+        The last of them remains, because it has the tables that are loading now.
+        """
+        while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
+            add(self._passed, self.pending.popleft())
+
+    def has_all_since(self, topic: str, partition: int, offset: int) -> bool:
+        """Return whether the pending commits have each one that names a partition after this offset.
+
+        Then a commit ends at the offset that was read in this process: records before those that are left, which
+        compaction has removed, may name the partition, too.
+        """
+        if offset == 0:
+            return self.is_whole
+        number = str(partition)
+        ends = {self._passed.get(topic, {}).get(number)}
+        return offset in ends.union(one.offsets.get(topic, {}).get(number) for one in self.pending)
+
+    def close(self) -> None:
+        """Close the connections to Kafka."""
+        self._reader.close()
+
+
+def _has_enough(start: Offsets, commits: Sequence[Commit]) -> bool:
+    """Return whether there is a next batch, with many commits after it."""
+    return sum(one.size for one in commits) >= READ_OFFSETS // 2 and any(
+        not covers(start, one) for one in commits
+    )

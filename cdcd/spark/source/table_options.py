@@ -1,0 +1,118 @@
+"""The options of typed columns: `format("cdcd").option("table", "public.orders")`.
+
+In: Spark's options, names in lower case; the names of the existing topics.  Out: `TableOptions`, and the topics.
+Invariant: a name or a pattern that no topic has is an error; nothing is read without a table that was asked for.
+Must not: connect, import PySpark.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, get_args
+
+from cdcd.errors import SparkReadError
+from cdcd.escaped_names import unescape
+from cdcd.spark.decoding.change_columns import ErrorPolicy, SpecialPolicy
+
+TABLE_OPTIONS = ("table", "before", "columns", "sourceFields", "special", "onError", "caseSensitive")
+_ONLY_WITH_TABLE = TABLE_OPTIONS[1:]
+_SWITCHES = ("before", "caseSensitive")
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "special": get_args(SpecialPolicy),
+    "onError": get_args(ErrorPolicy),
+}
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """The tables, by name or pattern, and the parameters of their decoding by name."""
+
+    tables: tuple[str, ...]
+    parameters: tuple[tuple[str, Any], ...]
+    is_case_sensitive: bool
+
+
+def table_options(given: Mapping[str, str]) -> TableOptions | None:
+    """Return the options of valid values; None without a table, for raw records."""
+    tables = _names(given, "table")
+    if not tables:
+        return None
+    parameters = {
+        "before": given.get("before", "").lower() == "true",
+        "columns": _names(given, "columns") if "columns" in given else None,
+        "source": _names(given, "sourceFields"),
+        "special": given.get("special", "map"),
+        "on_error": given.get("onerror", "fail"),
+    }
+    return TableOptions(tables, tuple(parameters.items()), given.get("casesensitive", "").lower() == "true")
+
+
+def wrong_values(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the options."""
+    yield from wrong_switches(given, _SWITCHES)
+    for name, choices in _CHOICES.items():
+        value = given.get(name.lower())
+        if value is not None and value not in choices:
+            yield f"option {name} has to be {' or '.join(choices)}"
+    if not _names(given, "table"):
+        if "table" in given:
+            yield "option table is empty: name a table, or omit the option for the raw records of all topics"
+        yield from (
+            f"option {name} needs the option table" for name in _ONLY_WITH_TABLE if name.lower() in given
+        )
+    else:
+        yield from (
+            f"options table and {name} exclude each other" for name in ("topics", "ids") if name in given
+        )
+
+
+def wrong_switches(given: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with options that are true or false, in any case."""
+    for name in names:
+        if given.get(name.lower(), "true").lower() not in ("true", "false"):
+            yield f"option {name} has to be true or false"
+
+
+def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tuple[str, ...]:
+    """Return the topics of the tables, each once, sorted for a pattern. `existing`: topics of tables.
+
+    A table's name is its topic's without the prefix, or PostgreSQL's with all its characters. Raises SparkReadError
+    for one that does not exist.
+    """
+    names = {topic.removeprefix(f"{prefix}."): topic for topic in sorted(existing)}
+    found: dict[str, None] = {}
+    for table in tables:
+        matched = [names[table]] if table in names else _matched(names, table)
+        if not matched:
+            raise _missing(table, prefix, names)
+        found.update(dict.fromkeys(matched))
+    return tuple(found)
+
+
+def _matched(names: Mapping[str, str], table: str) -> list[str]:
+    return [
+        topic
+        for name, topic in names.items()
+        if fnmatchcase(name, table) or fnmatchcase(unescape(name), table)
+    ]
+
+
+def _missing(table: str, prefix: str, names: Iterable[str]) -> SparkReadError:
+    shown = {unescape(name).lower(): unescape(name) for name in names}
+    near = [shown[one] for one in difflib.get_close_matches(table.lower(), shown, n=3)]
+    known = f"did you mean {' or '.join(near)}" if near else "correct the table or the prefix"
+    what = "no topic matches the pattern" if _PATTERN & set(table) else "the table has no topic"
+    return SparkReadError(
+        what,
+        hint=f"{known}; cdcd creates the topic of a table with its first row",
+        table=table,
+        prefix=prefix,
+    )
+
+
+def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in given.get(option.lower(), "").split(",") if name.strip())

@@ -1,0 +1,276 @@
+"""Merge the files of a table in the background: deltas into a larger delta, and all deltas into new base files.
+
+In: the entry of a table as a version has it.  Out: the entry's files with fewer of them, and the same rows.
+Invariant: a merge writes new files only, and takes effect with a version; it is dropped if the table no longer
+has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
+N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
+logarithm of the table, and a reader opens few files.
+Must not: read or write the commit log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import pyarrow as pa
+
+from cdcd.errors import CdcdError
+from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.table_files import (
+    read_bucket,
+    read_deltas,
+    without_deleted,
+    without_replaced,
+    write_bucket,
+    write_delta,
+)
+from cdcd.spark.tables.tasks import by_bucket
+from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
+
+FAN = 8
+"""The number of deltas of one level that are merged into one delta of the next level."""
+SHARE = 2
+"""The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
+LARGE_ROWS = 200_000
+"""Deltas with this many rows are large, also if there are fewer than `FAN`."""
+PAUSE_S = 60.0
+"""The time after a failed merge until the next one begins."""
+log = logging.getLogger("cdcd.spark.mirror")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Files of a table that are replaced: `deltas`, which are adjacent, and for new base files all files."""
+
+    topic: str
+    files: tuple[BucketFile, ...]
+    deltas: tuple[BucketFile, ...]
+    is_whole: bool
+    history: tuple[BucketFile, ...] = ()
+    """Adjacent files of the table's history; then it has no other files."""
+    is_cut: bool = False
+    """The files are the oldest ones of the history; what has ended before their last line is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The result of a merge, with the files that it has written."""
+
+    merge: Merge
+    files: tuple[BucketFile, ...]
+    deltas: tuple[BucketFile, ...]
+    history: tuple[BucketFile, ...] = ()
+    table_version: int | None = None
+    """The version of the Delta or Iceberg table that has these files."""
+
+
+class Merges(Protocol):
+    """How the files of a table are merged."""
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return the files of a table that have to be merged next, None if there are none."""
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
+        """Write the merged files; None if the table does not have the files of the merge any more."""
+
+    def discard(self, result: MergeResult) -> None:
+        """Remove what a merge has written that takes no effect."""
+
+
+class MergeStopped(Exception):
+    """A merge was asked to stop."""
+
+
+class MergeUncertain(Exception):
+    """The commit of a merge failed, so the table may have it, or that of another writer. See its cause."""
+
+
+def next_merge(topic: str, entry: TableEntry) -> Merge | None:
+    """Return the files of a table that have to be merged next, None if there are none."""
+    deltas = entry.deltas
+    changed = sum(one.rows for one in deltas)
+    is_half = changed * SHARE >= sum(one.rows for one in entry.files)
+    if deltas and is_half and (len(deltas) >= FAN or changed >= LARGE_ROWS):
+        return Merge(topic, entry.files, deltas, is_whole=True)
+    for _, adjacent in groupby(deltas, lambda one: one.level):
+        run = tuple(adjacent)
+        if len(run) >= FAN:
+            return Merge(topic, (), run, is_whole=False)
+    return None
+
+
+def write_merge(
+    target: Storage, entry: TableEntry, merge: Merge, buckets: int, stopping: threading.Event
+) -> MergeResult:
+    """Write the merged files. Raises MergeStopped after removing the written files."""
+    written: list[BucketFile] = []
+    try:
+        shape = entry.shape()
+        changed = read_deltas(target, shape, merge.deltas)
+        if not merge.is_whole:
+            level = merge.deltas[0].level + 1
+            written.append(write_delta(target, shape, changed, bucket=ALL_BUCKETS, level=level))
+            return MergeResult(merge, (), tuple(written))
+        held = {file.bucket: file for file in merge.files}
+        for bucket, rows in enumerate(by_bucket(without_deleted(changed), buckets if shape.keyed else 1)):
+            _check(stopping)
+            base = without_replaced(read_bucket(target, shape, held.get(bucket)), changed, shape)
+            both = pa.concat_tables([base, rows])
+            if both.num_rows:
+                written.append(write_bucket(target, shape, bucket, both, level=1))
+        return MergeResult(merge, tuple(written), ())
+    except BaseException:
+        target.delete([one.path for one in written])
+        raise
+
+
+def _check(stopping: threading.Event) -> None:
+    if stopping.is_set():
+        raise MergeStopped
+
+
+def with_merged(entry: TableEntry, result: MergeResult) -> TableEntry | None:
+    """Return the entry with the merged files, None if the entry no longer has the merged files."""
+    merge, deltas = result.merge, entry.deltas
+    if merge.history:
+        return _with_merged_history(entry, result)
+    if not set(merge.deltas) <= set(deltas) or (merge.is_whole and merge.files != entry.files):
+        return None
+    first = 0 if merge.is_whole else deltas.index(merge.deltas[0])
+    end = first + len(merge.deltas)
+    if deltas[first:end] != merge.deltas:
+        return None
+    files = result.files if merge.is_whole else entry.files
+    return replace(
+        entry,
+        files=files,
+        deltas=(*deltas[:first], *result.deltas, *deltas[end:]),
+        table_version=result.table_version,
+    )
+
+
+def _with_merged_history(entry: TableEntry, result: MergeResult) -> TableEntry | None:
+    merged, history = result.merge.history, entry.history
+    if merged[0] not in history:
+        return None
+    first = history.index(merged[0])
+    end = first + len(merged)
+    if history[first:end] != merged:
+        return None
+    return replace(entry, history=(*history[:first], *result.history, *history[end:]))
+
+
+class FileMerges:
+    """The merges of tables in Parquet files."""
+
+    def __init__(self, target: Storage, buckets: int) -> None:
+        self._target, self._buckets = target, buckets
+
+    def next(self, topic: str, entry: TableEntry) -> Merge | None:
+        """Return what `next_merge` does."""
+        return next_merge(topic, entry)
+
+    def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
+        """Write the merged files. Raises MergeStopped."""
+        return write_merge(self._target, entry, merge, self._buckets, stopping)
+
+    def discard(self, result: MergeResult) -> None:
+        """Remove the written files."""
+        self._target.delete(_paths(result))
+
+
+class Compactor:
+    """Merges files in a thread, one table at a time."""
+
+    def __init__(self, merges: Merges) -> None:
+        self._merges = merges
+        self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
+        self._stopping = threading.Event()
+        self._running: Future[MergeResult | None] | None = None
+        self._changed: dict[str, None] = {}
+        self._topic = ""
+        """The table of the running merge."""
+        self._paused_until_s = 0.0
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a merge is complete and waits for a version."""
+        return self._running is not None and self._running.done()
+
+    def note(self, topics: Collection[str]) -> None:
+        """Note the tables whose files have changed."""
+        self._changed |= dict.fromkeys(topics)
+
+    def start(self, tables: Mapping[str, TableEntry]) -> bool:
+        """Begin the next merge, if none runs; return whether one runs."""
+        if time.monotonic() < self._paused_until_s:
+            return False
+        while self._running is None and self._changed:
+            topic = next(iter(self._changed))
+            del self._changed[topic]
+            entry = tables.get(topic)
+            merge = None if entry is None else self._merges.next(topic, entry)
+            if entry is not None and merge is not None:
+                self._topic = topic
+                self._running = self._pool.submit(self._merges.write, entry, merge, self._stopping)
+        return self._running is not None
+
+    def wait(self) -> None:
+        """Wait until the running merge is complete."""
+        if self._running is not None:
+            self._running.exception()
+
+    def take(self, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+        """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
+
+        A merge that failed is logged, and begun again after `PAUSE_S`: the batches do not need it. An error of its
+        commit is raised: only another session, which restores the tables, knows what the log of the table has.
+        """
+        if self._running is None or not self._running.done():
+            return {}
+        running, self._running = self._running, None
+        try:
+            result = running.result()
+        except MergeUncertain as error:
+            raise error.__cause__ or error from None
+        except (CdcdError, OSError, pa.ArrowException) as error:
+            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, error)  # noqa: TRY400
+            self._changed[self._topic] = None
+            self._paused_until_s = time.monotonic() + PAUSE_S
+            return {}
+        if result is None:
+            return {}
+        topic = result.merge.topic
+        self._changed[topic] = None
+        entry = tables.get(topic)
+        changed = None if entry is None else with_merged(entry, result)
+        if changed is None:
+            self._merges.discard(result)
+            return {}
+        log.info("%s: %d files are merged into %d", topic, len(_replaced(result)), len(_paths(result)))
+        return {topic: changed}
+
+    def close(self) -> None:
+        """Stop a merge, and remove its files."""
+        self._stopping.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._running is not None and not self._running.cancelled() and self._running.exception() is None:
+            result = self._running.result()
+            if result is not None:
+                self._merges.discard(result)
+        self._running = None
+
+
+def _paths(result: MergeResult) -> list[str]:
+    return [one.path for one in (*result.files, *result.deltas, *result.history)]
+
+
+def _replaced(result: MergeResult) -> list[BucketFile]:
+    return [*result.merge.files, *result.merge.deltas, *result.merge.history]

@@ -1,0 +1,385 @@
+"""Fold changes into a table: compute the rows after the last change of each key.
+
+In: events of one table (all of a batch, or those of some hash buckets) and the target's rows.
+Out: the new rows, as Arrow tables with `__key` and `__special`.
+Invariant: the result depends only on the events' sequence, never on the order of arrival, and folding the same
+events again changes nothing, because events up to the watermark are dropped.  Must not: do I/O, log values.
+
+A keyed table has the last row of each key. Columns that PostgreSQL did not send (`unchanged`, F46) have the value of
+the row before, in this batch or in the target; after a change of the key that row is under the old key, one step
+earlier in the same transaction (F47). If there is no such row, or it lacks the value, too, the new row is incomplete,
+which is normal while cdcd copies the table incrementally. Columns that a snapshot does not copy (`unchanged` of its
+rows) are null until a change has their value. A table without a key is a bag: each change adds or removes
+one row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.decoding.columns import arrow_array
+from cdcd.spark.decoding.events import BEGINNING, ENDS, Event, Sequence
+from cdcd.spark.target.shape import (
+    KEY,
+    MISSING,
+    MISSING_TYPE,
+    SPECIAL,
+    SPECIAL_TYPE,
+    Field,
+    TableShape,
+    arrow_schema,
+    with_digests,
+)
+
+
+class MovedRow(Exception):
+    """A row needs values of a row of another key that is not in these events."""
+
+
+class RowState(NamedTuple):
+    """An unfinished row.
+
+    `from_existing`: column -> place of the existing row that has the column's value.
+    `missing`: column without a value -> commit LSN of the first change that did not send it.
+    """
+
+    values: Mapping[str, Any]
+    special: Mapping[str, str]
+    from_existing: Mapping[str, int]
+    missing: Mapping[str, int]
+
+
+def order_events(events: Iterable[Event], shape: TableShape) -> list[Event]:
+    """Return the new events in order: after the watermark and the last TRUNCATE, each sequence once, no markers."""
+    bound = max(shape.watermark, shape.emptied_at)
+    unique = {event.sequence: event for event in events if event.sequence > bound and event.op != "g"}
+    return [unique[sequence] for sequence in sorted(unique)]
+
+
+def fold_keyed(
+    events: list[Event], shape: TableShape, existing: pa.Table, *, whole: bool
+) -> tuple[pa.Table, pa.Array]:
+    """Return the new rows and the keys to remove from `existing` (all keys that changed).
+
+    `existing` and the new rows have `__missing`: a row is incomplete if neither a change nor a row before has all of
+    its values.
+    `whole`: the events are all events of the table; otherwise MovedRow is raised if another bucket is needed.
+    """
+    state: dict[bytes, RowState | None] = {}
+    for event, row in row_states(events, shape, existing, whole=whole):
+        assert event.key is not None
+        state[event.key] = row
+    held = {key: row for key, row in state.items() if row is not None}
+    new = rows_of(list(held), list(held.values()), shape, existing)
+    return new.append_column(MISSING, _missing_of(held.values(), shape)), pa.array(list(state), pa.binary())
+
+
+def row_states(
+    events: Iterable[Event], shape: TableShape, existing: pa.Table, *, whole: bool
+) -> Iterator[tuple[Event, RowState | None]]:
+    """Yield each event with the row of its key after it, None for a deleted row, a TRUNCATE and a gap.
+
+    `existing`, `whole`: as in `fold_keyed`. Raises MovedRow, MirrorInconsistent.
+    """
+    events = list(events)
+    state: dict[bytes, RowState | None] = {}
+    before = _Before(events, shape, existing)
+    removed: tuple[Sequence, bytes, RowState | None] | None = None
+    for event in events:
+        key = event.key
+        if event.op in ENDS:
+            state, before, removed = {}, _Before([], shape, existing), None
+            yield event, None
+            continue
+        if key is None:
+            raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
+        if event.op == "d":
+            removed = (event.sequence, key, state[key] if key in state else before.row(key))
+            state[key] = None
+            yield event, None
+            continue
+        if event.op not in ("c", "u", "r") or event.after is None:
+            raise MirrorInconsistent(
+                "the change has an operation that produces no row", **_where(shape, event)
+            )
+        row = _state_of(event, shape)
+        if event.unchanged:
+            previous = state[key] if key in state else before.row(key)
+            if event.op == "c":
+                previous = _moved_from(event, removed, whole=whole)
+            row = _with_unchanged(row, event, previous or _unknown(event, shape), shape)
+            if event.op == "r":
+                row = row._replace(missing={})
+        state[key] = row
+        yield event, row
+
+
+class _Before:
+    """The existing rows of the keys of these events, complete or not; looked up only if a value was not sent."""
+
+    def __init__(self, events: list[Event], shape: TableShape, existing: pa.Table) -> None:
+        self._shape = shape
+        self._places: dict[bytes | None, int] = {}
+        self._missing: dict[int, dict[int, int]] = {}
+        if any(event.unchanged for event in events):
+            needed = list({event.key for event in events})
+            keys = existing.column(KEY).combine_chunks()
+            found = pc.index_in(pa.array(needed, pa.binary()), value_set=keys).to_pylist()
+            self._places = {key: place for key, place in zip(needed, found, strict=True) if place is not None}
+            places = list(self._places.values())
+            missing = existing.column(MISSING).take(pa.array(places, pa.int64())).to_pylist()
+            self._missing = {place: dict(one) for place, one in zip(places, missing, strict=True) if one}
+
+    def row(self, key: bytes) -> RowState | None:
+        """Return the row of a key, None if there is none."""
+        place = self._places.get(key)
+        if place is None:
+            return None
+        numbers = self._missing.get(place, {})
+        missing = {one.avro_name: numbers[one.number] for one in self._shape.fields if one.number in numbers}
+        held = {one.avro_name: place for one in self._shape.fields}  # `missing` comes before
+        return RowState({}, {}, held, missing)
+
+
+def _unknown(event: Event, shape: TableShape) -> RowState:
+    """Return a row of which nothing is known before this event."""
+    return RowState({}, {}, {}, {one.avro_name: event.sequence.commit_lsn for one in shape.fields})
+
+
+def _missing_of(rows: Iterable[RowState], shape: TableShape) -> pa.Array:
+    numbers = {one.avro_name: one.number for one in shape.fields}
+    return pa.array(
+        [[(numbers[name], lsn) for name, lsn in row.missing.items()] or None for row in rows], MISSING_TYPE
+    )
+
+
+def _where(shape: TableShape, event: Event) -> dict[str, Any]:
+    return {
+        "topic": shape.topic,
+        "op": event.op,
+        "timeline": event.sequence.timeline,
+        "commit_lsn": event.sequence.commit_lsn,
+        "tx_seq": event.sequence.tx_seq,
+    }
+
+
+def _state_of(event: Event, shape: TableShape) -> RowState:
+    return _row_state(event, shape, "after", event.after or {})
+
+
+def _row_state(event: Event, shape: TableShape, image: str, values: Mapping[str, Any]) -> RowState:
+    special = (
+        {
+            avro_name_of(shape, event, name.removeprefix(image + ".")): text
+            for name, text in event.special.items()
+            if name.startswith(image + ".")
+        }
+        if event.special
+        else {}
+    )
+    others = {name for name, sequence in shape.began_after.items() if event.sequence <= sequence}
+    if others:
+        values = {name: value for name, value in values.items() if name not in others}
+        special = {name: text for name, text in special.items() if name not in others}
+    return RowState(values, special, {}, {})
+
+
+def avro_name_of(shape: TableShape, event: Event, name: str) -> str:
+    """Return the Avro name of a column, which an envelope may give by its PostgreSQL or its Avro name."""
+    renamed = shape.renames.get(event.schema_id, {})
+    if name in renamed:
+        return renamed[name]
+    for one in shape.fields:
+        if name in (one.avro_name, one.name):
+            return one.avro_name
+    return name
+
+
+def _moved_from(
+    event: Event, removed: tuple[Sequence, bytes, RowState | None] | None, *, whole: bool
+) -> RowState | None:
+    """Return the row that a change of the key removed one step earlier, None if there was none."""
+    step_before = event.sequence._replace(tx_seq=event.sequence.tx_seq - 1)
+    if removed is not None and removed[0] == step_before:
+        return removed[2]
+    if not whole:
+        raise MovedRow
+    return None
+
+
+def _with_unchanged(row: RowState, event: Event, previous: RowState, shape: TableShape) -> RowState:
+    values, special = dict(row.values), dict(row.special)
+    from_existing, missing = dict(row.from_existing), dict(row.missing)
+    for given in event.unchanged:
+        name = avro_name_of(shape, event, given)
+        values.pop(name, None)
+        special.pop(name, None)
+        if event.sequence <= shape.began_after.get(name, BEGINNING):
+            continue  # another column of this name, which is gone
+        if name in previous.missing:
+            missing[name] = previous.missing[name]
+        elif name in previous.from_existing:
+            from_existing[name] = previous.from_existing[name]
+        else:
+            values[name] = previous.values.get(name)
+            if name in previous.special:
+                special[name] = previous.special[name]
+    return RowState(values, special, from_existing, missing)
+
+
+def rows_of(keys: list[bytes], rows: list[RowState], shape: TableShape, existing: pa.Table) -> pa.Table:
+    """Return rows with the columns of the target, `__special`, and their keys."""
+    columns = []
+    for one in shape.fields:
+        column = arrow_array([row.values.get(one.avro_name) for row in rows], one.avro)
+        holders = {
+            number: row.from_existing[one.avro_name]
+            for number, row in enumerate(rows)
+            if one.avro_name in row.from_existing
+        }
+        columns.append(_patched(column, existing.column(one.name), holders) if holders else column)
+    return pa.Table.from_arrays(
+        [*columns, _specials(rows, shape, existing), pa.array(keys, pa.binary())],
+        schema=arrow_schema(shape.fields),
+    )
+
+
+def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int]) -> pa.Array:
+    """Return the column with some values from the existing rows."""
+    taken = old.take(pa.array(list(holders.values()), pa.int64())).combine_chunks()
+    both = pa.concat_arrays([column, taken])
+    indices = list(range(len(column)))
+    for position, number in enumerate(holders):
+        indices[number] = len(column) + position
+    return both.take(pa.array(indices, pa.int64()))
+
+
+def _specials(rows: Iterable[RowState], shape: TableShape, existing: pa.Table) -> pa.Array:
+    needed = sorted({place for row in rows for place in row.from_existing.values()})
+    maps = existing.column(SPECIAL).take(pa.array(needed, pa.int64())).to_pylist()
+    old = {place: dict(entries or ()) for place, entries in zip(needed, maps, strict=True)}
+    names = {one.avro_name: one.name for one in shape.fields}
+    result = []
+    for row in rows:
+        entries = {names[name]: text for name, text in row.special.items() if name in names}
+        for name, place in row.from_existing.items():
+            if names.get(name, "") in old[place]:
+                entries[names[name]] = old[place][names[name]]
+        result.append(list(entries.items()) or None)
+    return pa.array(result, SPECIAL_TYPE)
+
+
+def without_keys(existing: pa.Table, keys: pa.Array) -> pa.Table:
+    """Return the rows whose key is not among `keys`."""
+    return existing.filter(pc.invert(pc.is_in(existing.column(KEY), value_set=keys)))
+
+
+def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.Table:
+    """Return the rows of a table without a key: changes add and remove one occurrence of a whole row."""
+    states: list[RowState] = []
+    signs: list[int] = []
+    for event in events:
+        if event.key is not None:
+            raise MirrorInconsistent("a change with a key in a table without one", **_where(shape, event))
+        if event.unchanged:
+            raise MirrorInconsistent("an incomplete row in a table without a key", **_where(shape, event))
+        if any(name.endswith(_NOT_LOGGED) for name in event.special or ()):
+            raise MirrorInconsistent(_PARTIAL, hint=_PARTIAL_HINT, **_where(shape, event))
+        for image, sign in _IMAGES.get(event.op, ()):
+            values = event.before if image == "before" else event.after
+            if values is None:
+                raise MirrorInconsistent(f"a change without its {image} row", **_where(shape, event))
+            states.append(_row_state(event, shape, image, values))
+            signs.append(sign)
+        if event.op not in _IMAGES:
+            raise MirrorInconsistent(
+                "the change has an operation that produces no row", **_where(shape, event)
+            )
+    changed = _rows_of_bag(states, shape, existing)
+    return _bag_sum(changed, signs, existing, shape)
+
+
+_NOT_LOGGED = ".not_logged"
+_PARTIAL = "PostgreSQL logged only the partition's replica identity of an old row, and the table has no key"
+_PARTIAL_HINT = (
+    "give its records a key (format.key_columns), or set REPLICA IDENTITY FULL on its partitions; then take a new "
+    "snapshot under another name, into an empty target"
+)
+_IMAGES: dict[str, tuple[tuple[str, int], ...]] = {
+    "c": (("after", 1),),
+    "r": (("after", 1),),
+    "u": (("before", -1), ("after", 1)),
+    "d": (("before", -1),),
+}
+
+
+def _rows_of_bag(states: list[RowState], shape: TableShape, existing: pa.Table) -> pa.Table:
+    numbers = [number.to_bytes(8, "big") for number in range(len(states))]
+    return with_digests(rows_of(numbers, states, shape, existing), shape)
+
+
+def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: TableShape) -> pa.Table:
+    """Return the rows after applying each change in turn, because a change may remove a row added just before."""
+    forms = _Forms(changed, shape)
+    counts: Counter[bytes] = Counter(existing.column(KEY).to_pylist() if -1 in signs else ())
+    held = counts.copy()
+    sample: dict[bytes, int] = {}
+    for number, (digest, sign) in enumerate(zip(forms.digests(0), signs, strict=True)):
+        if sign < 0:
+            counts[forms.find(number, counts)] -= 1
+        else:
+            counts[digest] += 1
+            sample[digest] = number
+    added = [number for digest, number in sample.items() for _ in range(counts[digest] - held[digest])]
+    lost = held - counts
+    if lost:
+        keep = []
+        for digest in existing.column(KEY).to_pylist():
+            keep.append(not lost[digest])
+            lost[digest] -= 1 if lost[digest] else 0
+        existing = existing.filter(pa.array(keep, pa.bool_()))
+    return pa.concat_tables([existing, changed.take(pa.array(added, pa.int64()))])
+
+
+class _Forms:
+    """Rows with all columns, and without the newest ones: the versions of a row that the target may have.
+
+    PostgreSQL does not send the rows when a column is added with a default or renamed.
+    """
+
+    def __init__(self, rows: pa.Table, shape: TableShape) -> None:
+        self._rows, self._shape = rows, shape
+        self._later = sorted((one for one in shape.fields if one.is_later), key=lambda one: one.number)
+        self._digests: list[list[bytes]] = [rows.column(KEY).to_pylist()]
+
+    def digests(self, age: int) -> list[bytes]:
+        """Return the rows' digests without the `age` newest columns."""
+        while len(self._digests) <= age:
+            self._rows = with_digests(_without(self._rows, self._later.pop()), self._shape)
+            self._digests.append(self._rows.column(KEY).to_pylist())
+        return self._digests[age]
+
+    def find(self, number: int, counts: Mapping[bytes, int]) -> bytes:
+        """Return the digest of an existing row that a change removes."""
+        for age in range(len(self._digests) + len(self._later)):
+            if counts[self.digests(age)[number]] > 0:
+                return self.digests(age)[number]
+        raise MirrorInconsistent("a row to remove that the target does not have", topic=self._shape.topic)
+
+
+def _without(row: pa.Table, column: Field) -> pa.Table:
+    """Return the rows with null in a column."""
+    place = row.schema.get_field_index(column.name)
+    row = row.set_column(place, row.schema.field(place), pa.nulls(row.num_rows, row.schema.field(place).type))
+    special = [
+        [entry for entry in entries or () if entry[0] != column.name] or None
+        for entries in row.column(SPECIAL).to_pylist()
+    ]
+    place = row.schema.get_field_index(SPECIAL)
+    return row.set_column(place, row.schema.field(place), pa.array(special, SPECIAL_TYPE))

@@ -1,0 +1,37 @@
+"""The rows before a batch whose values its changes need: PostgreSQL did not send all columns.
+
+In: the events of a bucket, the plan of its table.  Out: rows with `__missing`.
+Invariant: only if an event lacks a column, the rows of the events' keys are read; incomplete rows always.
+Must not: write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cdcd.spark.decoding.events import Event
+from cdcd.spark.storage.uri import Target
+from cdcd.spark.tables.plan import TablePlan
+from cdcd.spark.tables.table_files import look_up, read_bucket, read_incomplete
+from cdcd.spark.target.shape import TableShape, as_complete
+from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
+
+
+def complete_rows(
+    events: Sequence[Event], plan: TablePlan, shape: TableShape, bucket: int, target: Target
+) -> pa.Table:
+    """Return the complete rows of which events need values."""
+    if not any(event.unchanged for event in events):
+        return as_complete(read_bucket(target, shape, None))
+    wanted = pa.array({event.key for event in events}, pa.binary())
+    files = [one for one in plan.files if ALL_BUCKETS in (bucket, one.bucket) or one.bucket == bucket]
+    return as_complete(look_up(target, shape, files, plan.deltas, wanted))
+
+
+def incomplete_rows(plan: TablePlan, shape: TableShape, bucket: int, target: Target) -> pa.Table:
+    """Return the incomplete rows of a bucket."""
+    files: list[BucketFile | None] = [None]
+    files += [one for one in plan.incomplete.values() if bucket in (ALL_BUCKETS, one.bucket)]
+    return pa.concat_tables([read_incomplete(target, shape, file) for file in files])

@@ -1,0 +1,156 @@
+"""The version of the target after a batch, and the check that it has no incomplete row that cannot become complete.
+
+In: the version before, the batch's offsets and folded buckets.  Out: the next version, not published yet.
+Invariant: a row whose values the mirror does not all have is never among a table's rows, and exists only while cdcd
+copies the table incrementally.
+Must not: write files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.decoding.events import BEGINNING
+from cdcd.spark.source.cuts import Offsets, SourcePosition, ids_of, loading_of, merge, of_topics, with_ids
+from cdcd.spark.storage.uri import Target
+from cdcd.spark.tables.plan import TablePlan
+from cdcd.spark.tables.table_files import read_incomplete
+from cdcd.spark.tables.tasks import FoldResult
+from cdcd.spark.target.shape import MISSING, TableShape
+from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
+
+
+def next_version(
+    version: TargetVersion,
+    offsets: Offsets,
+    entries: dict[str, TableEntry],
+    plans: dict[str, TablePlan],
+    folded: list[FoldResult],
+) -> TargetVersion:
+    """Return the version after a batch; tables in an open format still have the files before.
+
+    `offsets`: of `look_at`.
+    """
+    tables = dict(version.tables)
+    for topic, entry in entries.items():
+        mine = [one for one in folded if one.topic == topic]
+        after = entry_after(entry, plans[topic].shape, mine)
+        tables[topic] = replace(after, files=entry.files, deltas=()) if plans[topic].is_open else after
+    # F58: the last commit, on a new timeline, may have a lower LSN than one of the old timeline.
+    dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    last = max((one.applied for one in (*tables.values(), *dropped.values())), default=BEGINNING)
+    return replace(
+        version,
+        commit_lsn=max(last.commit_lsn, 0),
+        offsets=offsets_after(version, offsets),
+        tables=tables,
+        dropped=dropped,
+        loading=tuple(sorted(set(loading_of(offsets)) - dropped.keys())),
+    )
+
+
+def with_position(version: TargetVersion, position: SourcePosition) -> TargetVersion:
+    """Return the version at a position in the source; one that is not known changes nothing."""
+    if not position.end_lsn:
+        return version
+    commit_us = max(position.commit_us, version.commit_us)
+    return replace(version, end_lsn=position.end_lsn, commit_us=commit_us)
+
+
+def park(
+    version: TargetVersion, before: TargetVersion, failures: Mapping[str, tuple[str, str]], now_s: float
+) -> TargetVersion:
+    """Return a version in which the tables that failed remain as in the version before, parked.
+
+    `failures`: by topic, the error's code and text.
+    """
+    tables = dict(version.tables)
+    for topic, (code, reason) in failures.items():
+        entry = before.tables.get(topic) or before.dropped.get(topic, TableEntry(topic))
+        end_lsn = 0 if topic in before.loading else before.end_lsn
+        if entry.parked is not None:  # its rows are still those from before the first error
+            end_lsn = entry.parked.end_lsn
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s))
+    dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
+    return replace(version, tables=tables, dropped=dropped)
+
+
+def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
+    """Return the offsets after a batch; the ids are those of the batch in which the topics were read first."""
+    merged = merge(of_topics(version.offsets), of_topics(offsets))
+    return with_ids(merged, ids_of(offsets) | ids_of(version.offsets))
+
+
+def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) -> TableEntry:
+    """Return a table's entry after a batch."""
+    is_emptied = shape.emptied_at > entry.applied
+    files = {} if is_emptied else {one.bucket: one for one in entry.files}
+    deltas = [] if is_emptied else list(entry.deltas)
+    incomplete = {} if is_emptied else {one.bucket: one for one in entry.incomplete}
+    numbers = tuple(one.number for one in entry.fields)
+    changed = [one for one in folded if one.changed]
+    for one in changed:
+        if one.path is not None:
+            file = BucketFile(one.bucket, one.path, one.rows, numbers)
+            if one.is_delta:
+                deltas.append(file)
+            else:
+                files[one.bucket] = file
+        if one.replaces_deltas:
+            deltas = []
+        incomplete.pop(one.bucket, None)
+        if one.incomplete_path is not None:
+            incomplete[one.bucket] = BucketFile(one.bucket, one.incomplete_path, one.incomplete_rows, numbers)
+    return replace(
+        entry,
+        # A TRUNCATE alone does not show whether the table's records have a key.
+        keyed=shape.keyed if entry.keyed is None and any(one.rows for one in changed) else entry.keyed,
+        applied=max([entry.applied, shape.emptied_at, *(one.applied for one in folded)]),
+        files=tuple(files[bucket] for bucket in sorted(files)),
+        deltas=tuple(deltas),
+        incomplete=tuple(incomplete[bucket] for bucket in sorted(incomplete)),
+        history=(*entry.history, *_history_of(folded, numbers)),
+    )
+
+
+def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[BucketFile]:
+    return [
+        BucketFile(
+            ALL_BUCKETS, one.history_path, one.history_rows, numbers, 0, one.history_bytes, one.history_us
+        )
+        for one in folded
+        if one.history_path is not None
+    ]
+
+
+_LACKS = (
+    "copy the table again: `cdcd snapshot start --table ... --recopy`, or `cdcd resnapshot` for all tables; a mirror "
+    "with --on-error fail needs a --max-rows so large that the batch after its position has all of the copied rows"
+)
+
+
+def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, MirrorInconsistent]:
+    """Return the error of each table with an incomplete row that is not loading: its values will not come."""
+    return {
+        topic: _lacking(target, entry)
+        for topic, entry in version.tables.items()
+        if entry.incomplete and topic not in version.loading and entry.parked is None
+    }
+
+
+def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
+    missing = [
+        lsn
+        for file in entry.incomplete
+        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
+        for _, lsn in columns
+    ]
+    return MirrorInconsistent(
+        "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
+        hint=_LACKS,
+        topic=entry.topic,
+        rows=sum(file.rows for file in entry.incomplete),
+        first_commit_lsn=min(missing),
+    )

@@ -1,0 +1,238 @@
+"""Plan a batch: determine the columns of each table, and the TRUNCATE that empties it.
+
+In: a summary of the batch (schema ids, the last record under each, records without a key) and the table's entry.
+Out: a `TablePlan` per topic, with all input of a fold.
+Invariant: a column continues only if every later schema has it (`same_columns`), the newest with a type that Avro's
+promotions allow.
+Must not: do I/O except fetching schemas by id; use Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from cdcd.errors import MirrorInconsistent
+from cdcd.spark.decoding.columns import AvroType, arrow_type, continues
+from cdcd.spark.decoding.events import (
+    BEGINNING,
+    Event,
+    Sequence,
+    check_gap,
+    read_envelope,
+    read_events,
+    sequence_of,
+)
+from cdcd.spark.decoding.frame import column_name
+from cdcd.spark.decoding.schemas import Schema, expand, parsed_physical, schema_id, value_record
+from cdcd.spark.tables.same_columns import (
+    Continued,
+    as_current,
+    continued_columns,
+    fields_of,
+    of_newest_table,
+)
+from cdcd.spark.target.shape import KEY, MISSING, SPECIAL, Field, TableShape
+from cdcd.spark.target.versions import BucketFile, TableEntry
+
+SchemaSource = Callable[[int], Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The summary of one topic's records in a batch."""
+
+    topic: str
+    rows: int = 0
+    keyed_rows: int = 0
+    last_values: tuple[bytes, ...] = ()
+    """The last value of each partition under each schema id."""
+    keyless_values: tuple[bytes, ...] = ()
+    """In a keyed table these records are its TRUNCATE events, and markers of gaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The complete input of a task that folds one table, so that the task needs no registry and no commit log."""
+
+    shape: TableShape
+    schemas: dict[int, Schema]
+    files: tuple[BucketFile, ...] = ()
+    accepts_gaps: bool = False
+    incomplete: dict[int, BucketFile] = field(default_factory=dict)
+    deltas: tuple[BucketFile, ...] = ()
+    parks: bool = False
+    """Whether an error of the table's records is a result, with which the table is parked."""
+    is_open: bool = False
+    """Whether the complete rows go to a table of an open format, to which the driver commits them."""
+    has_history: bool = False
+    """Whether each change of the table becomes a line of its history."""
+    former_until: Sequence = BEGINNING
+    """Changes up to this position are of a former table of the same name."""
+    truncates: tuple[Sequence, ...] = ()
+    """The positions of the TRUNCATEs of a keyed table, whose records are in one bucket only."""
+    lost_after: Sequence | None = None
+    """The last applied change, if changes after it are not known: the table was parked, or they are inconsistent, and
+    a TRUNCATE makes them irrelevant."""
+
+    def events_in(self, records: pa.Table) -> list[Event]:
+        """Return the events of records with key and value."""
+        pairs = zip(records["key"].to_pylist(), records["value"].to_pylist(), strict=True)
+        return list(read_events(pairs, self.schemas))
+
+
+def plan_table(
+    look: Look, entry: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool = False
+) -> tuple[TablePlan, TableEntry]:
+    """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted."""
+    schemas = {
+        number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
+    }
+    last = last_changes(look.last_values, schemas)
+    order = sorted((one for one in last if last[one] > entry.applied), key=lambda number: last[number])
+    entry, order, left = of_newest_table(entry, order, schemas, last)
+    keyed = look.keyed_rows > 0 or bool(entry.keyed)
+    if entry.keyed is False and look.keyed_rows:
+        raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
+    columns = continued_columns(entry, order, schemas)
+    entry = with_fields(entry, order, schemas, columns)
+    schemas, renames = as_current(schemas, columns)
+    keyless = list(read_events(((None, value) for value in look.keyless_values), schemas)) if keyed else []
+    emptied = _emptied_at(look.topic, keyless, entry.applied, left, accepts_gaps)
+    began = _began_after(last, schemas, entry.fields)
+    shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
+    incomplete = {one.bucket: one for one in entry.incomplete}
+    plan = TablePlan(shape, schemas, entry.files, accepts_gaps, incomplete, entry.deltas, former_until=left)
+    if keyed:
+        plan = _with_ends(plan, keyless, max(entry.applied, left))
+    return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
+
+
+def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableEntry | None:
+    """Return the new entry of a parked table if the batch empties it; None: it remains parked.
+
+    A TRUNCATE, or the event before the rows of a new copy, makes all records before it irrelevant.
+    """
+    schemas = {number: schema_by_id(number) for number in {schema_id(one) for one in look.keyless_values}}
+    events = read_events(((None, value) for value in look.keyless_values), schemas)
+    if not any(event.op == "t" and event.sequence > entry.applied for event in events):
+        return None
+    return TableEntry(
+        entry.topic,
+        keyed=True if entry.keyed else None,  # a table without a key may have got one
+        next_number=entry.next_number,
+        applied=entry.applied,
+        relid=entry.relid,
+        former=entry.former,
+    )
+
+
+def with_history_of(entry: TableEntry, parked: TableEntry) -> TableEntry:
+    """Return the new entry of a table that was parked, with its history and the columns that the history has."""
+    return replace(
+        entry,
+        schema_id=parked.schema_id,
+        value_schema=parked.value_schema,
+        fields=parked.fields,
+        history=parked.history,
+    )
+
+
+def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
+    """Return the position of the last change under each schema id."""
+    last: dict[int, Sequence] = {}
+    ready = {number: parsed_physical(schema) for number, schema in schemas.items()}
+    for value in values:
+        number, envelope = read_envelope(value, ready)
+        sequence = sequence_of(envelope["op"], envelope["source"])
+        last[number] = max(sequence, last.get(number, BEGINNING))
+    return last
+
+
+def with_fields(
+    entry: TableEntry, order: list[int], schemas: Mapping[int, Schema], columns: list[Continued]
+) -> TableEntry:
+    """Return the entry with the columns of the newest schema; new and re-added columns get new numbers.
+
+    `order`: the schema ids of the batch by the last change under each, without those that change nothing;
+    `columns`: those of the newest.
+    """
+    if not order or (order[-1] == entry.schema_id and len(order) == 1):
+        return entry
+    newest = order[-1]
+    written, number, fields = fields_of(schemas[newest]), entry.next_number, []
+    for column in columns:
+        one, old = written[column.avro_name], column.old
+        if old is None:
+            is_later = bool(entry.fields) or column.is_later
+            old, number = Field(number, "", "", one["type"], is_later), number + 1
+        elif not continues(old.avro, one["type"]):
+            raise MirrorInconsistent(
+                "a column's type has changed: mirror the table again",
+                topic=entry.topic,
+                column=column.avro_name,
+            )
+        changed = replace(old, name=column_name(one), avro_name=column.avro_name, avro=one["type"])
+        fields.append(replace(changed, attnum=column.attnum, is_carried=column.is_carried))
+    _check_names(entry.topic, fields)
+    record = value_record(expand(schemas[newest]))
+    return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
+
+
+def _check_names(topic: str, fields: list[Field]) -> None:
+    names = [one.name for one in fields] + [KEY, SPECIAL, MISSING]
+    if len(set(names)) < len(names):
+        raise MirrorInconsistent("two columns have the same name, or one has a reserved name", topic=topic)
+
+
+def _began_after(
+    last: Mapping[int, Sequence], schemas: Mapping[int, Schema], fields: tuple[Field, ...]
+) -> dict[str, Sequence]:
+    """Return for each column that is new in this batch the last change under a schema without it.
+
+    Earlier values under the same name, even under the current schema, belong to another column.
+    """
+    began: dict[str, Sequence] = {}
+    all_written = {number: fields_of(schemas[number]) for number in last}
+    for one in fields:
+        arrow_type(one.avro)  # raises for a column without an Arrow type here, not in a task
+        for number, sequence in last.items():
+            written = all_written[number].get(one.avro_name)
+            if written is None or not _is_same(written["type"], one.avro):
+                began[one.avro_name] = max(sequence, began.get(one.avro_name, BEGINNING))
+    return began
+
+
+def _is_same(old: AvroType, new: AvroType) -> bool:
+    # In both directions: an older event may follow a promotion, so its int is read under a schema with long.
+    return continues(old, new) or continues(new, old)
+
+
+def _with_ends(plan: TablePlan, keyless: list[Event], bound: Sequence) -> TablePlan:
+    """Return the plan with its TRUNCATEs, and with a loss if a change before one of them has no key."""
+    new = [event for event in keyless if event.sequence > bound]
+    truncates = {event.sequence for event in new if event.op == "t"}
+    is_lost = any(event.op not in ("g", "t") for event in new)
+    return replace(plan, truncates=tuple(sorted(truncates)), lost_after=bound if is_lost else None)
+
+
+def _emptied_at(
+    topic: str, found: list[Event], applied: Sequence, left: Sequence, accepts_gaps: bool
+) -> Sequence:
+    """Return the position up to which no row is left. `left`: the last change of a former table."""
+    emptied = max((event.sequence for event in found if event.op == "t"), default=left)
+    emptied = max(emptied, left)
+    gaps = [event for event in found if event.op == "g"]
+    for event in found:
+        if event.op not in ("g", "t") and event.sequence > emptied:  # a TRUNCATE drops what is before it
+            raise MirrorInconsistent(
+                "a keyed table has a change without a key",
+                topic=topic,
+                timeline=event.sequence.timeline,
+                commit_lsn=event.sequence.commit_lsn,
+            )
+    for gap in gaps:  # a gap before a snapshot needs no check, because the snapshot restores all rows
+        check_gap(gap, topic, is_accepted=accepts_gaps or gap.sequence <= max(applied, emptied))
+    return emptied

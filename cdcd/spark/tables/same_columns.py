@@ -1,0 +1,175 @@
+"""Which columns of a topic's schemas are the same column of PostgreSQL, and which schemas are of another table.
+
+In: the schemas of a batch in the order of their last changes, the table's entry.
+Out: the current columns, the schemas with the current names of their columns, the names that differ.
+Invariant: of two schemas of one relation that both have attnums, columns are the same exactly if their attnums are
+equal, whatever their names are. Where one of them has none, the names decide. Attnums of two relations say nothing
+of each other.
+Must not: do I/O; change the Avro form of a record: a field's name is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdcd.schema.attnums import ATTNUM, RELID
+from cdcd.spark.decoding import events as ev
+from cdcd.spark.decoding.frame import column_name
+from cdcd.spark.decoding.schemas import Schema, expand, value_record
+from cdcd.spark.target.shape import Field
+from cdcd.spark.target.versions import TableEntry
+
+_NO_COLUMN = "__no_column_"
+
+
+def fields_of(schema: Schema) -> dict[str, dict[str, Any]]:
+    """Return the fields of a row by their Avro names."""
+    return {one["name"]: one for one in value_record(expand(schema))["fields"]}
+
+
+def relid_of(schema: Schema) -> int:
+    """Return the oid of the relation, 0 if the schema does not have it."""
+    return int(value_record(expand(schema)).get(RELID, 0))
+
+
+# --- the table -----------------------------------------------------------------------------------------------
+
+
+def of_newest_table(
+    entry: TableEntry, order: Sequence[int], schemas: Mapping[int, Schema], last: Mapping[int, ev.Sequence]
+) -> tuple[TableEntry, list[int], ev.Sequence]:
+    """Return the entry, the schemas of the newest table, and the last change of a former table of the same name.
+
+    Without its rows if the table was dropped and created again. A table that comes back is none: then the rows of
+    several tables are in the topic.
+    """
+    relids = {number: relid_of(schemas[number]) for number in order}
+    known = [one for one in (entry.relid, *relids.values()) if one]
+    if not known or known[-1] in (*entry.former, entry.relid):
+        others = [one for one in known if one not in (*entry.former, entry.relid)]
+        former = (*entry.former, *dict.fromkeys(others))  # so that they never empty the table
+        return replace(entry, former=former) if others else entry, list(order), ev.BEGINNING
+    newest = known[-1]
+    former = tuple(dict.fromkeys(one for one in known if one != newest))
+    if not former:
+        return replace(entry, relid=newest), list(order), ev.BEGINNING
+    ends = [last[number] for number in order if relids[number] in former]
+    left = TableEntry(
+        entry.topic,
+        next_number=entry.next_number,
+        applied=entry.applied,
+        relid=newest,
+        former=(*entry.former, *former),
+    )
+    rest = [number for number in order if relids[number] not in former]
+    return left, rest, max(ends, default=ev.BEGINNING)
+
+
+# --- its columns ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A column of the newest schema. `old`: the column of the entry that it is, None for a new one.
+
+    `is_later`: it is not in the first schema of the batch. `names`: its Avro names by the ids of the schemas.
+    `attnum` and `is_carried` as those of a `Field`.
+    """
+
+    avro_name: str
+    attnum: int = 0
+    is_carried: bool = False
+    old: Field | None = None
+    is_later: bool = False
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+def continued_columns(
+    entry: TableEntry, order: Iterable[int], schemas: Mapping[int, Schema]
+) -> list[Continued]:
+    """Return the columns of the last of these schemas, followed from the entry's through all of them.
+
+    The result for two batches is that for one batch with the schemas of both.
+    """
+    held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in entry.fields]
+    for place, number in enumerate(order):
+        fields, of_schema = fields_of(schemas[number]), relid_of(schemas[number])
+        is_same = not (entry.relid and of_schema and entry.relid != of_schema)
+        attnums = {name: int(one.get(ATTNUM, 0)) for name, one in fields.items()}
+        matched = _matched(held, attnums if is_same else dict.fromkeys(attnums, 0))
+        found = []
+        for name, attnum in attnums.items():
+            was = matched.get(name) or Continued(name, is_later=place > 0)
+            changed = replace(was, avro_name=name, names={**was.names, number: name})
+            found.append(replace(changed, attnum=attnum or was.attnum, is_carried=not attnum))
+        held = found
+    return held
+
+
+def _matched(held: Iterable[Continued], attnums: Mapping[str, int]) -> dict[str, Continued]:
+    """Return for the columns of a schema which they are, by the attnums first, and then by the names."""
+    by_attnum = {one.attnum: one for one in held if one.attnum}
+    found = {name: by_attnum[attnum] for name, attnum in attnums.items() if attnum in by_attnum}
+    taken = {one.attnum for one in found.values()}
+    for one in held:
+        attnum = attnums.get(one.avro_name)
+        if attnum is None or one.avro_name in found or one.attnum in taken:
+            continue
+        if not attnum or not one.attnum or one.is_carried:
+            found[one.avro_name] = one
+    return found
+
+
+# --- their names ---------------------------------------------------------------------------------------------
+
+
+def as_current(
+    schemas: Mapping[int, Schema], columns: Sequence[Continued]
+) -> tuple[dict[int, Schema], dict[int, dict[str, str]]]:
+    """Return the schemas with the current names of the columns; by schema id the former names that differ.
+
+    Names of a column that is gone, or is another one now, differ from all current ones.
+    """
+    found, renames = dict(schemas), {}
+    current = {one.avro_name for one in columns}
+    for number in {number for one in columns for number in one.names}:
+        fields = fields_of(schemas[number])
+        moved = _moved(
+            fields, {one.names[number]: one.avro_name for one in columns if number in one.names}, current
+        )
+        if moved:
+            found[number] = _with_names(schemas[number], moved)
+            shown = {column_name(fields[name]): new for name, new in moved.items()}
+            renames[number] = {name: new for name, new in shown.items() if name not in fields} | moved
+    return found, renames
+
+
+def _moved(names: Iterable[str], followed: Mapping[str, str], current: Set[str]) -> dict[str, str]:
+    moved: dict[str, str] = {}
+    for name in names:
+        new = followed.get(name)
+        if new is None and name in current:
+            new = f"{_NO_COLUMN}{len(moved)}"
+        if new not in (None, name):
+            moved[name] = str(new)
+    return moved
+
+
+def _with_names(schema: Schema, moved: Mapping[str, str]) -> Schema:
+    """Return the envelope with other names of the row's fields, wherever the row's record is defined."""
+
+    def renamed(branch: Any) -> Any:
+        if not isinstance(branch, dict) or "fields" not in branch:
+            return branch
+        fields = [{**one, "name": moved.get(one["name"], one["name"])} for one in branch["fields"]]
+        return {**branch, "fields": fields}
+
+    fields = [
+        {**one, "type": [renamed(branch) for branch in one["type"]]}
+        if one["name"] in ("before", "after")
+        else one
+        for one in schema["fields"]
+    ]
+    return {**schema, "fields": fields}

@@ -1,0 +1,323 @@
+"""The files of a table in a mirror: base files by hash bucket, and deltas, whose rows replace those before them.
+
+In: the storage, the files that a version names, the current columns.  Out: Arrow tables with these columns.
+Invariant: a reader has each key once, with the row of the newest file that names it, and no deleted row. In a table
+without a key all files have rows of their own, and no row is replaced.
+Must not: read or write the commit log; change a file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdcd.spark.decoding.events import ENDS
+from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.tables.fold import without_keys
+from cdcd.spark.target.commit_log import DATA
+from cdcd.spark.target.shape import (
+    CHANGE,
+    CHANGE_TYPE,
+    KEY,
+    MISSING,
+    MISSING_TYPE,
+    SPECIAL,
+    TableShape,
+    align,
+    arrow_schema,
+    as_complete,
+    history_schema,
+)
+from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
+
+DELETED = "__deleted"
+GROUP_ROWS = 32_768
+"""The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
+
+
+# --- write ---------------------------------------------------------------------------------------------------
+
+
+def write_bucket(
+    target: Target, shape: TableShape, bucket: int, rows: pa.Table, *, level: int = 0
+) -> BucketFile:
+    """Write a bucket's rows, ordered by their keys, into a new file, and make it durable."""
+    return _written(target, shape, bucket, f"{bucket:04d}", rows.take(pc.sort_indices(rows[KEY])), level)
+
+
+def write_delta(
+    target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL_BUCKETS, level: int = 0
+) -> BucketFile:
+    """Write changed rows with `__deleted` into a new file, and make it durable."""
+    return _written(target, shape, bucket, "delta", rows, level)
+
+
+def write_part(
+    target: Target, shape: TableShape, schema: pa.Schema, folder: str, rows: pa.Table, level: int = 0
+) -> tuple[BucketFile, int]:
+    """Write rows in the order of their keys into a new file, durably; return it and its bytes.
+
+    `schema`: the columns as the format of the table has them.
+    """
+    path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
+    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=True)
+    numbers = tuple(one.number for one in shape.fields)
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
+
+
+def _written(
+    target: Target, shape: TableShape, bucket: int, name: str, rows: pa.Table, level: int = 0
+) -> BucketFile:
+    path = f"{DATA}/{shape.topic}/{name}-{uuid.uuid4().hex}.parquet"
+    _write(target, path, rows, use_dictionary=False, write_statistics=[KEY])
+    return BucketFile(bucket, path, rows.num_rows, tuple(one.number for one in shape.fields), level)
+
+
+def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
+    written = pa.BufferOutputStream()
+    pq.write_table(rows, written, compression="snappy", row_group_size=GROUP_ROWS, **options)
+    data = memoryview(written.getvalue())
+    open_storage(target).write(path, data)
+    return data.nbytes
+
+
+def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: int = 0) -> BucketFile:
+    """Write changes of a table, ordered by their keys, into a new file of its history, and make it durable."""
+    in_order = rows.take(pc.sort_indices(rows[KEY]))
+    path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
+    _write(target, path, in_order, use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
+    numbers = tuple(one.number for one in shape.fields)
+    last_us = pc.max(pc.struct_field(rows[CHANGE], "commit_us")).as_py() or 0
+    return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level, rows.nbytes, last_us)
+
+
+def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
+    """Return the complete rows, and the keys without one as deleted rows."""
+    gone = keys.filter(pc.invert(pc.is_in(keys, value_set=rows[KEY].combine_chunks())))
+    columns: list[Any] = [
+        gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
+    ]
+    deleted = pa.Table.from_arrays(columns, schema=rows.schema)
+    marks = pa.array([False] * rows.num_rows + [True] * len(gone), pa.bool_())
+    return pa.concat_tables([rows, deleted]).append_column(DELETED, marks)
+
+
+def added_rows(rows: pa.Table) -> pa.Table:
+    """Return the rows of a delta that replaces no rows."""
+    return rows.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
+
+
+# --- read ----------------------------------------------------------------------------------------------------
+
+
+def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
+    """Return the rows of a base file with the current columns."""
+    if file is None:
+        return arrow_schema(shape.fields).empty_table()
+    return _current(_opened(target, file).read(), file, shape)
+
+
+def read_keys(target: Target, file: BucketFile) -> pa.Array:
+    """Return the keys in a file."""
+    return _opened(target, file).read(columns=[KEY])[KEY].combine_chunks()
+
+
+def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
+    """Return a bucket's incomplete rows with the current columns and `__missing`."""
+    if file is None:
+        return as_complete(read_bucket(target, shape, None))
+    rows = _opened(target, file).read()
+    current = _current(rows.drop_columns([MISSING]), file, shape)
+    return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
+
+
+def read_deltas(target: Target, shape: TableShape, deltas: Iterable[BucketFile]) -> pa.Table:
+    """Return the rows of deltas with the current columns and `__deleted`: of a key the newest one."""
+    parts = []
+    for file in deltas:
+        rows = _opened(target, file).read()
+        parts.append(
+            _current(rows.drop_columns([DELETED]), file, shape).append_column(DELETED, rows[DELETED])
+        )
+    if not parts:
+        return added_rows(arrow_schema(shape.fields).empty_table())
+    rows = pa.concat_tables(parts)
+    return rows if len(parts) == 1 or not shape.keyed else _newest(rows)
+
+
+def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history, with the columns of `history_schema`."""
+    rows = _opened(target, file).read()
+    count = len(file.columns) + 2
+    current = _current(rows.select(list(range(count))), file, shape)
+    changes = rows.column(count).cast(CHANGE_TYPE)
+    return pa.Table.from_arrays([*current.columns, changes], schema=history_schema(shape.fields))
+
+
+def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
+    """Return the keys in a file of the history, each once; those of the lines that have one."""
+    return pc.drop_null(pc.unique(read_keys(target, file)))
+
+
+def read_ends(target: Target, file: BucketFile) -> pa.Table:
+    """Return the changes in a file of the history that end all rows, as the one column of the change."""
+    rows = _opened(target, file).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    places = pa.table({KEY: rows[KEY], "place": pa.array(range(rows.num_rows), pa.int64())})
+    last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
+    return rows.take(last)
+
+
+def without_deleted(deltas: pa.Table) -> pa.Table:
+    """Return the rows of `read_deltas` that are not deleted."""
+    return deltas.filter(pc.invert(deltas[DELETED])).drop_columns([DELETED])
+
+
+def read_table(target: Target, entry: TableEntry) -> pa.Table:
+    """Return all rows of a table, with `__special` and `__key`."""
+    shape = entry.shape()
+    return read_rows(target, shape, entry.files, entry.deltas)
+
+
+def read_rows(
+    target: Target, shape: TableShape, files: Iterable[BucketFile], deltas: Sequence[BucketFile]
+) -> pa.Table:
+    """Return the rows of base files under the deltas, and the rows of the deltas."""
+    changed = read_deltas(target, shape, deltas)
+    parts = [without_replaced(read_bucket(target, shape, file), changed, shape) for file in files]
+    return pa.concat_tables([*parts, without_deleted(changed)])
+
+
+def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa.Table:
+    """Return the rows of a base file that the changed rows do not replace."""
+    if not shape.keyed or not changed.num_rows:
+        return rows
+    return without_keys(rows, changed[KEY].combine_chunks())
+
+
+def read_unchanged(
+    target: Target, shape: TableShape, file: BucketFile, deltas: Sequence[BucketFile]
+) -> pa.Table:
+    """Return the rows of a base file that no delta replaces."""
+    changed = (
+        read_deltas(target, shape, deltas)
+        if shape.keyed
+        else added_rows(arrow_schema(shape.fields).empty_table())
+    )
+    return without_replaced(read_bucket(target, shape, file), changed, shape)
+
+
+def count_rows(target: Target, entry: TableEntry) -> int:
+    """Return the number of rows; it reads the keys only, and of a table without deltas nothing."""
+    if not entry.deltas:
+        return sum(file.rows for file in entry.files)
+    if not entry.keyed:
+        return sum(file.rows for file in (*entry.files, *entry.deltas))
+    parts = [_opened(target, file).read(columns=[KEY, DELETED]) for file in entry.deltas]
+    changed = _newest(pa.concat_tables(parts))
+    keys = changed[KEY].combine_chunks()
+    found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
+    for file in entry.files:
+        held = _opened(target, file).read(columns=[KEY])[KEY]
+        found += len(held) - int(pc.sum(pc.is_in(held, value_set=keys)).as_py() or 0)
+    return int(found)
+
+
+def look_up(
+    target: Target,
+    shape: TableShape,
+    files: Iterable[BucketFile],
+    deltas: Sequence[BucketFile],
+    keys: pa.Array,
+) -> pa.Table:
+    """Return the present rows of these keys. Of the base files it reads the row groups that may have one."""
+    if not len(keys):
+        return arrow_schema(shape.fields).empty_table()
+    changed = read_deltas(target, shape, deltas)
+    changed = changed.filter(pc.is_in(changed[KEY], value_set=keys))
+    left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
+    parts = [_found(target, shape, file, left) for file in files] if len(left) else []
+    return pa.concat_tables([*parts, without_deleted(changed)])
+
+
+def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
+    """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
+    with open_storage(target).open(file.path) as source:
+        opened = pq.ParquetFile(source)
+        held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
+    return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
+
+
+def has_texts(target: Target, file: BucketFile) -> bool:
+    """Return whether a row of a file may have special texts, by the statistics of the file."""
+    with open_storage(target).open(file.path) as source:
+        opened = pq.ParquetFile(source).metadata
+    leaves = [n for n in range(opened.num_columns) if _is_of(opened.row_group(0).column(n), SPECIAL)]
+    return any(
+        _has_values(opened.row_group(group).column(n))
+        for group in range(opened.num_row_groups)
+        for n in leaves
+    )
+
+
+def _is_of(column: Any, name: str) -> bool:
+    return bool(column.path_in_schema.partition(".")[0] == name)
+
+
+def _has_values(column: Any) -> bool:
+    statistics = column.statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count < column.num_values
+
+
+def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
+    opened = _opened(target, file)
+    rows = opened.read_row_groups(_groups_of(opened, keys))
+    rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
+    return _current(rows, file, shape)
+
+
+def _groups_of(opened: pq.ParquetFile, keys: pa.Array) -> list[int]:
+    """Return the row groups that may have one of the keys."""
+    leaf = _leaf(opened, opened.schema_arrow.get_field_index(KEY))
+    return [
+        number
+        for number in range(opened.num_row_groups)
+        if _may_have(opened.metadata.row_group(number).column(leaf).statistics, keys)
+    ]
+
+
+def _leaf(opened: pq.ParquetFile, place: int) -> int:
+    """Return the number of the key's column among the leaves: it is the last column of a base file."""
+    assert place == len(opened.schema_arrow) - 1
+    return int(opened.metadata.num_columns) - 1
+
+
+def _may_have(statistics: Any, keys: pa.Array) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    low, high = (pa.scalar(one, pa.binary()) for one in (statistics.min, statistics.max))
+    return bool(pc.any(pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))).as_py())
+
+
+def _opened(target: Target, file: BucketFile) -> pq.ParquetFile:
+    folder = open_storage(target).folder
+    if folder is not None:
+        with suppress(FileNotFoundError):  # the storage raises the error
+            return pq.ParquetFile(folder / file.path, memory_map=True)
+    return pq.ParquetFile(pa.BufferReader(open_storage(target).read(file.path)))
+
+
+def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:
+    numbers = tuple(one.number for one in shape.fields)
+    if rows.schema.equals(arrow_schema(shape.fields)) and file.columns == numbers:
+        return rows
+    return align(rows, file.columns, shape)

@@ -1,0 +1,1 @@
+"""The target of a mirror: its versions, its commit log, its owner."""
