@@ -27,7 +27,7 @@ PARTS = 10
 
 
 @pytest.mark.parametrize("streaming", ["parallel", pytest.param("off", marks=pytest.mark.long)])
-@pytest.mark.parametrize("rows", [100_000, nightly(250_000), pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows", [40_000, nightly(250_000), pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(420)
 def test_a_transaction_of_very_many_rows(
     rows: int,
