@@ -22,15 +22,13 @@ from tests.spark.ranges import IMPLEMENTATIONS, use
 from tests.spark.topics import TopicsWriter
 from tests.support.azure import AzureServer
 from tests.support.hdfs import HdfsServer
-from tests.support.spark_classes import use_class_archive
 
 S3_PASSWORD = "of-the-bucket-7c1f"
 
 
 @pytest.fixture(scope="session")
-def spark(artefacts: Cache) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """Return the session's Spark."""
-    use_class_archive(artefacts)
     running = session("cdcd tests", "2", memory="1g", shuffle_partitions=2)
     yield running
     running.stop()

@@ -37,13 +37,10 @@ Train = Callable[[Sequence[str]], None]
 """Starts the server with these additional flags of the JVM, and stops it in order."""
 
 
-def class_archive_flags(
-    artefact: Path, java: str, train: Train, jars: Path | None = None
-) -> tuple[str, ...]:
+def class_archive_flags(artefact: Path, java: str, train: Train) -> tuple[str, ...]:
     """Return the flags with which `java` uses the archive of an artefact of the cache; none without an archive.
 
-    The first call on a machine builds the archive, once for all processes. `jars`: their folder, if they are
-    elsewhere; the artefact then is only the archive's name.
+    The first call on a machine builds the archive, once for all processes.
     """
     home = Path(java).resolve().parents[1]
     try:
@@ -55,7 +52,7 @@ def class_archive_flags(
         archive = _built(
             artefact,
             home,
-            (base, *sorted((jars or artefact).rglob("*.jar"))),
+            (base, *sorted(artefact.rglob("*.jar"))),
             lambda path: train((*extended, f"-XX:ArchiveClassesAtExit={path}")),
         )
     except (OSError, StackError, subprocess.TimeoutExpired):  # a read-only cache, a Java before 13
