@@ -23,10 +23,22 @@ demo: $(STAMP) ## the demo on real servers: make demo ARGS="--rows N --seconds S
 
 # They use several processors each, and are run by: make faults ARGS=--few
 OF_FAULTS := fault_01_failpoints fault_02_random_kills fault_36_late_requests oracle
+# No test of these starts a server. They have a run of their own, because each worker imports all tests of its run.
+PURE := tests/unit tests/property tests/chart tests/spark/unit
+WITH_SERVERS := $(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder \
+	$(patsubst %,--ignore=tests/faults/test_%.py,$(OF_FAULTS))
+junit = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 
-test: $(STAMP) ## the suite on real servers, the cases for each change: make test ARGS="tests/unit -k lsn"
-	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder \
-		$(patsubst %,--ignore=tests/faults/test_%.py,$(OF_FAULTS)) $(ARGS)
+test: $(STAMP) ## the suite on real servers, the cases for each change: make test ARGS="tests/unit -k lsn" REPORTS=folder
+ifeq ($(strip $(ARGS)),)
+	@code=0; \
+	$(BIN)/pytest --numprocesses 2 --dist worksteal $(call junit,pure) $(PURE) || code=$$?; \
+	$(WITH_SERVERS) $(patsubst %,--ignore=%,$(PURE)) $(call junit,servers) || exit $$?; \
+	[ $$code = 0 ] || echo "make test: of the tests without servers some failed, see above" >&2; \
+	exit $$code
+else
+	$(WITH_SERVERS) $(ARGS)
+endif
 
 test-quick: $(QUICK_STAMP) ## the tests that need no server, in a minute; installs neither Spark nor Java: make test-quick ARGS="-k lsn"
 	$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit $(ARGS)
