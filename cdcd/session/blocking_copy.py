@@ -149,9 +149,8 @@ class BlockingPositions:
         """Return whether a truncate event has to precede the rows."""
         return self._copies.blocking[self._relids[topic]].empties
 
-    def begin(self, topic: str) -> None:
-        """Note that the topic may have copied rows from now on."""
-        relid = self._relids[topic]
+    def begin(self, relid: int, topic: str) -> None:
+        """Note that the topic of a table may have copied rows from now on."""
         if relid in self._keyless and relid in self._copies.blocking:
             self._copies.set_blocking(relid, replace(self._copies.blocking[relid], empties=True))
 

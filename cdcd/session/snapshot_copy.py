@@ -74,7 +74,7 @@ class Positions(Protocol):
     @tx_seq.setter
     def tx_seq(self, tx_seq: int) -> None: ...
     def is_begun(self, topic: str) -> bool: ...  # noqa: D102
-    def begin(self, topic: str) -> None: ...  # noqa: D102
+    def begin(self, relid: int, topic: str) -> None: ...  # noqa: D102
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None: ...  # noqa: D102
     def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None: ...  # noqa: D102
     def complete(self, relid: int) -> None: ...  # noqa: D102
@@ -135,7 +135,7 @@ class Snapshotter:
         for relid, plan in plan_of.items():
             self._counts.relation(relid, plan.table)
             if self._mark_first is not None:
-                self._progress.begin(plan.topic)
+                self._progress.begin(relid, plan.topic)
         if self._mark_first is not None:
             await self._mark_first(self._progress.so_far())
         await self._clear(cleared)
@@ -146,6 +146,7 @@ class Snapshotter:
 
     async def _clear(self, plans: Iterable[RelationPlan]) -> None:
         for plan in plans:
+            self._progress.begin(plan.relation.relid, plan.topic)
             tx = self._numbered(SnapshotMarker.INNER)
             records = encode_truncate(plan, lsn=self._point_lsn, cascade=False, restart_identity=False, tx=tx)
             self._tx_seq = self._progress.tx_seq = tx.tx_seq
@@ -185,7 +186,7 @@ class Snapshotter:
             if isinstance(marked, TableComplete):
                 await self._complete(marked.relid, plan, begin)
                 continue
-            self._progress.begin(plan.topic)
+            self._progress.begin(marked.relid, plan.topic)
             batch, tx = marked.batch, self._numbered(marked.marker)
             records = [*begin, *encode_batch(batch, self._plans.by_relid, tx)]
             self._tx_seq = self._progress.tx_seq = tx.tx_seq
