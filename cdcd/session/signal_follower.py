@@ -42,12 +42,19 @@ async def first_signal(config: Config, stored: Progress | None) -> int:
     if stored is not None and stored.next_signal >= 0:
         return stored.next_signal
     try:
-        return await in_thread(end_of_signals, config.sink_settings(), topic)
+        end = await in_thread(end_of_signals, config.sink_settings(), topic)
     except SinkUnavailable:
         raise
     except CdcdError as error:
         _LOG.warning("signals_not_read", error=str(error), hint=error.advice)
         return -1
+    _note_skipped(end)
+    return end
+
+
+def _note_skipped(end: int) -> None:
+    if end > 0:
+        _LOG.warning("snapshot_signals_skipped", to_offset=end, hint=_FROM_THE_END_HINT)
 
 
 class SignalFollower:
@@ -74,8 +81,7 @@ class SignalFollower:
         try:
             next_offset = await reader.open()
             if at < 0:
-                if next_offset > 0:
-                    _LOG.warning("snapshot_signals_skipped", to_offset=next_offset, hint=_FROM_THE_END_HINT)
+                _note_skipped(next_offset)
                 await self._copying.pass_signals(next_offset)
             async for command in reader:
                 try:

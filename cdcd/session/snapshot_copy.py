@@ -51,6 +51,7 @@ class Counts(Protocol):
     def snapshot_started(self, estimates: Mapping[str, int | None]) -> None: ...  # noqa: D102
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def snapshot_rows(self, table: str, batch: RowBatch) -> None: ...  # noqa: D102
+    def snapshot_chunks(self, remaining: int) -> None: ...  # noqa: D102
     def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
     def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
 
@@ -155,6 +156,8 @@ class Snapshotter:
     async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> CdcdError | None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
         self._progress.plan(workers.units, workers.partitions)
+        chunks = len(workers.units)
+        self._counts.snapshot_chunks(chunks)
         # A unit's last row leaves with the next rows of its table.
         ended: dict[int, list[CopyUnit]] = {}
         failures = self.failures
@@ -171,6 +174,8 @@ class Snapshotter:
                     hit("in_snapshot")
                     continue
                 left[relid] -= 1
+                chunks -= 1
+                self._counts.snapshot_chunks(chunks)
                 ended.setdefault(relid, []).append(unit)
                 if not left[relid]:
                     await self._write(markers.end(relid), plan_of)

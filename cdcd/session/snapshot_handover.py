@@ -31,6 +31,7 @@ from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
 from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
 from cdcd.session.snapshot_server import ExportedSnapshot, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
+from cdcd.session.tables_to_continue import tables_to_continue
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
@@ -176,11 +177,10 @@ class SnapshotHandover:
         """Return the tables that an incremental snapshot continues. Others are copied again, if wanted."""
         if self._is_only or self._standby is not None or not state.tables:
             return ()
-        tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)
-        published = [table for table, _ in tables if table.relid in state.tables]
+        published = await in_thread(tables_to_continue, self._source, tuple(state.tables))
         found = tuple(table.relid for table in self._selection.continued(state.tables, published))
         for table in published:
-            if table.relid not in found:
+            if table.relid not in found and self._selection.choice(table.title).is_included:
                 _LOG.warning("table_copied_again", table=table.title, reason=_RULE_CHANGED)
         return found
 

@@ -5,11 +5,13 @@ F37, F40: a table of which ranges are complete is continued only by a start that
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import psycopg2
 import pytest
 from confluent_kafka import Producer
 
@@ -25,9 +27,10 @@ from tests.support.daemon import Daemon, await_confirmed
 from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.reader import BEGINNING, Event, Reader
-from tests.support.snapshot_commands import await_copied, ensure_started
+from tests.support.snapshot_commands import await_copied, ensure_started, reports
 from tests.support.stack import PostgresServers, filled_database, run
 from tests.support.topics import committed_records
+from tests.support.waiting import eventually
 
 BIG = 12_000
 TABLES = (
@@ -127,6 +130,7 @@ def test_an_interrupted_table_that_is_excluded_is_only_streamed(
         run(server, database, "INSERT INTO big VALUES (20000, 'new', '')", "DELETE FROM big WHERE id = 1")
         copied(daemon, source)
         assert not daemon.events("snapshot_continues_while_streaming")
+        assert not daemon.events("table_copied_again")
         assert ids_in_topic(reader, daemon) == before - {1} | {20000}
 
 
@@ -254,3 +258,28 @@ def note_tables(
     copy = replace(stored.copy, tables=states)
     producer.produce(topic, dump(replace(stored, copy=copy, offsets={})), key_of(daemon.slot), 0)
     assert producer.flush(60) == 0
+
+
+def test_the_stream_does_not_wait_for_the_lock_of_a_table_that_is_continued(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    options = {"workers": 1, "overrides": [{"table": "public.log", "include": False}]}
+    with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
+        started_until(daemon, "committed:12")  # within big
+        with contextlib.closing(psycopg2.connect(server.dsn(database))) as holder:
+            holder.cursor().execute("LOCK TABLE big")
+            daemon.start().wait_state("streaming")
+            run(server, database, "INSERT INTO log VALUES (1, 'while big is locked')")
+            await_confirmed(server, daemon)
+            pid = holder.info.backend_pid
+            held = [line["held_by"] for line in daemon.events("table_locked")]
+            assert held
+            assert all(f"pid {pid}" in one and "public.big" in one for one in held)
+            waiting = lambda: [one for one in reports(daemon) if f"pid {pid}" in (one["reason"] or "")]  # noqa: E731
+            eventually(lambda: bool(waiting()), "the report names the lock's holder")
+        await_copied(daemon)
+        await_confirmed(server, daemon)
+        assert daemon.stop() == 0
+        assert len(daemon.events("snapshot_continues_while_streaming")) == 1
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
