@@ -132,3 +132,16 @@ def test_a_command_during_an_initial_snapshot_is_refused_with_the_reason(
         assert "snapshot.signals.topic" in answer["hint"]
     daemon.wait_state("streaming")
     assert daemon.stop() == 0
+
+
+def test_a_topic_of_signals_that_does_not_exist_does_not_stop_the_snapshot(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon
+) -> None:
+    server, database = source
+    with new_daemon(server, database) as daemon:
+        daemon.config["snapshot"] = {"signals": {"topic": f"{daemon.name}.missing"}}
+        daemon.start().wait_state("streaming")
+        assert daemon.stop() == 0
+        line = daemon.events("signals_not_read")[0]
+        assert "CDCD-TOPIC-MISSING" in line["error"]
+        assert line["hint"]
