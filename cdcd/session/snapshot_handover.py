@@ -11,7 +11,7 @@ Must not: decide that a snapshot is needed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -262,9 +262,8 @@ class SnapshotHandover:
             for table, relation in tables
         ]
         progress.to_copy(table.relid for table, _ in tables)
-        for relid in sorted((only or frozenset()).difference(table.relid for table, _ in tables)):
-            title = next((table.title for table, _ in published if table.relid == relid), None)
-            _log_streamed_only(title, relid, progress.streamed_from(relid))
+        given_up = (only or frozenset()).difference(table.relid for table, _ in tables)
+        _log_streamed_only(given_up, {table.relid: table.title for table, _ in published}, progress)
         self.copied |= {table.relid for table, _ in tables}
         new_reader = partial(
             SnapshotReader,
@@ -318,16 +317,17 @@ class SnapshotHandover:
             yield
 
 
-def _log_streamed_only(title: str | None, relid: int, lsn: Lsn) -> None:
-    """Log that the copy of a table has been given up."""
-    _LOG.warning(
-        "table_streamed_only",
-        table=title,
-        relid=relid,
-        from_lsn=format_lsn(lsn),
-        reason=_NOT_COPIED,
-        hint=_STREAMED_ONLY_HINT,
-    )
+def _log_streamed_only(relids: Iterable[int], titles: Mapping[int, str], progress: CopyProgress) -> None:
+    """Log the tables whose copy is given up. `titles`: of the published tables."""
+    for relid in sorted(relids):
+        _LOG.warning(
+            "table_streamed_only",
+            table=titles.get(relid),
+            relid=relid,
+            from_lsn=format_lsn(progress.streamed_from(relid)),
+            reason=_NOT_COPIED,
+            hint=_STREAMED_ONLY_HINT,
+        )
 
 
 def _progress_of(

@@ -69,8 +69,17 @@ def commands(daemon: Daemon) -> int:
     return len([line for line in daemon.events("snapshot_command") if line["action"] == "start"])
 
 
-@pytest.mark.parametrize("failpoint", ["snapshot_begun", "committed:3", nightly("snapshot_copied")])
+@pytest.mark.parametrize(
+    ("mode", "failpoint"),
+    [
+        ("initial", "snapshot_begun"),
+        ("initial", "committed:3"),
+        nightly("initial", "snapshot_copied"),
+        nightly("never", "snapshot_begun"),
+    ],
+)
 def test_signals_that_are_sent_during_an_initial_snapshot_are_executed_after_it(
+    mode: str,
     failpoint: str,
     source: tuple[PostgresServer, str],
     daemon: Daemon,
@@ -78,6 +87,7 @@ def test_signals_that_are_sent_during_an_initial_snapshot_are_executed_after_it(
     reader: Reader,
 ) -> None:
     server, _ = source
+    daemon.config["snapshot"]["mode"] = mode
     started_until(daemon, failpoint)
     send(kafka, daemon, "id <= 5")
     send(kafka, daemon, "id BETWEEN 4 AND 7")
