@@ -335,7 +335,8 @@ class TableCopyState:
     commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since,
     or, without one, since the command; `rows_before` of them before the copy last began again with the first row.
     `compared_from`: the ends of the topic's partitions when the copy began, if readers' rows that the table does not
-    have are still to be found and deleted; () before they are looked up, None if no rows are compared.
+    have are still to be found and deleted; () before they are looked up, None if no rows are compared. `columns`:
+    those that the configuration chose besides the key; None: all, or a record of a version that did not note them.
     """
 
     topic: str = ""
@@ -352,6 +353,7 @@ class TableCopyState:
     rows: int = 0
     compared_from: tuple[int, ...] | None = None
     rows_before: int = 0
+    columns: tuple[str, ...] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -423,10 +425,10 @@ class CopyState:
 
         As long as the stream is at the point of copied rows, further rows continue their numbers.
         """
-        is_copying = self.pending or self.tables or self.blocking
-        if not is_copying and self.signals_at < 0 and self.point_lsn < end_lsn:
-            return None
         floors = {relid: lsn for relid, lsn in self.floors.items() if lsn > end_lsn}
+        is_copying = self.pending or self.tables or self.blocking
+        if not is_copying and not floors and self.signals_at < 0 and self.point_lsn < end_lsn:
+            return None
         return self if len(floors) == len(self.floors) else replace(self, floors=floors)
 
 
@@ -459,6 +461,13 @@ class Progress:
     """The state of a snapshot; None in a record of a version that copies all tables again after an interruption."""
     transactional_id: str = ""
     """The id of the producer that wrote the record, "" without one: a session with another id fences it too (F69)."""
+    signals_at: int = -1
+    """As in `CopyState`, in a record of a snapshot of which nothing is copied yet; -1 in all others."""
+
+    @property
+    def next_signal(self) -> int:
+        """The offset of the next signal in its topic, -1 if it is not known."""
+        return max(self.signals_at, -1 if self.copy is None else self.copy.signals_at)
 
     @property
     def written_lsn(self) -> Lsn:

@@ -45,6 +45,8 @@ class CommitPosition:
     """The part of the next transaction that is also written."""
     copy: CopyState | None = None
     """The state of a snapshot, as long as it has tables left or the stream depends on it."""
+    signals_at: int = -1
+    """The offset of the next signal in its topic, if a snapshot begins and has no `copy` yet; -1 otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -397,6 +397,10 @@ class Status:
         self._copy = CopyStatus(self._snapshot_started_s, estimates)
         self.metrics.snapshot_started(len(estimates))
 
+    def snapshot_chunks(self, remaining: int) -> None:
+        """Note how many chunks of the tables are not read yet."""
+        self.metrics.snapshot_chunks(remaining)
+
     def reads_from(self, server: str) -> None:
         """Note the server whose tables the next snapshot copies: `primary` or `standby`."""
         self._reads_from = server

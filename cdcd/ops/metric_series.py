@@ -258,6 +258,12 @@ class MetricSeries:
             "Tables that the snapshot has not copied yet; 0 while cdcd streams.",
             absent="while unknown: before the first session, and until the tables are listed",
         )
+        self._snapshot_chunks = new.optional(
+            "snapshot_chunks_remaining",
+            "Chunks that the snapshot has not read yet: ranges of 32 MB of large tables or partitions, small ones; "
+            "0 while cdcd streams, also if it copies tables incrementally.",
+            absent="while unknown: before the first session, and until the tables are divided",
+        )
         self._snapshot_rows = new.counter(
             "snapshot_rows_total",
             "Rows that snapshots have copied, by table.",

@@ -268,6 +268,12 @@ class Metrics(MetricSeries):
     def snapshot_remaining(self, remaining: int | None) -> None:
         """Set the number of tables not copied yet: 0 without a snapshot, None while it is unknown."""
         self._snapshot_remaining.set(remaining)
+        if not remaining:
+            self._snapshot_chunks.set(remaining)
+
+    def snapshot_chunks(self, remaining: int) -> None:
+        """Set the number of chunks that are not read yet."""
+        self._snapshot_chunks.set(remaining)
 
     def snapshot_rows(self, table: str, count: int) -> None:
         """Count copied rows of a table (the caller counts them as events, too)."""
@@ -276,7 +282,7 @@ class Metrics(MetricSeries):
     def snapshot_ended(self, *, duration_s: float, is_complete: bool) -> None:
         """Record the end of the snapshot; an incomplete one starts again later, with the tables published then."""
         self._snapshot_running.set(0)
-        self._snapshot_remaining.set(0 if is_complete else None)
+        self.snapshot_remaining(0 if is_complete else None)
         if is_complete:
             self._snapshot_duration.set(duration_s)
             self._snapshot_completed.set(self._clock())

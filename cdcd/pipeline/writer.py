@@ -524,6 +524,7 @@ class Writer:
             copy=commit_position.copy,
             prepared_before=commit_position.prepared_before,
             part=None if part is None else replace(part, numbered_by=self._options.numbered_by),
+            signals_at=commit_position.signals_at,
         )
 
     async def close(self) -> None:

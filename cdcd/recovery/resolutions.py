@@ -85,8 +85,14 @@ def after_gap(
         # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
-        copy=None if allows_parts else _compared_again(stored.copy),
+        copy=_without_copies(stored) if allows_parts else _compared_again(stored.copy),
+        signals_at=-1,
     )
+
+
+def _without_copies(stored: Progress) -> CopyState | None:
+    """Return the state of which only the position in the topic of signals is left."""
+    return None if stored.next_signal < 0 else CopyState(signals_at=stored.next_signal)
 
 
 def _compared_again(copy: CopyState | None) -> CopyState | None:
@@ -133,6 +139,7 @@ def before_snapshot(
         part=None,
         gap=Gap(_from_lsn(stored), None, reason, now_us),
         copy=None,
+        signals_at=stored.next_signal,
         topics_at=-1,  # the new snapshot does not depend on the record of the topics, which may be wrong
     )
 

@@ -238,8 +238,9 @@ def is_known_slot(slot: Slot, stored: Progress) -> bool:
 def _finish_snapshot(stored: Progress, slot: Slot | None, wanted: StartOptions) -> Snapshot:
     """Copy what is left of the snapshot, if its slot still exists; otherwise copy all tables, with a new slot."""
     again = Snapshot(slot is not None, stored.snapshot_tables, stored.commit_lsn, stored.end_lsn)
-    if wanted.snapshot_only and stored.copy is not None and not stored.copy.incomplete:
-        return replace(again, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
+    if wanted.snapshot_only and stored.copy is not None and not stored.copy.pending:
+        # Complete, except for tables that an earlier version may have left: those that are still to be copied are.
+        return replace(again, drop_slot=False, left=CopyLeft(stored.copy, stored.end_lsn, stored.commit_us))
     if stored.copy is None or slot is None or not _is_unread(slot, stored, wanted):
         return again
     _check_free(slot, wanted)

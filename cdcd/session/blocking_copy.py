@@ -149,9 +149,8 @@ class BlockingPositions:
         """Return whether a truncate event has to precede the rows."""
         return self._copies.blocking[self._relids[topic]].empties
 
-    def begin(self, topic: str) -> None:
-        """Note that the topic may have copied rows from now on."""
-        relid = self._relids[topic]
+    def begin(self, relid: int, topic: str) -> None:
+        """Note that the topic of a table may have copied rows from now on."""
         if relid in self._keyless and relid in self._copies.blocking:
             self._copies.set_blocking(relid, replace(self._copies.blocking[relid], empties=True))
 
@@ -173,9 +172,13 @@ class BlockingPositions:
 class ReportedRows:
     """Counts the rows for the reports of the tables."""
 
-    def __init__(self, reports: TableReports, relids: Mapping[str, int]) -> None:
+    def __init__(
+        self, reports: TableReports, relids: Mapping[str, int], chunks: Callable[[int], None]
+    ) -> None:
+        """`relids`: by table. `chunks` is called with the number of chunks that are not read yet."""
         self._reports = reports
         self._relids = relids
+        self._chunks = chunks
 
     def snapshot_started(self, estimates: Mapping[str, int | None]) -> None:
         """Note the begin of the copy, with the estimated rows of each table."""
@@ -189,6 +192,10 @@ class ReportedRows:
     def snapshot_rows(self, table: str, batch: RowBatch) -> None:
         """Count rows."""
         self._reports.emitted(self._relids[table], batch.count)
+
+    def snapshot_chunks(self, remaining: int) -> None:
+        """Note how many chunks are not read yet."""
+        self._chunks(remaining)
 
     def snapshot_table_done(self, table: str) -> None:
         """Ignore the end of a table: it is complete when its position is durable."""
@@ -261,7 +268,11 @@ class BlockingCopy:
             plans,
             parts.writer.add,
             parts.new_context,
-            ReportedRows(parts.reports, {table.title: table.relid for table, _ in tables}),
+            ReportedRows(
+                parts.reports,
+                {table.title: table.relid for table, _ in tables},
+                parts.status.metrics.snapshot_chunks,
+            ),
             positions,
             point_lsn=point_lsn,
             mark_first=self._mark,

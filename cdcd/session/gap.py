@@ -100,6 +100,7 @@ async def mark_gap(
         part=stored.part,
         # Before a new snapshot no copy has begun: a state without tables would say that it is complete.
         copy=stored.copy if stored.phase == "snapshot" else after_markers(stored.copy, lsn, tx.tx_seq),
+        signals_at=stored.signals_at,
     )
     # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
     await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))

@@ -352,6 +352,7 @@ class IncrementalSnapshots:
             partitions=described.partitions,
             key=described.order,
             compared_from=() if command.compare else None,
+            columns=described.table.wanted,
         )
         ended = await self._ends_of([relid])
         self._descriptions[relid] = described

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.avro.plan import RelationPlan
-from cdcd.errors import SnapshotRefused
+from cdcd.errors import CdcdError, SnapshotRefused
 from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.pipeline.plans import Plans
 from cdcd.schema.policy import Policies
@@ -23,7 +23,8 @@ from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, fetch
-from cdcd.source.publication_catalog import PublishedTable, published_tables
+from cdcd.source.locks import is_lock_timeout
+from cdcd.source.publication_catalog import PublishedTable, published_if_plain, published_tables
 from cdcd.source.settings import SourceSettings
 
 _RELIDS = """
@@ -88,15 +89,24 @@ class PublishedTables:
     def find(self, relid: int) -> ChunkTable | None:
         """Return a published table, None if it is not published; make its plan. Raises Source and schema errors."""
         with contextlib.closing(self._connected()) as connection:
-            tables = published_tables(connection, self._source.publications, only=relid)
-        if not tables:
+            table = self._published(connection, relid)
+        if table is None:
             return None
-        table = tables[0]
         relation = self._catalog.relation(relid, table.columns)
         plan = self._plan_of[relid] = self._plans.place(relation)
         key = tuple(relation.columns[i].name for i in plan.key_indexes)
         unreadable = first_without_text(relation, key) if self._is_binary else None
         return ChunkTable(self._copied(table), relation, key, unreadable)
+
+    def _published(self, connection: Any, relid: int) -> PublishedTable | None:
+        """Return one published table; while another one is locked, by the catalogs alone. Raises Source errors."""
+        names = self._source.publications
+        try:
+            return next(iter(published_tables(connection, names, only=relid)), None)
+        except CdcdError as error:
+            if not is_lock_timeout(error) or (table := published_if_plain(connection, names, relid)) is None:
+                raise
+            return table
 
     def _copied(self, table: PublishedTable) -> CopiedTable:
         return self._selection.with_columns(copied_table(table, self._policies))

@@ -59,6 +59,7 @@ from cdcd.session.process_state import ProcessState
 from cdcd.session.queries import is_any_rolled_back, prepared_before_slot
 from cdcd.session.rotation import Rotation
 from cdcd.session.schema_warnings import warn_of_halts
+from cdcd.session.signal_follower import first_signal
 from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
@@ -356,7 +357,8 @@ class Session:
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
         handover = SnapshotHandover(self._parts(writer), self._state.stale)
-        resume = await handover.run(begin, start_state.server, self._durable_us)
+        signals_at = await first_signal(self._config, start_state.stored)
+        resume = await handover.run(begin, start_state.server, self._durable_us, signals_at)
         self._publications.copied(handover.copied)
         return resume
 

@@ -2,7 +2,9 @@
 
 In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
 Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is passed,
-with a line in the log. A topic that cannot be read does not end the session; it is tried again.
+with a line in the log. Signals that are sent during an initial snapshot wait for the stream: the progress record has
+the first one's offset from the snapshot's begin on. A topic that cannot be read does not end the session; it is tried
+again.
 Must not: show a command's condition.
 """
 
@@ -13,16 +15,46 @@ from collections.abc import Callable
 
 import structlog
 
-from cdcd.errors import CdcdError, SnapshotRefused, SourceError
+from cdcd.config import Config
+from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceError
+from cdcd.model import Progress
 from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.sink.signal_topic import end_of_signals
 from cdcd.snapshot.signal_reader import SignalReader
+from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
 _FROM_THE_END_HINT = (
-    "a daemon without a position in the topic, as after an initial or a new snapshot, reads it from its end: "
-    "send signals again that were sent since the snapshot began"
+    "a daemon without a position in the topic reads it from its end: send signals that had no effect again"
 )
+
+
+async def first_signal(config: Config, stored: Progress | None) -> int:
+    """Return the offset of the first signal to execute after a snapshot that begins, or goes on; -1: none is known.
+
+    Without a stored position that is the end of the topic: earlier signals were sent before the snapshot. Raises
+    SinkUnavailable.
+    """
+    topic = config.snapshot.signals.topic
+    if not topic:
+        return -1
+    if stored is not None and stored.next_signal >= 0:
+        return stored.next_signal
+    try:
+        end = await in_thread(end_of_signals, config.sink_settings(), topic)
+    except SinkUnavailable:
+        raise
+    except CdcdError as error:
+        _LOG.warning("signals_not_read", error=str(error), hint=error.advice)
+        return -1
+    _note_skipped(end)
+    return end
+
+
+def _note_skipped(end: int) -> None:
+    if end > 0:
+        _LOG.warning("snapshot_signals_skipped", to_offset=end, hint=_FROM_THE_END_HINT)
 
 
 class SignalFollower:
@@ -49,8 +81,7 @@ class SignalFollower:
         try:
             next_offset = await reader.open()
             if at < 0:
-                if next_offset > 0:
-                    _LOG.warning("snapshot_signals_skipped", to_offset=next_offset, hint=_FROM_THE_END_HINT)
+                _note_skipped(next_offset)
                 await self._copying.pass_signals(next_offset)
             async for command in reader:
                 try:

@@ -22,6 +22,11 @@ from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.snapshot.control import TABLE_STATES, SnapshotCommand, TableReport, fields_of
 from cdcd.snapshot.reports import TableReports
 
+_AFTER_THE_SNAPSHOT = (
+    "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic waits by itself for "
+    "the end of the snapshot"
+)
+
 
 class SnapshotCommands:
     """A `SnapshotControl`. It outlives the sessions, and shows the tables in the daemon's status."""
@@ -48,7 +53,7 @@ class SnapshotCommands:
     async def execute(self, command: SnapshotCommand) -> Sequence[str]:
         """Apply a command; return the tables that it concerned. Raises CdcdError."""
         if self._session is None:
-            raise NotStreaming("no session streams at the moment")
+            raise _not_streaming(is_copying=self._status.health.state == "snapshot")
         try:
             return await or_stop(self._session.execute(command), self._ended)
         except StopRequested:
@@ -66,3 +71,9 @@ class SnapshotCommands:
         if not found and not self._is_known:
             raise NotStreaming("no session has read yet which tables are being copied")
         return found
+
+
+def _not_streaming(*, is_copying: bool) -> NotStreaming:
+    if is_copying:
+        return NotStreaming("an initial snapshot is being taken", hint=_AFTER_THE_SNAPSHOT)
+    return NotStreaming("no session streams at the moment")

@@ -51,6 +51,7 @@ class Counts(Protocol):
     def snapshot_started(self, estimates: Mapping[str, int | None]) -> None: ...  # noqa: D102
     def relation(self, relid: int, table: str) -> None: ...  # noqa: D102
     def snapshot_rows(self, table: str, batch: RowBatch) -> None: ...  # noqa: D102
+    def snapshot_chunks(self, remaining: int) -> None: ...  # noqa: D102
     def snapshot_table_done(self, table: str) -> None: ...  # noqa: D102
     def snapshot_ended(self, *, is_complete: bool) -> None: ...  # noqa: D102
 
@@ -74,7 +75,7 @@ class Positions(Protocol):
     @tx_seq.setter
     def tx_seq(self, tx_seq: int) -> None: ...
     def is_begun(self, topic: str) -> bool: ...  # noqa: D102
-    def begin(self, topic: str) -> None: ...  # noqa: D102
+    def begin(self, relid: int, topic: str) -> None: ...  # noqa: D102
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None: ...  # noqa: D102
     def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None: ...  # noqa: D102
     def complete(self, relid: int) -> None: ...  # noqa: D102
@@ -135,7 +136,7 @@ class Snapshotter:
         for relid, plan in plan_of.items():
             self._counts.relation(relid, plan.table)
             if self._mark_first is not None:
-                self._progress.begin(plan.topic)
+                self._progress.begin(relid, plan.topic)
         if self._mark_first is not None:
             await self._mark_first(self._progress.so_far())
         await self._clear(cleared)
@@ -146,6 +147,7 @@ class Snapshotter:
 
     async def _clear(self, plans: Iterable[RelationPlan]) -> None:
         for plan in plans:
+            self._progress.begin(plan.relation.relid, plan.topic)
             tx = self._numbered(SnapshotMarker.INNER)
             records = encode_truncate(plan, lsn=self._point_lsn, cascade=False, restart_identity=False, tx=tx)
             self._tx_seq = self._progress.tx_seq = tx.tx_seq
@@ -154,6 +156,8 @@ class Snapshotter:
     async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> CdcdError | None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
         self._progress.plan(workers.units, workers.partitions)
+        chunks = len(workers.units)
+        self._counts.snapshot_chunks(chunks)
         # A unit's last row leaves with the next rows of its table.
         ended: dict[int, list[CopyUnit]] = {}
         failures = self.failures
@@ -170,6 +174,8 @@ class Snapshotter:
                     hit("in_snapshot")
                     continue
                 left[relid] -= 1
+                chunks -= 1
+                self._counts.snapshot_chunks(chunks)
                 ended.setdefault(relid, []).append(unit)
                 if not left[relid]:
                     await self._write(markers.end(relid), plan_of)
@@ -185,7 +191,7 @@ class Snapshotter:
             if isinstance(marked, TableComplete):
                 await self._complete(marked.relid, plan, begin)
                 continue
-            self._progress.begin(plan.topic)
+            self._progress.begin(marked.relid, plan.topic)
             batch, tx = marked.batch, self._numbered(marked.marker)
             records = [*begin, *encode_batch(batch, self._plans.by_relid, tx)]
             self._tx_seq = self._progress.tx_seq = tx.tx_seq

@@ -11,7 +11,7 @@ Must not: decide that a snapshot is needed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
 from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
 from cdcd.session.snapshot_server import ExportedSnapshot, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
+from cdcd.session.tables_to_continue import tables_to_continue
 from cdcd.snapshot.copy_progress import CopyProgress
 from cdcd.snapshot.table import SnapshotReader
 from cdcd.snapshot.units import CopiedTable
@@ -44,6 +45,11 @@ from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _RULE_CHANGED = "its rule of snapshot.overrides has changed since its first rows were copied"
+_NOT_COPIED = "it is not copied any more: it is excluded, or not published"
+_STREAMED_ONLY_HINT = (
+    "its topic has the changes from this LSN on, and the rows that were copied before; "
+    "`cdcd snapshot start --recopy` copies all rows"
+)
 _UNUSED_HINT = (
     "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
 )
@@ -78,15 +84,20 @@ class SnapshotHandover:
         self._new_context = parts.new_context
         self._status = parts.status
         self._stale = stale
+        self._signals_at = -1
         self.copied: set[int] = set()
         """The tables that this attempt copies."""
 
-    async def run(self, begin: Snapshot, server: ServerIdentity, before_us: int) -> Resume | None:
+    async def run(
+        self, begin: Snapshot, server: ServerIdentity, before_us: int, signals_at: int = -1
+    ) -> Resume | None:
         """Create the slot and copy; return where the stream begins, None if no stream follows.
 
-        `before_us`: a time before the slot existed.
+        `before_us`: a time before the slot existed. `signals_at`: the offset of the first signal that the stream's
+        session executes, -1 if it is not known.
         """
         self._status.copies()
+        self._signals_at = -1 if self._is_only else signals_at
         if begin.left is None:
             resume = await self._all(begin, server, before_us)
         else:
@@ -102,16 +113,18 @@ class SnapshotHandover:
         # First the record that a snapshot has begun: after a crash from here on, the slot is known to be ours.
         since_us = self._status.lag.complete_us or before_us
         marker = CommitPosition(begin.commit_lsn, begin.end_lsn, since_us, 0, "snapshot", begin.begun_topics)
-        await self._writer.mark(marker)
+        await self._writer.mark(replace(marker, signals_at=self._signals_at))
         hit("snapshot_begun")
         created = await self._create_slot(self._source, server, begin.drop_slot)
         point = created.consistent_point
-        floors: CopyState | None = None
+        copy: CopyState | None = None
         try:
             self._writer.slot_created(point)
             hit("slot_made")
             if not self._has_snapshot:
-                nothing = CommitPosition(point - 1, point, before_us, transactions=0)
+                if self._signals_at >= 0:
+                    copy = CopyState(signals_at=self._signals_at)
+                nothing = CommitPosition(point - 1, point, before_us, transactions=0, copy=copy)
                 await self._writer.add(Chunk((), 0, nothing))
             else:
                 exported = await self._exported(created, server, point)
@@ -123,15 +136,15 @@ class SnapshotHandover:
                         since_us=since_us,
                         before_us=before_us,
                         begun_topics=begin.begun_topics,
+                        signals_at=self._signals_at,
                     )
                     await self._copy(exported, server, progress, None)
-                if exported.is_standby:
-                    floors = progress.done().copy
+                copy = progress.done().copy
             await self._end(point)
         finally:
             created.close()
         # PostgreSQL created the slot when no earlier transaction was open or prepared any more (F38).
-        return Resume(point, point - 1, PreparedBefore(), floors)
+        return Resume(point, point - 1, PreparedBefore(), copy)
 
     async def _exported(
         self, created: CreatedSlot | None, server: ServerIdentity, not_before: Lsn
@@ -164,11 +177,10 @@ class SnapshotHandover:
         """Return the tables that an incremental snapshot continues. Others are copied again, if wanted."""
         if self._is_only or self._standby is not None or not state.tables:
             return ()
-        tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)
-        published = [table for table, _ in tables if table.relid in state.tables]
+        published = await in_thread(tables_to_continue, self._source, tuple(state.tables))
         found = tuple(table.relid for table in self._selection.continued(state.tables, published))
         for table in published:
-            if table.relid not in found:
+            if table.relid not in found and self._selection.choice(table.title).is_included:
                 _LOG.warning("table_copied_again", table=table.title, reason=_RULE_CHANGED)
         return found
 
@@ -184,7 +196,7 @@ class SnapshotHandover:
         exported = await self._exported(None, server, left.stream_lsn)
         with contextlib.closing(exported):
             hit("slot_made")
-            progress = _progress_of(begin, left, exported.point_lsn, later)
+            progress = _progress_of(begin, left, exported.point_lsn, later, self._signals_at)
             await self._copy(exported, server, progress, anew)
             await self._end(exported.point_lsn)
         return _resume(left, progress)
@@ -192,7 +204,7 @@ class SnapshotHandover:
     async def _nothing(self, begin: Snapshot, left: CopyLeft, later: tuple[int, ...]) -> Resume:
         """Begin the stream after a snapshot that was interrupted when no table was left to copy before."""
         point = left.state.point_lsn
-        progress = _progress_of(begin, left, point, later)
+        progress = _progress_of(begin, left, point, later, self._signals_at)
         progress.to_copy(())
         progress.tx_seq = left.state.tx_seq
         if not self._is_only:
@@ -236,20 +248,22 @@ class SnapshotHandover:
         exported: ExportedSnapshot,
         server: ServerIdentity,
         progress: CopyProgress,
-        only: Container[int] | None,
+        only: frozenset[int] | None,
     ) -> None:
         """Copy the published tables, or only those with these relids."""
-        tables = await published_now(self._source, self._clients.catalog, self._status, self._policies)
+        published = await published_now(self._source, self._clients.catalog, self._status, self._policies)
         if self._standby is not None:
             await self._standby.knows_tables(exported, server)
         point = exported.point_lsn
-        tables = [table for table in self._chosen(tables) if only is None or table[0].relid in only]
+        tables = [table for table in self._chosen(published) if only is None or table[0].relid in only]
         tables = await in_thread(in_best_format, tables, self._clients.catalog, self._policies)
         tables = [
             (with_continuation(table, relation, is_binary_stream=self._is_binary_stream), relation)
             for table, relation in tables
         ]
         progress.to_copy(table.relid for table, _ in tables)
+        given_up = (only or frozenset()).difference(table.relid for table, _ in tables)
+        _log_streamed_only(given_up, {table.relid: table.title for table, _ in published}, progress)
         self.copied |= {table.relid for table, _ in tables}
         new_reader = partial(
             SnapshotReader,
@@ -303,7 +317,22 @@ class SnapshotHandover:
             yield
 
 
-def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn, later: Iterable[int] = ()) -> CopyProgress:
+def _log_streamed_only(relids: Iterable[int], titles: Mapping[int, str], progress: CopyProgress) -> None:
+    """Log the tables whose copy is given up. `titles`: of the published tables."""
+    for relid in sorted(relids):
+        _LOG.warning(
+            "table_streamed_only",
+            table=titles.get(relid),
+            relid=relid,
+            from_lsn=format_lsn(progress.streamed_from(relid)),
+            reason=_NOT_COPIED,
+            hint=_STREAMED_ONLY_HINT,
+        )
+
+
+def _progress_of(
+    begin: Snapshot, left: CopyLeft, point: Lsn, later: Iterable[int] = (), signals_at: int = -1
+) -> CopyProgress:
     return CopyProgress(
         point_lsn=point,
         stream_lsn=left.stream_lsn,
@@ -313,6 +342,7 @@ def _progress_of(begin: Snapshot, left: CopyLeft, point: Lsn, later: Iterable[in
         begun_topics=begin.begun_topics,
         before=left.state,
         later=later,
+        signals_at=signals_at,
     )
 
 

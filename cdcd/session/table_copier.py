@@ -37,6 +37,7 @@ from cdcd.snapshot.chunk_reader import (
     ReadRows,
 )
 from cdcd.snapshot.running_xids import RunningTransactions
+from cdcd.snapshot.selection import has_columns
 from cdcd.snapshot.table_copy import Chunk, KeysChunk, RangeChunk
 from cdcd.snapshot.units import Blocks
 from cdcd.threads import in_thread
@@ -184,6 +185,7 @@ class TableCopier:
             partitions=described.partitions,
             key=described.order,
             compared_from=compared_from,
+            columns=described.table.wanted,
         )
         self._parts.copies.note_state()
         self._described = described
@@ -412,6 +414,8 @@ def _reason_to_restart(state: TableCopyState, described: Description, topic: str
         return "its topic has changed"
     if state.key not in ((), described.order):
         return "its key was changed"
+    if not has_columns(described.table, state.columns):
+        return "the columns of its rule in snapshot.overrides were changed"
     # Rows of an attached partition are in no change of the stream, and may be in the part that is read.
     attached = set(described.partitions) - set(state.partitions) - described.empty_partitions
     return "a partition was attached" if attached else None

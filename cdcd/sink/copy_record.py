@@ -30,6 +30,7 @@ _TABLE_KEYS = {
     "rows",
     "rows_before",
     "compared_from",
+    "columns",
 }
 _BLOCKING_FLAGS = ("empties", "has_failed")
 _BLOCKING_KEYS = {"topic", "where", *_BLOCKING_FLAGS}
@@ -84,6 +85,8 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
         document["rows_before"] = table.rows_before
     if table.compared_from is not None:
         document["compared_from"] = list(table.compared_from)
+    if table.columns is not None:
+        document["columns"] = list(table.columns)
     return document
 
 
@@ -120,15 +123,19 @@ def _table(document: object) -> TableCopyState:
         raise ValueError("tables")
     topic, where, after = document["topic"], document.get("where"), document.get("after")
     again, partitions = document.get("read_again", []), document.get("partitions", [])
-    key, began = document.get("key", []), document.get("began", ["0/0", ""])
+    key, began, columns = (
+        document.get("key", []),
+        document.get("began", ["0/0", ""]),
+        document.get("columns", []),
+    )
     is_right = (
         isinstance(topic, str)
         and isinstance(where, str | None)
         and (after is None or _is_key(after))
         and isinstance(again, list)
         and all(_is_key(one) and len(one) > 1 for one in again)
-        and all(isinstance(one, list) for one in (partitions, key, began))
-        and all(isinstance(one, str) for one in (*partitions, *key, *began))
+        and all(isinstance(one, list) for one in (partitions, key, began, columns))
+        and all(isinstance(one, str) for one in (*partitions, *key, *began, *columns))
         and len(began) == 2
         and all(document.get(name, True) is True for name in _FLAGS)
     )
@@ -150,6 +157,7 @@ def _table(document: object) -> TableCopyState:
         rows=_count(document.get("rows", 0), "tables"),
         rows_before=_count(document.get("rows_before", 0), "tables"),
         compared_from=_offsets(document["compared_from"]) if "compared_from" in document else None,
+        columns=tuple(columns) if "columns" in document else None,
         **{name: name in document for name in _FLAGS},
     )
 

@@ -1,7 +1,8 @@
 """The progress record: the position that one Kafka transaction made durable, as JSON under the slot's name (F64).
 
 In: a Progress.  Out: the bytes of key and value; and the inverse.
-The keys `prepared_before`, `part`, `gap`, `topics_at`, `transactional_id`, `timeline_lsn` and `copy` are optional.
+The keys `prepared_before`, `part`, `gap`, `topics_at`, `transactional_id`, `timeline_lsn`, `copy` and `signals_at`
+are optional.
 Format 1, without plugin, two_phase and slot_lsn, can be read too.
 Invariant: a record is read whole or not at all: an unknown format, a missing or unknown key, a value of the wrong
 type is ProgressUnreadable, because a guessed position loses or repeats data.
@@ -46,8 +47,17 @@ _KEYS_1 = frozenset(
     }
 )
 _KEYS = {1: _KEYS_1, 2: _KEYS_1 | _OF_FORMAT_2}
-_SOMETIMES = ("prepared_before", "part", "gap", "topics_at", "transactional_id", "timeline_lsn", "copy")
-_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN, _COPY = _SOMETIMES
+_SOMETIMES = (
+    "prepared_before",
+    "part",
+    "gap",
+    "topics_at",
+    "transactional_id",
+    "timeline_lsn",
+    "copy",
+    "signals_at",
+)
+_PREPARED_BEFORE, _PART, _GAP, _TOPICS_AT, _TRANSACTIONAL_ID, _TIMELINE_LSN, _COPY, _SIGNALS_AT = _SOMETIMES
 _NUMBERED_BY = "numbered_by"
 _MOST_CHARACTERS = 500
 _MOST_DIGITS = 10
@@ -107,6 +117,8 @@ def dump(progress: Progress) -> bytes:
         document[_TOPICS_AT] = progress.topics_at
     if progress.copy is not None:
         document[_COPY] = dumped_copy(progress.copy)
+    if progress.signals_at >= 0:
+        document[_SIGNALS_AT] = progress.signals_at
     if progress.transactional_id:
         document[_TRANSACTIONAL_ID] = progress.transactional_id
     return json.dumps(document, separators=(",", ":")).encode()
@@ -167,6 +179,7 @@ def load(value: bytes) -> Progress:
         topics_at=_count(document, _TOPICS_AT) if _TOPICS_AT in document else -1,
         copy=_copy(document),
         transactional_id=_text(document, _TRANSACTIONAL_ID) if _TRANSACTIONAL_ID in document else "",
+        signals_at=_count(document, _SIGNALS_AT) if _SIGNALS_AT in document else -1,
     )
 
 

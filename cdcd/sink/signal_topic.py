@@ -21,7 +21,7 @@ from cdcd.sink.error_map import kafka_errors, making_client, translate
 from cdcd.sink.reader import bounds
 from cdcd.sink.settings import SinkSettings, reader_properties
 
-__all__ = ["OffsetGone", "SignalRecord", "SignalTopic"]
+__all__ = ["OffsetGone", "SignalRecord", "SignalTopic", "end_of_signals"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.sink.signals")
 _PARTITION = 0
@@ -43,6 +43,14 @@ class SignalRecord:
     offset: int
     key: bytes | None
     value: bytes | None
+
+
+def end_of_signals(settings: SinkSettings, topic: str) -> int:
+    """Return the offset of the next record that a reader of committed records may get.
+
+    Raises TopicMissing, SinkAuthorization, SinkUnavailable.
+    """
+    return bounds(settings, topic, is_committed=True)[1]
 
 
 class OffsetGone(Exception):

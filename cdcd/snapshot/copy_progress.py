@@ -5,8 +5,8 @@ Out: `CommitPosition`s for the records copied so far.
 Invariant: a table is pending until all of its rows precede the position, also one that is to be continued while the
 stream runs. A range of blocks is left until all of its rows do, and a range of keys until those of all ranges before
 it do as well. A topic is listed as begun before its first row, so that an attempt that copies its table again empties
-it first. If the snapshot is later than the stream's
-start, a table gets a floor with its first complete range.
+it first. If the snapshot is later than the stream's start, a table gets a floor with its first row or truncate event.
+It keeps the floor, even if its copy is given up: the rows in its topic are newer than the changes below it (F40).
 Must not: do I/O, read the clock.
 """
 
@@ -37,6 +37,7 @@ class CopyProgress:
         begun_topics: Iterable[str],
         before: CopyState | None = None,
         later: Iterable[int] = (),
+        signals_at: int = -1,
     ) -> None:
         """`point_lsn`: the snapshot's consistent point. `stream_lsn`: the slot's, at which the stream begins.
 
@@ -44,6 +45,7 @@ class CopyProgress:
         commits may not be durable until the copy is complete. `before_us`: a time before the slot was created: a
         change that the copy does not have commits later. `before`: the state that an interrupted attempt has left.
         `later`: tables of it that an incremental snapshot continues: the stream begins before they are complete.
+        `signals_at`: the first signal that is executed when the stream begins, -1 if it is not known.
         """
         self._point_lsn = point_lsn
         self._stream_lsn = stream_lsn
@@ -56,6 +58,7 @@ class CopyProgress:
         self._ranges: dict[int, list[Blocks | KeyRange]] = {}
         self._partitions: Mapping[int, tuple[str, ...]] = {}
         self._later: dict[int, TableCopyState] = {relid: self._tables[relid] for relid in later}
+        self._signals_at = signals_at
         self._now: CommitPosition | None = None
         self.tx_seq = 0
         """The number of the last record."""
@@ -64,18 +67,19 @@ class CopyProgress:
         """Return whether the topic may have copied rows."""
         return topic in self._begun
 
-    def begin(self, topic: str) -> None:
-        """Note that the topic may have copied rows from now on."""
+    def begin(self, relid: int, topic: str) -> None:
+        """Note that the topic may have rows of this snapshot from now on."""
         if topic not in self._begun:
             self._begun[topic] = None
             self._now = None
+        self._note_floor(relid)
 
     def to_copy(self, relids: Iterable[int]) -> None:
-        """Set the tables to copy completely; of the others, only those that are continued later remain pending."""
+        """Set the tables to copy completely; of the others, only those that are continued later remain pending.
+
+        The others are given up, and only streamed: see `streamed_from`.
+        """
         left, self._now = dict.fromkeys(relids), None
-        for relid in (*self._pending, *self._tables):
-            if relid not in left and relid not in self._later:
-                self._floors.pop(relid, None)  # it is only streamed: no copied row contains its changes
         self._pending = left | dict.fromkeys(self._later)
         self._tables = dict(self._later)
 
@@ -99,7 +103,13 @@ class CopyProgress:
             if state is None:
                 continue
             partitions = self._partitions.get(relid, ())
-            self._tables[relid] = replace(state, topic=topic, where=unit.table.where, partitions=partitions)
+            self._tables[relid] = replace(
+                state,
+                topic=topic,
+                where=unit.table.where,
+                columns=unit.table.wanted,
+                partitions=partitions,
+            )
             self._note_floor(relid)
             self._now = None
 
@@ -111,8 +121,13 @@ class CopyProgress:
         self._now = None
 
     def _note_floor(self, relid: int) -> None:
-        if self._point_lsn > self._stream_lsn:
+        if self._point_lsn > self._stream_lsn and self._floors.get(relid) != self._point_lsn:
             self._floors[relid] = self._point_lsn
+            self._now = None
+
+    def streamed_from(self, relid: int) -> Lsn:
+        """Return the LSN from which on a table's changes are written."""
+        return self._floors.get(relid, self._stream_lsn)
 
     def so_far(self) -> CommitPosition:
         """Return the position after the rows added so far."""
@@ -124,9 +139,7 @@ class CopyProgress:
                 transactions=0,
                 phase="snapshot",
                 snapshot_tables=tuple(self._begun),
-                copy=CopyState(
-                    tuple(self._pending), dict(self._floors), self._point_lsn, tables=dict(self._tables)
-                ),
+                copy=self._state(self._pending, self._tables),
             )
         assert self._now.copy is not None
         return replace(self._now, copy=replace(self._now.copy, tx_seq=self.tx_seq))
@@ -139,9 +152,12 @@ class CopyProgress:
             commit_us=self._before_us,
             phase="streaming",
             snapshot_tables=(),
-            copy=CopyState((), dict(self._floors), self._point_lsn, self.tx_seq, dict(self._later)).left_at(
-                self._stream_lsn
-            ),
+            copy=self._state((), self._later).left_at(self._stream_lsn),
+        )
+
+    def _state(self, pending: Iterable[int], tables: Mapping[int, TableCopyState]) -> CopyState:
+        return CopyState(
+            tuple(pending), dict(self._floors), self._point_lsn, self.tx_seq, dict(tables), self._signals_at
         )
 
 

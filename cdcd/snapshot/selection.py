@@ -8,7 +8,7 @@ Must not: change what the stream has of a table.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -39,6 +39,13 @@ class Choice(NamedTuple):
     """The columns to read besides the key; None: all columns."""
 
 
+def has_columns(table: CopiedTable, columns: Collection[str] | None) -> bool:
+    """Return whether the rule of a table chooses these columns, None all, in any order."""
+    if table.wanted is None or columns is None:
+        return table.wanted is columns
+    return set(table.wanted) == set(columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The rules and the order. `smallest_first` and `largest_first` apply among tables of the same priority."""
@@ -60,11 +67,13 @@ class Selection:
     def continued(
         self, states: Mapping[int, TableCopyState], tables: Iterable[CopiedTable]
     ) -> list[CopiedTable]:
-        """Return the tables whose copy can be continued: their condition is that of the rows copied so far."""
+        """Return the tables whose copy can be continued: with the condition and columns of the rows so far."""
         return [
             table
             for table in self.choose(tables)
-            if table.relid in states and states[table.relid].where == table.where
+            if (state := states.get(table.relid)) is not None
+            and state.where == table.where
+            and has_columns(table, state.columns)
         ]
 
     def with_columns(self, table: CopiedTable) -> CopiedTable:

@@ -1,7 +1,8 @@
 """Read the contents of publications: tables, columns, row filters, identities. Blocking.
 
 In: a SQL connection, publication names.  Out: `PublishedTable`s as pgoutput publishes them now (F41, F42).
-Invariant: the list comes from pg_publication_tables and the catalogs; it is never derived from names.
+Invariant: the list comes from pg_publication_tables and the catalogs; it is never derived from names. A single table
+may be described by the catalogs alone, while another table is locked: then pg_publication_tables waits.
 Must not: change a publication; `create_publication_sql` only returns the statement.
 """
 
@@ -46,6 +47,33 @@ _TABLES = """
     JOIN pg_namespace n ON n.oid = c.relnamespace
     ORDER BY n.nspname, c.relname, p.pubname
 """
+
+# As the server derives pg_publication_tables. FOR ALL TABLES, and IN SCHEMA, override what is said of a table.
+_PLAIN = """
+    WITH published AS (
+        SELECT c.oid AS relid, p.*, r.prrelid IS NOT NULL AS is_listed, r.prattrs, r.prqual IS NOT NULL AS has_filter,
+               p.puballtables OR EXISTS (
+                   SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace
+               ) AS is_complete
+        FROM pg_publication p CROSS JOIN pg_class c
+        LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+        WHERE p.pubname = ANY(%s) AND c.oid = %s AND c.oid >= 16384 AND c.relkind = 'r' AND c.relpersistence = 'p'
+              AND NOT c.relispartition)
+    SELECT p.relid::int8, n.nspname, c.relname, c.relreplident::text, p.pubname::text, p.pubviaroot, NULL::text,
+           p.pubupdate OR p.pubdelete, false, row_security_active(p.relid),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = p.relid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND CASE WHEN p.is_complete OR p.prattrs IS NULL THEN a.attgenerated = '' OR ({stored})
+                            ELSE a.attnum = ANY(p.prattrs::int2[]) AND ({generated} OR a.attgenerated = '') END
+                 ORDER BY a.attnum),
+           false, p.has_filter AND NOT p.is_complete
+    FROM published p
+    JOIN pg_class c ON c.oid = p.relid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.is_complete OR p.is_listed
+    ORDER BY p.pubname
+"""
+_LISTS_SINCE, _CATALOGS_UNKNOWN_SINCE = 150_000, 190_000
 
 Ask = Callable[[Connection, str, tuple[Any, ...]], list[tuple[Any, ...]]]
 CONFLICT_HINT = "set the same column list for the table in each publication"
@@ -151,6 +179,24 @@ def _fetch_while_tables_go(
         with contextlib.suppress(ServerInternal):
             return ask(connection, query, (list(names),))
     return ask(connection, query, (list(names),))
+
+
+def published_if_plain(connection: Connection, names: Sequence[str], relid: int) -> PublishedTable | None:
+    """Return what `published_tables` returns for one table, from the catalogs alone; None if it cannot be told so.
+
+    The server's own list waits for the lock of each published table, this one for no lock. It knows tables that are
+    neither partitioned nor partitions, and have no row filter. Raises Source errors.
+    """
+    version = connection.server_version
+    if not _LISTS_SINCE <= version < _CATALOGS_UNKNOWN_SINCE:
+        return None
+    is_stored_published = "p.pubgencols = 's' AND a.attgenerated = 's'" if version >= 180_000 else "false"
+    query = _PLAIN.format(generated="true" if version >= 180_000 else "false", stored=is_stored_published)
+    rows = fetch(connection, query, (list(names), relid))
+    if not rows or any(has_filter for *_, has_filter in rows):
+        return None
+    keys = table_keys(connection, {relid: rows})
+    return _table([row[:-1] for row in rows], keys.get(relid, TableKeys()))
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:

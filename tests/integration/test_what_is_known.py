@@ -125,6 +125,7 @@ METRICS = {
     "cdcd_snapshot_running": "0 + 0 0 0 0 0 0 0 0 0 0",
     "cdcd_snapshot_tables": "- + + + + + - - - + + -",
     "cdcd_snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
+    "cdcd_snapshot_chunks_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
     "cdcd_snapshot_rows_total": "- ? + + + + - - - + + -",
     "cdcd_snapshot_rows_estimated": "- + - - - - - - - - - -",
     "cdcd_snapshot_duration_seconds": "- - + + + + - - - + + -",

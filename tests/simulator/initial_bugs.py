@@ -104,9 +104,9 @@ class RangesOfTwoSnapshots(Simulation):
 
 
 class _Early(CopyProgress):
-    def begin(self, topic: str) -> None:
-        super().begin(topic)
-        self.complete(int(topic))
+    def begin(self, relid: int, topic: str) -> None:
+        super().begin(relid, topic)
+        self.complete(relid)
 
 
 class CompleteTooEarly(Simulation):
@@ -154,7 +154,7 @@ class NotEmptied(Simulation):
 
 
 class _NeverBegun(CopyProgress):
-    def begin(self, topic: str) -> None:
+    def begin(self, relid: int, topic: str) -> None:
         pass
 
 
@@ -201,11 +201,39 @@ class ContinuedForgotten(Simulation):
         return frozenset(state.pending)
 
 
+class _FloorsGivenUp(CopyProgress):
+    def to_copy(self, relids: Iterable[int]) -> None:
+        before = {*self._pending, *self._tables}
+        super().to_copy(relids)
+        for relid in before.difference(self._pending):
+            self._floors.pop(relid, None)
+
+
+class FloorGivenUpWithItsTable(Simulation):
+    """The changes of a table whose copy is given up come behind newer copied rows."""
+
+    progress = _FloorsGivenUp
+
+
+class _FloorsOfRanges(CopyProgress):
+    def begin(self, relid: int, topic: str) -> None:
+        floors = dict(self._floors)
+        super().begin(relid, topic)
+        self._floors = floors
+
+
+class FloorWithTheFirstRange(Simulation):
+    """A table gets its floor with its first complete range, although rows are written before."""
+
+    progress = _FloorsOfRanges
+
+
 BUGS: dict[type[Simulation], str] = {
     bug: (bug.__doc__ or "").strip()
     for bug in (
         FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
         RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, RangeCompleteTooEarly, NotEmptied,
-        BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten,
+        BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten, FloorGivenUpWithItsTable,
+        FloorWithTheFirstRange,
     )
 }  # fmt: skip

@@ -101,6 +101,6 @@ def apply(rows: Rows, change: Change) -> None:
     if change.op == "t":
         rows.clear()
     elif change.op == "d":
-        del rows[change.key]
+        rows.pop(change.key, None)  # readers may lack it
     else:
         rows[change.key] = change.value

@@ -311,6 +311,25 @@ def test_what_is_left_to_copy_is_null_until_it_is_known(status: Status) -> None:
     assert left() == (0, 0)
 
 
+def test_the_chunks_that_are_left_are_unknown_until_the_tables_are_divided(status: Status) -> None:
+    def left() -> float | None:
+        return status.metrics.snapshot().get("cdcd_snapshot_chunks_remaining")
+
+    assert left() is None
+    status.copies()
+    status.snapshot_started({"public.t": 5, "public.u": None})
+    assert left() is None
+    status.snapshot_chunks(7)
+    status.snapshot_table_done("public.t")
+    assert left() == 7
+    status.snapshot_ended(is_complete=False)
+    assert left() is None
+    status.snapshot_started({"public.t": 5})
+    status.snapshot_chunks(1)
+    status.snapshot_ended(is_complete=True)
+    assert left() == 0
+
+
 def test_a_process_that_goes_on_with_a_stream_has_nothing_to_copy(status: Status) -> None:
     begin_streaming(status)
     assert status.page()["snapshot_tables_remaining"] == 0

@@ -117,7 +117,7 @@ LOST_ROWS = PreparedBefore(450, frozenset({(7, "lost")}))
         (COPYING, Slot(confirmed_flush_lsn=450), PREPARED, REST),
         # a table that was to be continued while the stream runs is not complete, whatever the mode is now
         (COPYING_LATER, Slot(confirmed_flush_lsn=450), ONLY, replace(REST, left=CopyLeft(CONTINUED, 450, 5))),
-        (COPYING_LATER, None, ONLY, replace(ALL_AGAIN, drop_slot=False)),
+        (COPYING_LATER, None, ONLY, replace(REST, left=CopyLeft(CONTINUED, 450, 5))),
         # another slot, or none: all tables are copied again
         (COPYING, None, WANTED, replace(ALL_AGAIN, drop_slot=False)),
         (COPYING, Slot(confirmed_flush_lsn=460), WANTED, ALL_AGAIN),

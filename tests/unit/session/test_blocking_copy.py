@@ -39,8 +39,8 @@ def test_an_attempt_after_rows_without_a_key_empties_their_table_first() -> None
     states = {KEYLESS: BlockingCopyState(where="n > 1"), KEYED: BlockingCopyState()}
     positions = positions_of(TableCopies(CopyState(blocking=states)))
     assert not positions.is_begun("log")
-    for topic in ("log", "orders"):
-        positions.begin(topic)
+    positions.begin(KEYLESS, "log")
+    positions.begin(KEYED, "orders")
     assert left(positions) == {
         KEYLESS: BlockingCopyState("log", "n > 1", empties=True),
         KEYED: BlockingCopyState("orders"),

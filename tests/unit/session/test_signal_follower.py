@@ -44,7 +44,7 @@ class Reader:
     ("signals_at", "end", "passed", "skipped"),
     [
         (-1, 0, [0], []),
-        (-1, 3, [3], [3]),  # they may have been sent during the initial snapshot
+        (-1, 3, [3], [3]),  # they may have been meant for this daemon
         (2, 3, [], []),
     ],
 )

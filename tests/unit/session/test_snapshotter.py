@@ -52,7 +52,9 @@ def test_a_range_is_left_until_its_last_row_is_written() -> None:
     )
     progress.to_copy([LARGE, OTHER])
     plans: Any = Plans({LARGE: {}, OTHER: {}})
-    snapshotter = Snapshotter(plans, add, _context, _Uncounted(), progress, point_lsn=POINT)
+    counts, left = _Uncounted(), list[int]()
+    counts.snapshot_chunks = left.append
+    snapshotter = Snapshotter(plans, add, _context, counts, progress, point_lsn=POINT)
     tables = [(TABLE, relation_of(LARGE)), (ONE.table, relation_of(OTHER))]
     workers: Any = Workers()
     asyncio.run(snapshotter.run(tables, workers))
@@ -63,4 +65,5 @@ def test_a_range_is_left_until_its_last_row_is_written() -> None:
         assert position is not None
         assert position.copy is not None
         assert written or LARGE not in position.copy.tables, "a crash here loses the first row"
+    assert left == [4, 3], "the chunks that are not read yet"
     assert progress.so_far().copy.tables[LARGE].after == ("0/7/10/",)  # type: ignore[union-attr]

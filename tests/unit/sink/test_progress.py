@@ -96,6 +96,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
             replace(PROGRESS, gap=Gap(0x500, None, "CDCD-SLOT-LOST", 5)),
             {"gap": {"from_lsn": "0/500", "to_lsn": None, "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
         ),
+        (replace(PROGRESS, signals_at=0), {"signals_at": 0}),
         (replace(PROGRESS, transactional_id="cdcd-shop"), {"transactional_id": "cdcd-shop"}),
         (
             replace(PROGRESS, copy=CopyState((17, 16), {18: 0x500, 9: 0x400}, 0x500)),
@@ -145,6 +146,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             rows=12,
                             compared_from=(0, 17),
                             rows_before=3,
+                            columns=("at", "id"),
                         ),
                         9: TableCopyState(
                             "shop.public.big", ("0/9/64/",), is_by_blocks=True, is_scanned=True
@@ -172,6 +174,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                             "rows": 12,
                             "compared_from": [0, 17],
                             "rows_before": 3,
+                            "columns": ["at", "id"],
                         },
                         "9": {
                             "topic": "shop.public.big",

@@ -28,12 +28,12 @@ def test_a_table_is_pending_until_it_is_complete_and_its_topic_begun_from_its_fi
     progress = first_attempt()
     position = CommitPosition(0, 500, 7, 0, "snapshot", (), copy=CopyState((1, 2, 3), {}, 500))
     assert progress.so_far() == position
-    progress.begin("b")
+    progress.begin(2, "b")
     assert progress.so_far() == CommitPosition(
         0, 500, 7, 0, "snapshot", ("b",), copy=CopyState((1, 2, 3), {}, 500)
     )
     progress.complete(2)
-    progress.begin("a")
+    progress.begin(1, "a")
     assert progress.so_far() == CommitPosition(
         0, 500, 7, 0, "snapshot", ("b", "a"), copy=CopyState((1, 3), {}, 500)
     )
@@ -73,7 +73,7 @@ def test_a_later_attempt_begins_the_stream_at_the_first_point_and_has_floors() -
 def test_a_position_is_not_changed_by_what_is_copied_after_it() -> None:
     progress = first_attempt()
     before = progress.so_far()
-    progress.begin("a")
+    progress.begin(1, "a")
     progress.complete(1)
     assert before.copy == CopyState((1, 2, 3), {}, 500)
     assert before.snapshot_tables == ()
@@ -161,8 +161,8 @@ def test_a_table_that_is_copied_again_has_no_ranges_left() -> None:
     assert progress.so_far().copy == CopyState((1,), {}, 800)
 
 
-def test_a_table_that_is_not_copied_any_more_leaves_nothing_behind() -> None:
-    """Its rule was changed, or it is not published: the stream's changes of it are written from the first one on."""
+def test_a_table_that_is_given_up_keeps_its_floor() -> None:
+    """F40: the rows of an earlier attempt that its topic has are newer than the stream's changes below the floor."""
     left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
     progress = CopyProgress(
         point_lsn=900,
@@ -171,10 +171,26 @@ def test_a_table_that_is_not_copied_any_more_leaves_nothing_behind() -> None:
         since_us=7,
         before_us=7,
         begun_topics=("topic",),
-        before=CopyState((1, 2), {1: 800, 3: 800}, 800, tables={1: left}),
+        before=CopyState((1, 2, 4), {1: 800, 3: 800}, 800, tables={1: left}),
     )
     progress.to_copy([2])
-    assert progress.so_far().copy == CopyState((2,), {3: 800}, 900)
+    assert progress.so_far().copy == CopyState((2,), {1: 800, 3: 800}, 900)
+    assert (progress.streamed_from(1), progress.streamed_from(4)) == (800, 500)
+
+
+def test_the_first_row_of_a_later_snapshot_gives_its_table_a_floor() -> None:
+    """F40: also a row of a range that is never completed."""
+    progress = CopyProgress(
+        point_lsn=800, stream_lsn=500, written_commit_lsn=0, since_us=7, before_us=7, begun_topics=("b",)
+    )
+    progress.to_copy([1, 2])
+    assert progress.so_far().copy == CopyState((1, 2), {}, 800)
+    progress.begin(2, "b")
+    assert progress.so_far().copy == CopyState((1, 2), {2: 800}, 800)
+    progress.begin(1, "a")
+    position = progress.so_far()
+    assert position.copy == CopyState((1, 2), {2: 800, 1: 800}, 800)
+    assert position.snapshot_tables == ("b", "a")
 
 
 def test_what_an_earlier_version_has_left_to_an_incremental_snapshot_is_incomplete() -> None:

@@ -64,6 +64,26 @@ def test_a_copy_is_continued_only_under_the_same_condition(
     assert [table.relid for table in selection.continued(states, tables)] == continued
 
 
+@pytest.mark.parametrize(
+    ("was", "columns", "is_continued"),
+    [
+        (None, None, True),
+        (None, ("id", "note"), False),  # also a record of a version that did not note the columns
+        (("note",), None, False),
+        (("note", "id"), ("id", "note"), True),
+        ((), ("note",), False),
+        ((), (), True),
+    ],
+)
+def test_a_copy_is_continued_only_with_the_same_columns(
+    was: tuple[str, ...] | None, columns: tuple[str, ...] | None, is_continued: bool
+) -> None:
+    table = CopiedTable(17, "s", "t", ("id", "note"), None, is_partitioned=False)
+    selection = Selection((CopyRule(re.compile(r"s\..*"), columns=columns),))
+    found = selection.continued({17: TableCopyState("topic", columns=was)}, [table])
+    assert [one.relid for one in found] == [17] * is_continued
+
+
 def test_the_columns_of_the_key_are_read_with_the_chosen_ones() -> None:
     selection = Selection(
         (rule(r"shop\..*", columns=("at", "note")), rule(r"shop\.orders", columns=("body",)))
