@@ -33,10 +33,14 @@ class SourceUnavailable(SourceError):
 
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "no action is needed when the server is back: cdcd connects again by itself, and no change is lost"
+    hint = (
+        "no action is needed when the server is back: cdcd connects again by itself, and no change is lost while the "
+        "slot retains its WAL (max_slot_wal_keep_size)"
+    )
     resolution = (
-        "no action is needed when the server is back; else correct what the message names: host and port, the "
-        "name service, `max_connections`, a `CONNECTION LIMIT`, a login event trigger"
+        "no action is needed when the server is back: no change is lost while the slot retains its WAL. Else correct "
+        "what the message names: host and port, the name service, `max_connections`, a `CONNECTION LIMIT`, a login "
+        "event trigger"
     )
 
 
@@ -109,7 +113,8 @@ class StreamingFailed(OptionFailed):
 
     code = "CDCD-SOURCE-STREAMING"
     hint = (
-        "the next session reads without streaming; to make that permanent, set source.protocol.streaming: off"
+        "no change is lost: the next session reads the same changes without streaming; to make that permanent, set "
+        "source.protocol.streaming: off, and restart cdcd"
     )
 
 
@@ -117,7 +122,10 @@ class BinaryFailed(OptionFailed):
     """cdcd cannot decode a value exactly from its binary format, or the server cannot send it in binary (F53)."""
 
     code = "CDCD-SOURCE-BINARY"
-    hint = "the next session reads text; to make that permanent, set source.protocol.binary: false"
+    hint = (
+        "no change is lost: the next session reads the same changes as text; to make that permanent, set "
+        "source.protocol.binary: false, and restart cdcd"
+    )
 
 
 def decoded_at_commit_prepared(slot: str) -> str:
