@@ -177,9 +177,9 @@ class SchemasUnreadable(SinkError):
     """The schema topic has a record that this version cannot read."""
 
     code = "CDCD-SCHEMA-TOPIC"
-    hint = "no change is lost or confirmed meanwhile: run the version of cdcd that wrote the record, or a newer version"
+    hint = "no change is lost or confirmed meanwhile. Run the version of cdcd that wrote the record, or a newer one"
     resolution = (
-        "no change is lost or confirmed meanwhile: run the version that wrote the record. If another program wrote "
+        "no change is lost or confirmed meanwhile. Run the version that wrote the record. If another program wrote "
         "it: revoke the ACLs of others to write, produce a record without a value under its key, have Kafka compact "
         "the topic ([registry.md](registry.md)), then `cdcd resume`"
     )

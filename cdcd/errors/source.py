@@ -17,6 +17,12 @@ GAP_OR_SNAPSHOT = (
 )
 
 
+_DECIDE = (
+    "more changes go missing with each commit until you decide ([when the slot is gone](slot-gone.md)): `cdcd "
+    "resnapshot`, or `cdcd resume --accept-gap`"
+)
+
+
 class SourceError(CdcdError):
     """A failure on PostgreSQL's side."""
 
@@ -194,7 +200,7 @@ class SlotMissing(SourceError):
 
     code = "CDCD-SLOT-MISSING"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SlotLost(SourceError):
@@ -202,7 +208,7 @@ class SlotLost(SourceError):
 
     code = "CDCD-SLOT-LOST"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SlotAhead(SourceError):
@@ -210,7 +216,10 @@ class SlotAhead(SourceError):
 
     code = "CDCD-SLOT-AHEAD"
     hint = GAP_OR_SNAPSHOT
-    resolution = "find the other consumer of the slot; then `cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = (
+        "the slot retains WAL meanwhile. Find its other consumer; then `cdcd resnapshot`, or `cdcd resume "
+        "--accept-gap` ([when the slot is gone](slot-gone.md))"
+    )
 
 
 class SlotDroppedByWalGuard(SourceError):
@@ -218,7 +227,7 @@ class SlotDroppedByWalGuard(SourceError):
 
     code = "CDCD-SLOT-DROPPED-BY-WAL-GUARD"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`; see [source.md](source.md)"
+    resolution = f"{_DECIDE}. See [the WAL guard](source.md#the-wal-guard)"
 
 
 class SlotUnusable(SourceError):
@@ -234,7 +243,7 @@ class SlotUnsynchronised(SlotUnusable):
 
     code = "CDCD-SLOT-UNSYNCHRONISED"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SnapshotStale(SourceError):
@@ -270,7 +279,8 @@ class SourceTimeline(SourceMismatch):
     code = "CDCD-SOURCE-TIMELINE"
     hint = GAP_OR_SNAPSHOT
     resolution = (
-        "`cdcd resnapshot`, or `cdcd resume --accept-gap`; readers have changes that the server does not have"
+        "readers have changes that the server does not have ([when the slot is gone](slot-gone.md)): `cdcd "
+        "resnapshot`, or `cdcd resume --accept-gap`"
     )
 
 
