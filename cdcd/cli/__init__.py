@@ -26,6 +26,7 @@ from cdcd.cli.commands import COMMANDS, run_daemon
 from cdcd.cli.output import say, show_uncaught
 from cdcd.cli.suggestions import Parser, complaint
 from cdcd.errors import CdcdError, ConfigError
+from cdcd.errors.commands import use_file
 from cdcd.extensions import implementation
 from cdcd.version import __version__
 
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
     if options.command is None and options.config is None:
         parser.error("--config FILE is required")
+    if options.config is not None:
+        use_file(str(options.config.absolute()))
     try:
         return (COMMANDS[options.command] if options.command else run_daemon)(options)
     except ConfigError as error:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from cdcd.cli.admin_port import check_admin_port
 from cdcd.cli.start_inspection import inspect_start, known_of
 from cdcd.config import Config
+from cdcd.errors.commands import typeable
 from cdcd.findings import Finding, Level
 from cdcd.redaction import clean, escape
 from cdcd.session.start_checks.context import StartContext
@@ -56,7 +57,9 @@ def as_text(findings: Sequence[Finding]) -> str:
     for finding, following in zip(findings, [*findings[1:], None], strict=True):
         lines.append(f"{finding.level:<{levels}}  {escape(finding.subject):<{width}}  {finding.message}")
         if following is None or following.hint != finding.hint:
-            lines += [f"{'':<{levels}}  {'':<{width}}  -> {line}" for line in finding.hint.splitlines()]
+            lines += [
+                f"{'':<{levels}}  {'':<{width}}  -> {line}" for line in typeable(finding.hint).splitlines()
+            ]
     return "\n".join(map(clean, [*lines, _counts(findings)]))
 
 

@@ -19,6 +19,7 @@ from types import FrameType
 from cdcd.cli.output import ascii_escapes, say
 from cdcd.config import LoadedConfig, load
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
+from cdcd.errors.commands import typeable
 from cdcd.redaction import escape, strike
 
 _DEMO_EXTRA = "the demo needs packages: install cdcd with its extra `demo`"
@@ -50,7 +51,7 @@ def _check(options: argparse.Namespace) -> int:
         findings = check(config)
     if options.json:
         fields = ("level", "subject", "message", "hint", "code")
-        found = [{name: strike(getattr(finding, name)) for name in fields} for finding in findings]
+        found = [{name: strike(typeable(getattr(finding, name))) for name in fields} for finding in findings]
         print(ascii_escapes(json.dumps(found, indent=2)))
     else:
         print(as_text(findings))

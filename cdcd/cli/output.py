@@ -1,5 +1,7 @@
 """The output of commands for people: each line without secrets, escaped and cut (`cdcd.redaction`).
 
+The commands of cdcd that a line names in backquotes have the configuration file (`cdcd.errors.commands`).
+
 In: lines, which may contain a server's messages and names.  Out: the same lines on standard output or standard error.
 Invariant: one line of input is one line of output.
 Must not: be used for output to other programs (JSON, YAML), which has its own escapes.
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TextIO
 
+from cdcd.errors.commands import typeable
 from cdcd.redaction import MAX_CHARACTERS, clean, clean_lines
 
 __all__ = ["ascii_escapes", "say", "show_uncaught"]
@@ -24,7 +27,7 @@ _UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")  # a raw line break is layout: in a
 def say(lines: Iterable[str], stream: TextIO | None = None) -> None:
     """Print the lines."""
     for line in lines:
-        print(clean(line), file=stream, flush=True)
+        print(clean(typeable(line)), file=stream, flush=True)
 
 
 def show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

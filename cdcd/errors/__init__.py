@@ -8,6 +8,7 @@ Must not: import anything above `cdcd.lsn`. Other packages import every class fr
 from cdcd.errors.daemon import (
     CaptureError,
     ConfigError,
+    InternalError,
     NotDurableYet,
     NotStreaming,
     OutOfMemory,
@@ -131,6 +132,7 @@ __all__ = [
     "FeatureUnsupported",
     "GapInTopic",
     "HistoryMissing",
+    "InternalError",
     "KeyChanged",
     "MessageOutOfOrder",
     "MessageTrailing",

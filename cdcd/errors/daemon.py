@@ -28,12 +28,22 @@ class ConfigError(CdcdError):
         self.problems = problems
 
 
+class InternalError(CdcdError):
+    """An error that cdcd did not foresee: a defect. Nothing that is not durable was confirmed."""
+
+    code = "CDCD-INTERNAL"
+    hint = (
+        "this is a defect of cdcd: report the traceback in the log (`internal_error`). No change was skipped; "
+        "`cdcd resume` or a restart tries again"
+    )
+
+
 class ResumeRefused(CdcdError):
     """The requested resolution does not resolve the halt, or would not be safe now."""
 
     code = "CDCD-RESUME-REFUSED"
-    hint = "run `cdcd check`: it shows the current state"
-    resolution = "follow the message; `cdcd check` shows the current state"
+    hint = "nothing was written. Run `cdcd check`: it shows the current state"
+    resolution = "nothing was written; follow the message. `cdcd check` shows the current state"
 
 
 class NotDurableYet(CdcdError):
@@ -57,7 +67,8 @@ class NotStreaming(SnapshotRefused):
 
     code = "CDCD-NOT-STREAMING"
     hint = (
-        "repeat the command when `state` of /status is streaming; /status has the reason of a halt or a retry"
+        "repeat the command when `state` of /status is streaming (`curl -s localhost:8080/status`, or your "
+        "admin.port); its `reason` is that of a halt or a retry"
     )
 
 
@@ -66,7 +77,10 @@ class SecretUnreadable(CdcdError):
 
     code = "CDCD-SECRET-UNREADABLE"
     retry = Retry.AUTO  # a file that is being rotated exists again at the next attempt
-    hint = "restore the file, readable for the daemon's user; cdcd reads it again at each retry"
+    hint = (
+        "restore the file, readable for the daemon's user; cdcd reads it again at each retry, and no change is lost "
+        "while the slot retains its WAL"
+    )
 
 
 class OutOfMemory(CdcdError):

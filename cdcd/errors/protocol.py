@@ -20,12 +20,9 @@ class ProtocolError(CdcdError):
     code = "CDCD-PROTOCOL"
     retry = Retry.LIMITED
     hint = (
-        "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, report "
-        "this message with the server's version"
-    )
-    resolution = (
-        "nothing was confirmed. Run `cdcd resume`: the server sends the changes again. If the error repeats, "
-        "report the message with the server's version"
+        "nothing was confirmed. cdcd retries by itself, and halts at the third failure at one position. Once it has "
+        "halted, run `cdcd resume`: the server sends the changes again. If the error repeats, report this message "
+        "with the server's version"
     )
 
 

@@ -23,14 +23,16 @@ class KeyChanged(SchemaError):
 
     code = "CDCD-KEY-CHANGED"
     hint = (
-        "restore the table's former key; or accept the new key for all later records, and rebuild every consumer "
-        "that uses the key: delete the subject <topic>-key from the registry; then `cdcd resume`. Or set "
-        "registry.incompatible: new_topic, and restart cdcd"
+        "no record with the new key was written, and nothing of its transaction was confirmed. Restore the table's "
+        "former key; or accept the new key for all later records, and rebuild every consumer that uses the key: "
+        "delete the subject <topic>-key from the registry (`curl -X DELETE REGISTRY/subjects/TOPIC-key`); then "
+        "`cdcd resume`. Or set registry.incompatible: new_topic, and restart cdcd"
     )
     resolution = (
-        "restore the table's former key; or accept the new key for all later records, and rebuild every "
-        "consumer that uses the key: delete the subject <topic>-key from the registry, or set "
-        "registry.incompatible: new_topic"
+        "no record with the new key was written, and nothing of its transaction was confirmed. Restore the table's "
+        "former key; or accept the new key for all later records, and rebuild every consumer that uses the key: "
+        "delete the subject of the key (`curl -X DELETE REGISTRY/subjects/TOPIC-key`), then `cdcd resume`; or set "
+        "registry.incompatible: new_topic, and restart cdcd"
     )
 
 
@@ -40,12 +42,12 @@ class ReplicaIdentityIncomplete(CdcdError):
     code = "CDCD-REPLICA-IDENTITY"
     hint = (
         "run ALTER TABLE ... REPLICA IDENTITY FULL on the partition; it does not affect changes already in the WAL: "
-        "run `cdcd resnapshot` to copy the table instead"
+        "for those run `cdcd resnapshot`, which copies all tables again"
     )
     resolution = (
         "the message has the `ALTER TABLE ... REPLICA IDENTITY FULL` of each partition; or name a key that "
         "their identities have in `format.key_columns`. Neither affects changes already in the WAL: for those "
-        "run `cdcd resnapshot`. See [source.md](source.md)"
+        "run `cdcd resnapshot`, which copies all tables again. See [source.md](source.md)"
     )
 
 
@@ -53,8 +55,14 @@ class ValueUnencodable(CdcdError):
     """The Avro type of a column cannot hold a value; the error names table, column, type, LSN, never the value."""
 
     code = "CDCD-VALUE"
-    hint = "choose another form for the column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
-    resolution = "choose another form for the column (`format`, [types.md](types.md)), or correct the row"
+    hint = (
+        "the row's transaction was not confirmed, and all tables wait. Choose another form for the column in "
+        "`format`, and restart cdcd; or correct the row, then `cdcd resume`"
+    )
+    resolution = (
+        "the row's transaction was not confirmed, and all tables wait. Choose another form for the column (`format`, "
+        "[types.md](types.md)), and restart cdcd; or correct the row, then `cdcd resume`"
+    )
 
 
 class BinaryUnreadable(ValueUnencodable):
@@ -74,7 +82,8 @@ class TextUnreadable(ValueUnencodable):
     code = "CDCD-VALUE-TEXT"
     retry = Retry.LIMITED
     hint = (
-        "the value was not confirmed. Run `cdcd resume`: the server sends it again. If the error repeats, report the "
+        "the value was not confirmed. cdcd retries by itself, and halts at the third failure at one position. Once "
+        "it has halted, run `cdcd resume`: the server sends the value again. If the error repeats, report the "
         "column's type with the server's version"
     )
 

@@ -15,11 +15,14 @@ class SinkError(CdcdError):
     """A failure on Kafka's side that an operator has to correct."""
 
     code = "CDCD-SINK"
-    hint = "correct what the message names, then `cdcd resume`; after a change of the configuration, restart cdcd"
+    hint = (
+        "only what is durable in Kafka was confirmed. Correct what the message names, then `cdcd resume`; after a "
+        "change of the configuration, restart cdcd"
+    )
     resolution = (
-        "correct what the message names: a topic's `message.timestamp.before.max.ms`, the broker's "
-        "`transaction.max.timeout.ms`, `sink.topics`, a compacted topic; then `cdcd resume`, after a change of "
-        "the configuration a restart"
+        "only what is durable in Kafka was confirmed. Correct what the message names: a topic's "
+        "`message.timestamp.before.max.ms`, the broker's `transaction.max.timeout.ms`, `sink.topics`, a compacted "
+        "topic; then `cdcd resume`, after a change of the configuration a restart"
     )
 
 
@@ -71,10 +74,15 @@ class TopicMissing(SinkError):
     """A topic does not exist and cdcd must not create it, or a topic that held records was deleted."""
 
     code = "CDCD-TOPIC-MISSING"
-    hint = "`cdcd resume` retries and names the commands"
+    hint = (
+        "only what was durable in Kafka was confirmed. Create the topic if cdcd must not (sink.topics.create), then "
+        "run `cdcd resume`. If it held records, these are gone: `cdcd resume --accept-topic NAME` continues in a "
+        "new, empty topic; `cdcd resnapshot` copies all tables again"
+    )
     resolution = (
-        "create the topic, or set `sink.topics.create: true`; where it held records: `cdcd resume "
-        "--accept-topic NAME`, or `cdcd resnapshot`"
+        "create the topic, then `cdcd resume`; or set `sink.topics.create: true`, and restart cdcd. If it held "
+        "records, these are gone: `cdcd resume --accept-topic NAME` continues in a new, empty topic; `cdcd "
+        "resnapshot` copies all tables again"
     )
 
 
@@ -82,27 +90,41 @@ class TopicMismatch(SinkError):
     """The number of partitions of a topic changed: keys were hashed over another number (F66)."""
 
     code = "CDCD-TOPIC-MISMATCH"
-    hint = "`cdcd resume` retries and names the commands"
-    resolution = "`cdcd resume --accept-topic NAME`, or `cdcd resnapshot`; see [kafka.md](kafka.md)"
+    hint = (
+        "later records of a key may be in another partition than the earlier ones, so that their order by partition "
+        "is lost. Run `cdcd resume --accept-topic NAME` to continue, or `cdcd resnapshot` to copy all tables again: "
+        "readers then begin at a truncate event"
+    )
+    resolution = (
+        "`cdcd resume --accept-topic NAME` continues: later records of a key may be in another partition than the "
+        "earlier ones. `cdcd resnapshot` copies all tables again, after a truncate event. See "
+        "[kafka.md](kafka.md#topics)"
+    )
 
 
 class TopicReplaced(SinkError):
     """A topic that held records was deleted and recreated under the same name (F67)."""
 
     code = "CDCD-TOPIC-REPLACED"
-    hint = "`cdcd resume` retries and names the commands"
-    resolution = "`cdcd resume --accept-topic NAME`, or `cdcd resnapshot`; see [kafka.md](kafka.md)"
+    hint = (
+        "the records of the former topic are gone. Run `cdcd resume --accept-topic NAME` to continue without them, "
+        "or `cdcd resnapshot` to copy all tables again"
+    )
+    resolution = (
+        "the records of the former topic are gone: `cdcd resume --accept-topic NAME` continues without them, `cdcd "
+        "resnapshot` copies all tables again. See [kafka.md](kafka.md#topics)"
+    )
 
 
 class OwnedByAnother(SinkError):
     """Another daemon owns a topic, the transactional id or the slot (F80)."""
 
     code = "CDCD-OWNED-BY-ANOTHER"
-    hint = "choose another name: cdcd then writes to topics of its own"
+    hint = "choose another name: cdcd then has a slot and topics of its own, and copies all tables into them"
     resolution = (
-        "choose another `name`: cdcd then writes to topics of its own. To have the rows of both slots in one "
-        "topic, or if that slot is retired, set `sink.topics.shared_with: [SLOT]`; for the id, set another "
-        "`sink.transactional_id` ([kafka.md](kafka.md))"
+        "choose another `name`: cdcd then has a slot and topics of its own, and copies all tables into them. To have "
+        "the rows of both slots in one topic, or if that slot is retired, set `sink.topics.shared_with: [SLOT]`; for "
+        "the id, set another `sink.transactional_id` ([kafka.md](kafka.md))"
     )
 
 
@@ -155,11 +177,11 @@ class SchemasUnreadable(SinkError):
     """The schema topic has a record that this version cannot read."""
 
     code = "CDCD-SCHEMA-TOPIC"
-    hint = "run the version of cdcd that wrote the record, or a newer version"
+    hint = "no change is lost or confirmed meanwhile. Run the version of cdcd that wrote the record, or a newer one"
     resolution = (
-        "run the version that wrote the record. If another program wrote it: revoke the ACLs of others to "
-        "write, produce a record without a value under its key, have Kafka compact the topic "
-        "([registry.md](registry.md)), then `cdcd resume`"
+        "no change is lost or confirmed meanwhile. Run the version that wrote the record. If another program wrote "
+        "it: revoke the ACLs of others to write, produce a record without a value under its key, have Kafka compact "
+        "the topic ([registry.md](registry.md)), then `cdcd resume`"
     )
 
 
@@ -202,8 +224,9 @@ class GapInTopic(SparkReadError):
 
     code = "CDCD-GAP"
     hint = (
-        "the missing changes never arrive: run `cdcd resnapshot` to copy the tables again; or start the mirror "
-        "with --accept-gaps: its table then retains its rows, those that were deleted in the gap included"
+        "the missing changes never arrive: run `cdcd snapshot start --all --recopy` to copy the tables again while "
+        "the stream continues, or `cdcd resnapshot`; or start the mirror with --accept-gaps: its table then retains "
+        "its rows, those that were deleted in the gap included"
     )
 
 
@@ -212,8 +235,8 @@ class MirrorInconsistent(SparkReadError):
 
     code = "CDCD-MIRROR-INCONSISTENT"
     hint = (
-        "copy the table again: `cdcd snapshot start --table ... --recopy`; if the error returns, report it with the "
-        "table's definition"
+        "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; if the error returns, report it "
+        "with the table's definition"
     )
 
 
@@ -238,8 +261,8 @@ class TablesParked(SparkReadError):
 
     code = "CDCD-MIRROR-PARKED"
     hint = (
-        "correct the cause, then copy each table again: `cdcd snapshot start --table ... --recopy`; the mirror "
-        "updates it from the first record of the copy on"
+        "correct the cause, then copy each table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; the "
+        "mirror updates it from the first record of the copy on"
     )
 
 

@@ -17,6 +17,12 @@ GAP_OR_SNAPSHOT = (
 )
 
 
+_DECIDE = (
+    "more changes go missing with each commit until you decide ([when the slot is gone](slot-gone.md)): `cdcd "
+    "resnapshot`, or `cdcd resume --accept-gap`"
+)
+
+
 class SourceError(CdcdError):
     """A failure on PostgreSQL's side."""
 
@@ -33,10 +39,14 @@ class SourceUnavailable(SourceError):
 
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "no action is needed when the server is back: cdcd connects again by itself, and no change is lost"
+    hint = (
+        "no action is needed when the server is back: cdcd connects again by itself, and no change is lost while the "
+        "slot retains its WAL (max_slot_wal_keep_size)"
+    )
     resolution = (
-        "no action is needed when the server is back; else correct what the message names: host and port, the "
-        "name service, `max_connections`, a `CONNECTION LIMIT`, a login event trigger"
+        "no action is needed when the server is back: no change is lost while the slot retains its WAL. Else correct "
+        "what the message names: host and port, the name service, `max_connections`, a `CONNECTION LIMIT`, a login "
+        "event trigger"
     )
 
 
@@ -109,7 +119,8 @@ class StreamingFailed(OptionFailed):
 
     code = "CDCD-SOURCE-STREAMING"
     hint = (
-        "the next session reads without streaming; to make that permanent, set source.protocol.streaming: off"
+        "no change is lost: the next session reads the same changes without streaming; to make that permanent, set "
+        "source.protocol.streaming: off, and restart cdcd"
     )
 
 
@@ -117,7 +128,10 @@ class BinaryFailed(OptionFailed):
     """cdcd cannot decode a value exactly from its binary format, or the server cannot send it in binary (F53)."""
 
     code = "CDCD-SOURCE-BINARY"
-    hint = "the next session reads text; to make that permanent, set source.protocol.binary: false"
+    hint = (
+        "no change is lost: the next session reads the same changes as text; to make that permanent, set "
+        "source.protocol.binary: false, and restart cdcd"
+    )
 
 
 def decoded_at_commit_prepared(slot: str) -> str:
@@ -186,7 +200,7 @@ class SlotMissing(SourceError):
 
     code = "CDCD-SLOT-MISSING"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SlotLost(SourceError):
@@ -194,7 +208,7 @@ class SlotLost(SourceError):
 
     code = "CDCD-SLOT-LOST"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SlotAhead(SourceError):
@@ -202,7 +216,10 @@ class SlotAhead(SourceError):
 
     code = "CDCD-SLOT-AHEAD"
     hint = GAP_OR_SNAPSHOT
-    resolution = "find the other consumer of the slot; then `cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = (
+        "the slot retains WAL meanwhile. Find its other consumer; then `cdcd resnapshot`, or `cdcd resume "
+        "--accept-gap` ([when the slot is gone](slot-gone.md))"
+    )
 
 
 class SlotDroppedByWalGuard(SourceError):
@@ -210,7 +227,7 @@ class SlotDroppedByWalGuard(SourceError):
 
     code = "CDCD-SLOT-DROPPED-BY-WAL-GUARD"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`; see [source.md](source.md)"
+    resolution = f"{_DECIDE}. See [the WAL guard](source.md#the-wal-guard)"
 
 
 class SlotUnusable(SourceError):
@@ -226,7 +243,7 @@ class SlotUnsynchronised(SlotUnusable):
 
     code = "CDCD-SLOT-UNSYNCHRONISED"
     hint = GAP_OR_SNAPSHOT
-    resolution = "`cdcd resnapshot`, or `cdcd resume --accept-gap`"
+    resolution = _DECIDE
 
 
 class SnapshotStale(SourceError):
@@ -262,7 +279,8 @@ class SourceTimeline(SourceMismatch):
     code = "CDCD-SOURCE-TIMELINE"
     hint = GAP_OR_SNAPSHOT
     resolution = (
-        "`cdcd resnapshot`, or `cdcd resume --accept-gap`; readers have changes that the server does not have"
+        "readers have changes that the server does not have ([when the slot is gone](slot-gone.md)): `cdcd "
+        "resnapshot`, or `cdcd resume --accept-gap`"
     )
 
 

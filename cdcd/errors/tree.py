@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
+from cdcd.errors.commands import typeable
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.redaction import clean
 
@@ -37,15 +38,16 @@ EXIT_CONFIG = 78
 class CdcdError(Exception):
     """Any error of the tree.
 
-    `str(error)` has code, message, location and hint in one line. docs/errors.md is generated: the first line of each
-    class's docstring, `retry`, and `resolution`, or the hint of a class without a resolution of its own.
+    `str(error)` has code, message, location and hint in one line; `next_step` is the hint with complete commands.
+    docs/errors.md is generated: the first line of each class's docstring, `retry`, and `resolution`, or the hint of a
+    class without a resolution of its own.
     """
 
     code: ClassVar[str] = "CDCD-ERROR"
     retry: ClassVar[Retry] = Retry.OPERATOR
     hint: ClassVar[str] = ""
     exit_status: ClassVar[int] = EXIT_FAILURE
-    resolution: ClassVar[str] = "the root of the tree, never raised itself"
+    resolution: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str | None = None, **context: object) -> None:
         super().__init__(message)
@@ -59,8 +61,13 @@ class CdcdError(Exception):
         where = " ".join(f"{key}={_shown(key, value)}" for key, value in self.context.items())
         return self._cleaned(f"{self.code}: {self.message}" + (f" [{where}]" if where else ""))
 
+    @property
+    def next_step(self) -> str:
+        """The hint as an operator can type it: its commands name the configuration file."""
+        return self._cleaned(typeable(self.advice))
+
     def __str__(self) -> str:
-        return self._cleaned(f"{self.without_hint} -> {self.advice}") if self.advice else self.without_hint
+        return self._cleaned(f"{self.without_hint} -> {self.next_step}") if self.advice else self.without_hint
 
     @staticmethod
     def _cleaned(text: str) -> str:
@@ -68,6 +75,8 @@ class CdcdError(Exception):
 
 
 def _shown(key: str, value: object) -> str:
-    if isinstance(value, int) and (key == "lsn" or key.endswith("_lsn")):
-        return format_lsn(Lsn(value))
+    if key == "lsn" or key.endswith("_lsn"):
+        return (
+            format_lsn(Lsn(value)) if isinstance(value, int) else "unknown" if value is None else str(value)
+        )
     return str(value)

@@ -43,7 +43,7 @@ class PartitionMonitor:
         """Log new shortfalls, and tables whose shortfalls are gone."""
         now = frozenset(found)
         for one in sorted(now - self._known, key=lambda one: (one.table, one.message)):
-            _LOG.warning("partition_identity", table=one.table, detail=one.message, hint=one.hint)
+            _LOG.warning("partition_identity", table=one.table, reason=one.message, hint=one.hint)
         still = {one.table for one in now}
         for table in sorted({one.table for one in self._known} - still):
             _LOG.info("partition_identity_complete", table=table)

@@ -269,7 +269,7 @@ class PublicationMonitor:
         say = _LOG.info if change.kind == "table_gone" else _LOG.warning
         sql = {"sql": change.sql} if change.sql else {}
         hint = hint_of(change)
-        say("publication_changed", change=change.kind, detail=change.description, hint=hint, **sql)
+        say("publication_changed", change=change.kind, reason=change.description, hint=hint, **sql)
 
     def _log_with_topic(self, comparison: Comparison) -> None:
         """Log once in a process each table that is not published although its topic holds records."""

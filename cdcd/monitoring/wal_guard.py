@@ -105,7 +105,7 @@ class WalGuard:
             "slot_dropped_by_wal_guard",
             slot=self._settings.slot,
             confirmed_lsn=format_lsn(confirmed_lsn),
-            why="source.wal_guard.drop_slot",
+            reason="source.wal_guard.drop_slot",
             hint="changes committed after confirmed_lsn are not in Kafka; the server frees the WAL at its next "
             "checkpoint; the halt's reason has the commands that resolve the halt",
         )
@@ -116,6 +116,6 @@ class WalGuard:
             "wal_guard",
             now=verdict.level.name.lower(),
             was=self._level.name.lower(),
-            why=verdict.why or "less than any limit",
+            reason=verdict.why or "less than any limit",
             held_by=verdict.holder,
         )

@@ -17,11 +17,12 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from cdcd.errors.commands import typeable
 from cdcd.ops.log_dedup import flush_counts
 from cdcd.ops.log_thread import ThreadedHandler
 from cdcd.redaction import MAX_CHARACTERS, STRUCK_OUT, clean, strike
 
-__all__ = ["configure", "flush", "redact"]
+__all__ = ["complete_hint", "configure", "flush", "redact"]
 
 Format = Literal["json", "console"]
 
@@ -58,6 +59,7 @@ def configure(
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
+            complete_hint,
             redact,
             render,
         ],
@@ -98,6 +100,12 @@ def flush() -> None:
     flush_counts()
     for handler in logging.getLogger().handlers:
         handler.flush()
+
+
+def complete_hint(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Structlog processor: the commands of the hint name the configuration file, so that they can be typed."""
+    hint = event.get("hint")
+    return {**event, "hint": typeable(hint)} if isinstance(hint, str) else event
 
 
 def redact(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:

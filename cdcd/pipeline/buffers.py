@@ -27,6 +27,10 @@ DISK_TIMEOUT_S = 30.0
 """How long cdcd waits for other programs to free space on a full disk."""
 RETRY_S = 0.5
 _LOG = structlog.stdlib.get_logger("cdcd.buffers")
+_FULL_HINT = (
+    "nothing is lost: cdcd reads no more, writes the complete transactions, then waits 30 s for free space in "
+    "buffer.spill_dir; without it cdcd halts. Free disk space, or raise buffer.spill and restart cdcd"
+)
 
 
 class Pool(Protocol):
@@ -93,9 +97,7 @@ class Buffers:
     async def _wait_for_room(self, error: SpillFull) -> None:
         self._blocked(True)
         try:
-            _LOG.warning(
-                "spill_full", error=str(error), doing="writing the complete transactions before anything else"
-            )
+            _LOG.warning("spill_full", error=error.without_hint, hint=_FULL_HINT)
             await self._flush()
             if error.context.get("cause") == OWN_LIMIT:
                 raise error

@@ -23,6 +23,10 @@ from cdcd.model import Record
 _LOG = structlog.stdlib.get_logger("cdcd.dead_letters")
 FORMAT = 1
 _ONE_PARTITION = 0
+_MISSING_HINT = (
+    "the row's topic has a marker instead of the row, so readers lack its last change. Raise the limits, then run "
+    "`cdcd resnapshot`, or `cdcd snapshot start --table SCHEMA.TABLE --recopy`, to copy the row"
+)
 _MARKER_HINT = (
     "the marker that replaces the row is too large itself, because of the row's key: raise the limits"
 )
@@ -85,6 +89,7 @@ class DeadLetters:
                 tx_seq=change.tx_seq,
                 size_bytes=change.size_bytes,
                 topic=self._topic,
+                hint=_MISSING_HINT,
             )
         self._open.clear()
 

@@ -15,7 +15,9 @@ from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, Un
 __all__ = ["adapt_hint"]
 
 _BACK = "nothing was written or confirmed. Take the change back, then `cdcd resume`"
-_FORMER_KEY = "give the table its former key again, then `cdcd resume`"
+_FORMER_KEY = (
+    "no record with the new key was written or confirmed. Give the table its former key again, then `cdcd resume`"
+)
 
 
 def _is_unstreamed(config: Config) -> bool:

@@ -45,6 +45,10 @@ from cdcd.version import __version__
 
 _LOG = structlog.stdlib.get_logger("cdcd.main")
 TURN_INTERVAL_S = 1.0
+_STOP_HINT = (
+    "the process ends with status 1, and no change is lost: the next start continues at the last durable position. "
+    "If this repeats, raise shutdown_timeout_ms"
+)
 
 
 def run(config: Config) -> int:
@@ -178,7 +182,7 @@ def _wire_signals(supervisor: Supervisor, timeout_s: float) -> None:
     loop = asyncio.get_running_loop()
 
     def expired() -> None:
-        _LOG.error("stop_timed_out", timeout_s=timeout_s)
+        _LOG.error("stop_timed_out", timeout_s=timeout_s, hint=_STOP_HINT)
         flush()
         os._exit(EXIT_FAILURE)
 

@@ -19,7 +19,7 @@ from tempfile import gettempdir
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, OutOfMemory, Retry, SlotActive, SnapshotStale
+from cdcd.errors import EXIT_OK, CdcdError, InternalError, OutOfMemory, Retry, SlotActive, SnapshotStale
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.monitoring.publication_monitor import PublicationMonitor
@@ -28,6 +28,7 @@ from cdcd.monitoring.status import Status
 from cdcd.process.backoff import delay_s
 from cdcd.process.hints import adapt_hint
 from cdcd.process.release import release_session
+from cdcd.recovery.halts import needs_decision
 from cdcd.recovery.new_snapshot import is_resolved_by
 from cdcd.registry.confluent import Registry
 from cdcd.session.option_downgrade import to_remember
@@ -38,18 +39,12 @@ from cdcd.session.snapshot_commands import SnapshotCommands
 from cdcd.sink.schemas import SchemaTopic
 
 _LOG = structlog.stdlib.get_logger("cdcd.supervisor")
-_HALTED_HINT = "`cdcd resume` or SIGHUP retries; a changed configuration needs a restart"
+_RETRY_HINT = "`cdcd resume` or SIGHUP retries; a changed configuration needs a restart"
+"""Added to the hint of a halt, unless a retry alone would halt again."""
 TRIES = 3
 """An error of the class LIMITED halts when it has occurred this often at one position."""
 STABLE_S = 60.0
 """After a session that ran this long, or made anything new durable, the back-off begins again."""
-
-
-class InternalError(CdcdError):
-    """An error that cdcd did not foresee."""
-
-    code = "CDCD-INTERNAL"
-    hint = "this is a defect of cdcd: please report the traceback in the log; SIGHUP or a restart tries again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +193,8 @@ class Supervisor:
 
     async def _halt(self, error: CdcdError) -> None:
         self._status.state("halted", error)
-        _LOG.error("halted", error=str(error), code=error.code, hint=_HALTED_HINT)
+        hint = error.advice if needs_decision(error) else f"{error.advice}. {_RETRY_HINT}"
+        _LOG.error("halted", error=str(error), code=error.code, hint=hint)
         self.retry.clear()
         await self._wait_for_event(self.retry, None)
         self._pending = None  # from before the halt; the next start checks again
@@ -207,7 +203,7 @@ class Supervisor:
         self._state.crashes.forget()
         if not self.stop.is_set():
             self._state.publications.resumed(error)
-            _LOG.info("resuming", why="requested")
+            _LOG.info("resuming", reason="requested")
 
     async def _back_off(self, error: CdcdError, failures: int) -> None:
         pause_s = delay_s(failures, random.random())  # noqa: S311 - jitter, not a secret

@@ -12,6 +12,7 @@ import enum
 
 from cdcd.errors import (
     CdcdError,
+    PreparedMissing,
     SlotAhead,
     SlotDroppedByWalGuard,
     SlotLost,
@@ -22,6 +23,8 @@ from cdcd.errors import (
     SourceError,
     SourceMismatch,
     SourceTimeline,
+    TopicMismatch,
+    TopicReplaced,
 )
 from cdcd.lsn import Lsn, format_lsn
 
@@ -44,6 +47,7 @@ _RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Resolution]] = {
     SourceMismatch: frozenset({Resolution.RESNAPSHOT}),
     SourceBehind: frozenset(),  # the server gives LSNs to new changes that other changes in the topics already have
 }
+_DECIDED_OTHERWISE = (TopicMismatch, TopicReplaced, PreparedMissing)
 _RESOLUTION_HINT = (
     "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
     "without the missing changes; both mark the gap in the topics: see docs/slot-gone.md"
@@ -53,6 +57,11 @@ _RESOLUTION_HINT = (
 def resolutions_of(halt: CdcdError) -> frozenset[Resolution]:
     """Return the commands that resolve this halt; empty if none does."""
     return _RESOLUTIONS_BY_HALT.get(type(halt), frozenset())
+
+
+def needs_decision(halt: CdcdError) -> bool:
+    """Return whether a retry alone halts again: an operator has to decide about changes, records or a name."""
+    return type(halt) in _RESOLUTIONS_BY_HALT or isinstance(halt, _DECIDED_OTHERWISE)
 
 
 def slot_missing(slot: str, from_lsn: Lsn, to_lsn: Lsn) -> SourceError:

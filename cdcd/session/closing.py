@@ -24,6 +24,12 @@ from cdcd.threads import in_thread
 
 NOTE_WITHIN_S = 1.0
 _LOG = structlog.stdlib.get_logger("cdcd.session")
+_ABORTED_HINT = (
+    "no action is needed: the broker aborts the Kafka transaction at the next start, or after its timeout"
+)
+_CLOSED_HINT = (
+    "no action is needed, and no change is lost: the connection ends at the latest with the process"
+)
 
 
 class Closeable(Protocol):
@@ -66,9 +72,9 @@ class Closing:
         try:
             await self._await_bounded_after_stop(writer.close())
         except TimeoutError:
-            _LOG.warning("abort_timed_out", hint="the broker aborts the Kafka transaction after its timeout")
+            _LOG.warning("abort_timed_out", hint=_ABORTED_HINT)
         except Exception as error:  # noqa: BLE001 - the other parts have to be closed after any error
-            _LOG.warning("abort_failed", error=_error_text(error))
+            _LOG.warning("abort_failed", error=_error_text(error), hint=_ABORTED_HINT)
 
     async def clear(self, buffers: Buffers | None, spill: SpillPool | None) -> None:
         """Discard the open transactions in memory and on disk."""
@@ -90,9 +96,9 @@ class Closing:
             try:
                 await self._await_bounded_after_stop(in_thread(part.close))
             except TimeoutError:
-                _LOG.warning("close_timed_out", what=what)
+                _LOG.warning("close_timed_out", what=what, hint=_CLOSED_HINT)
             except Exception as error:  # noqa: BLE001
-                _LOG.warning("close_failed", what=what, error=_error_text(error))
+                _LOG.warning("close_failed", what=what, error=_error_text(error), hint=_CLOSED_HINT)
 
     async def _await_bounded_after_stop(self, closing: Awaitable[None]) -> None:
         """Await `closing`; once the stop event is set, for at most `stop_timeout_s` more."""

@@ -31,6 +31,10 @@ _LOCKED_HINT = (
     "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
 )
 BATCHES_AHEAD = 3
+_MISSING_HINT = (
+    "no row is missing: the copy continues with fewer connections; for its full speed raise max_connections or the "
+    "role's CONNECTION LIMIT, or lower snapshot.workers"
+)
 """For each connection, batches that were read and not consumed."""
 
 
@@ -156,7 +160,7 @@ class CopyWorkers:
                 self._working -= 1
                 if self._waiting and not self._working:
                     raise
-            _LOG.warning("snapshot_worker_missing", error=str(error))
+            _LOG.warning("snapshot_worker_missing", error=str(error), hint=_MISSING_HINT)
             return None
         with self._lock:
             self._readers.append(reader)

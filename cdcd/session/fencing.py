@@ -27,6 +27,10 @@ _LOG = structlog.stdlib.get_logger("cdcd.fencing")
 RELEASE_WITHIN_S = 5.0
 """How long our own walsender may take to release the slot."""
 _POLL_INTERVAL_S = 0.2
+_UNKNOWN_HINT = (
+    "no change is lost: without this evidence cdcd assumes that another cdcd may have taken over; check that only "
+    "one runs with this name"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,12 @@ def error_of_fencing(
     if not may_have_expired(age_s, timeout_s):
         return error
     evidence = Evidence(age_s, timeout_s, _is_held(source, own_pid), _has_written(sink, own_offset))
-    _LOG.warning("fenced", age_s=round(age_s, 1), held=evidence.is_held, written=evidence.has_written)
+    _LOG.warning(
+        "fenced",
+        transaction_age_s=round(age_s, 1),
+        other_holds_slot=evidence.is_held,
+        other_has_written=evidence.has_written,
+    )
     cls = fenced_by(evidence)
     if cls is SinkFenced:
         return error
@@ -115,7 +124,7 @@ def _is_held(source: SourceSettings, own_pid: int | None) -> bool | None:
                 return False
             time.sleep(_POLL_INTERVAL_S)
     except CdcdError as error:
-        _LOG.warning("slot_state_unknown", error=str(error))
+        _LOG.warning("slot_state_unknown", error=str(error), hint=_UNKNOWN_HINT)
         return None
 
 
@@ -123,6 +132,6 @@ def _has_written(sink: SinkSettings, own_offset: int) -> bool | None:
     try:
         last = read_last(sink)
     except CdcdError as error:
-        _LOG.warning("progress_unknown", error=str(error))
+        _LOG.warning("progress_unknown", error=str(error), hint=_UNKNOWN_HINT)
         return None
     return last is not None and last.offset > own_offset

@@ -37,6 +37,10 @@ from cdcd.snapshot.units import CopiedTable
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512
+_GAP_HINT = (
+    "each reader of the topics meets the marker (op g). Unless a new snapshot follows, run `cdcd snapshot start "
+    "--all --recopy` to copy the tables again"
+)
 
 
 def marker_place(stored: Progress, gap: Gap, timelines: Timelines) -> tuple[int, Lsn]:
@@ -111,6 +115,7 @@ async def mark_gap(
         from_lsn=format_lsn(gap.from_lsn),
         to_lsn=None if gap.to_lsn is None else format_lsn(gap.to_lsn),
         reason=gap.reason,
+        hint=_GAP_HINT,
     )
     return lsn, tx.tx_seq
 

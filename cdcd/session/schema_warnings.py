@@ -46,7 +46,7 @@ async def warn_of_halts(
     _say([one for one in findings if one.level == "fail"])
     for one in findings:
         if one.level == "unknown":
-            _LOG.info("check_inconclusive", subject=one.subject, detail=one.message, hint=one.hint)
+            _LOG.info("check_inconclusive", subject=one.subject, reason=one.message, hint=one.hint)
 
 
 def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopic:
@@ -59,7 +59,7 @@ def _apart(config: Config, own: Registry | SchemaTopic) -> Registry | SchemaTopi
 
 def _say(failing: list[Finding]) -> None:
     for one in failing[:MOST_LINES]:
-        _LOG.warning("table_will_halt", subject=one.subject, code=one.code, detail=one.message, hint=one.hint)
+        _LOG.warning("table_will_halt", subject=one.subject, code=one.code, reason=one.message, hint=one.hint)
     if len(failing) > MOST_LINES:
         more = len(failing) - MOST_LINES
         _LOG.warning("tables_will_halt", more=more, hint="`cdcd check` names all of them")

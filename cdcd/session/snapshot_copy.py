@@ -181,7 +181,7 @@ class Snapshotter:
                     await self._write(markers.end(relid), plan_of)
         await self._write(markers.finish(), plan_of)
         for failure in list(failures.values())[1:]:
-            _LOG.warning("table_not_copied", error=str(failure))
+            _LOG.warning("table_not_copied", error=failure.without_hint, hint=failure.advice)
         return next(iter(failures.values()), None)
 
     async def _write(self, all_marked: list[Marked], plan_of: Mapping[int, RelationPlan]) -> None:

@@ -156,8 +156,8 @@ class SessionStart:
                     findings, _ = await in_thread(run_check, one, self._known)
                 for finding in findings:
                     if finding.level == "unknown":
-                        detail, hint = finding.message, finding.hint
-                        _LOG.warning("check_inconclusive", subject=finding.subject, detail=detail, hint=hint)
+                        reason, hint = finding.message, finding.hint
+                        _LOG.warning("check_inconclusive", subject=finding.subject, reason=reason, hint=hint)
                 error = refusal(findings)
                 if error is not None:
                     raise error
@@ -175,7 +175,7 @@ class SessionStart:
             start_in_thread(self._known.close)
         shared = self._known.shared
         if shared is not None:
-            _LOG.warning("topics_shared", detail=shared.message, hint=shared.advice)
+            _LOG.warning("topics_shared", reason=shared.message, hint=shared.advice)
 
     @property
     def to_try_in_background(self) -> dict[str, PublishedTable | None]:
@@ -264,9 +264,9 @@ class SessionStart:
     def _report_new_snapshot(self, decision: Decision) -> None:
         if decision.new_snapshot is None:
             return
-        why = str(decision.halt or "snapshot.mode: always")
-        self._status.new_snapshot(decision.new_snapshot, why)
-        _LOG.warning("new_snapshot", reason=decision.new_snapshot, why=why)
+        halt = "" if decision.halt is None else str(decision.halt)
+        self._status.new_snapshot(decision.new_snapshot, halt or "snapshot.mode: always")
+        _LOG.warning("new_snapshot", reason=decision.new_snapshot, error=halt)
 
     async def _set_identities(self, stored: Progress | None, *, is_anew: bool) -> None:
         """Set the topic identities of the records; compare the publications again if the record changed meanwhile."""

@@ -104,7 +104,7 @@ class KafkaSink:
             self.renew_epoch()
         _LOG.warning(
             "hidden_commit",
-            detail="the last commit had no marker in the progress topic, which a broker that is killed can cause; "
+            reason="the last commit had no marker in the progress topic, which a broker that is killed can cause; "
             "the progress record was written again, and the slot proves that the rows were committed",
             commit_lsn=format_lsn(hidden.commit_lsn),
             topics=sorted(hidden.offsets),

@@ -44,7 +44,11 @@ _REMOVED = "Kafka has removed records of the topic, so that not all of its keys 
 _OTHER_LOG = "the topic is shorter than when the copy began: it was made anew, or has lost records"
 _NO_KEY = "the topic has rows without a key"
 _NO_ROOM = "the keys of the topic could not be stored"
-_HINT = "run `cdcd snapshot start --table ... --recopy`: a truncate event then removes the rows"
+_HINT = "run `cdcd snapshot start --table SCHEMA.TABLE --recopy`: a truncate event then removes the rows"
+_UNREAD_HINT = (
+    "start the brokers that lead its partitions; or abort a transaction that a producer left open, which may block "
+    "the topic (docs/kafka.md; kafka-transactions find-hanging); cdcd tries again"
+)
 _NO_ROOM_HINT = (
     "free disk space below buffer.spill_dir, or increase buffer.spill; then run `cdcd snapshot resume`"
 )
@@ -124,7 +128,9 @@ class StaleKeys:
                 # Only the time in here: between two calls a limit of the load may make the copy wait.
                 self._stalled_s = self._stalled_s + now_s - began_s if self._reached == before else 0.0
                 if self._stalled_s > self._settings.operation_timeout_s:
-                    raise SinkUnavailable("a topic could not be read to its end in time", topic=self._topic)
+                    raise SinkUnavailable(
+                        "a topic could not be read to its end in time", hint=_UNREAD_HINT, topic=self._topic
+                    )
             return self._is_read
 
     @property

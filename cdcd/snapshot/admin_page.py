@@ -22,7 +22,6 @@ from cdcd.ops.admin import json_text
 from cdcd.ops.local_commands import is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.request_body import reading_body
-from cdcd.redaction import clean
 from cdcd.snapshot.command_json import MAX_COMMAND_BYTES, BadCommand, command_of
 from cdcd.snapshot.control import SnapshotCommand, SnapshotControl, fields_of
 
@@ -134,7 +133,7 @@ def _refusal(status: int, message: str, hint: str | None = None) -> web.Response
 
 def _error(status: int, error: CdcdError) -> web.Response:
     message = error.without_hint.removeprefix(f"{error.code}: ")
-    return _json({"code": error.code, "message": message, "hint": clean(error.advice)}, status)
+    return _json({"code": error.code, "message": message, "hint": error.next_step}, status)
 
 
 def _json(page: Any, status: int = 200) -> web.Response:

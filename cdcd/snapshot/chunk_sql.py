@@ -19,6 +19,11 @@ from cdcd.snapshot.copy_rows import line_values
 from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, QualifiedName, identifier, operator, qualified
 from cdcd.snapshot.units import CopiedTable
 
+_NO_TEXT_HINT = (
+    "a text of the table's key has no form in UTF-8, as a database in SQL_ASCII allows: correct it in the table; "
+    "then cdcd continues, if it has halted after `cdcd resume`"
+)
+
 # Of several such indexes any one is right. A null is behind no key, so that its row would be in no chunk. indclass,
 # indcollation and indkey count from 0.
 KEY_COLUMNS = f"""
@@ -93,7 +98,7 @@ def key_of_line(table: CopiedTable, key: Sequence[KeyColumn], line: bytes) -> Ke
         try:
             found.append(value.decode())
         except UnicodeDecodeError:
-            raise ProtocolError("a key is not in UTF-8", relid=table.relid) from None
+            raise ProtocolError("a key is not in UTF-8", hint=_NO_TEXT_HINT, relid=table.relid) from None
     return tuple(found)
 
 

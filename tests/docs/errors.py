@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from cdcd.errors import CdcdError, daemon, protocol, schemas, sink, source, tree
+from cdcd.errors import CdcdError, daemon, protocol, schemas, sink, source
+from cdcd.errors.commands import typeable, use_file
 
 INTRODUCTION = Path(__file__).with_suffix(".template")
 SECTIONS: dict[str, tuple[ModuleType, ...]] = {
-    "The daemon and its machine": (tree, daemon),
+    "The daemon and its machine": (daemon,),
     "PostgreSQL": (source,),
     "Messages of the server": (protocol,),
     "Rows, schemas, the registry": (schemas,),
@@ -28,6 +29,7 @@ _FAILURES = re.compile(r" \(F\d+(?:, F\d+)*\)")
 
 def errors_page() -> str:
     """Return the page of all errors."""
+    use_file(None)  # the reader's file is unknown
     sections = [f"## {title}\n\n{_HEAD}{''.join(_rows(modules))}" for title, modules in SECTIONS.items()]
     return INTRODUCTION.read_text() + "\n".join(sections)
 
@@ -47,4 +49,4 @@ def _what(error: type[CdcdError]) -> str:
 def _resolution(error: type[CdcdError]) -> str:
     """Return the class's resolution, or its hint: a resolution of its base is not its own."""
     texts = (vars(base).get(name) for base in error.__mro__ for name in ("resolution", "hint"))
-    return next(text for text in texts if text)
+    return typeable(next(text for text in texts if text))

@@ -22,6 +22,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed, await_received
+from tests.support.hints import hint_of
 from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.registry_door import Door
@@ -222,7 +223,7 @@ def test_a_schema_that_is_not_registered_halts_and_is_printed(
             halted = daemon.events("halted")[-1]["error"]
             assert "auto_register is off" in halted
             subject = halted.partition("subject=")[2].partition("]")[0]
-            printed = halted.partition("then `cdcd resume`: ")[2]
+            printed = hint_of(halted).partition("then `cdcd resume`: ")[2]
             assert not any(one.method == "POST" and one.path.endswith("/versions") for one in door.asked)
             register(registry, subject, printed)
             daemon.reload()

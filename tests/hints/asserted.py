@@ -14,13 +14,14 @@ from pathlib import Path
 
 HELPERS = frozenset({"raises", "eventually", "halts_with", "halted"})
 
-Functions = dict[str, ast.FunctionDef]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Functions = dict[str, Function]
 
 
 def asserts(path: Path, test: str, code: str, cls: str) -> bool:
     """Return whether the test asserts the error."""
     tree = ast.parse(path.read_text(), str(path))
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, Function)}
     if test not in functions:
         return False
     return any(
@@ -42,13 +43,13 @@ def _called_from(test: str, functions: Functions) -> set[str]:
     return found
 
 
-def _calls(function: ast.FunctionDef) -> Iterator[str]:
+def _calls(function: Function) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and (name := _name_of(node.func)):
             yield name
 
 
-def _asserted(function: ast.FunctionDef) -> Iterator[ast.AST]:
+def _asserted(function: Function) -> Iterator[ast.AST]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             yield node.test

@@ -7,9 +7,10 @@ such test. REPORTED_AS has the codes that a daemon always reports under another 
 NEVER_RAISED = "the base class of other errors, never raised itself"
 
 ELSEWHERE: dict[str, str] = {
-    "CDCD-ERROR": NEVER_RAISED,
     "CDCD-SOURCE-OPTION": NEVER_RAISED,
-    # the daemon's host
+    # the daemon and its host
+    "CDCD-INTERNAL": "tests/unit/process/test_supervisor.py::"
+    "test_an_error_outside_the_tree_halts_without_showing_what_it_says",
     "CDCD-OUT-OF-MEMORY": "tests/faults/test_fault_17_memory_limit.py::"
     "test_a_transaction_for_which_there_is_no_memory",
     "CDCD-SPILL-LOST": "tests/faults/test_fault_16_spill_disk.py::"

@@ -16,6 +16,7 @@ import psycopg2
 from cdcd.demo.stack.ports import free_port
 from tests.hints.situation import World, situation
 from tests.support.doors import registry_through
+from tests.support.hints import hint_of
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -179,7 +180,7 @@ def not_registered(w: World) -> Iterator[None]:
         halt = w.daemon.events("halted")[-1]["error"]
         subject = re.findall(r"\[subject=(\S+)\]", halt)[0]
         schema = re.findall(
-            r"-> register this Avro schema under the subject, then `cdcd resume`: (.*)", halt
+            r"^register this Avro schema under the subject, then `cdcd resume`: (.*)", hint_of(halt)
         )[0]
         _ask(w, "POST", f"/subjects/{subject}/versions", {"schema": schema})
         w.resume()

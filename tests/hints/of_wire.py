@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy, Way
 from tests.support.topics import committed_records
 from tests.support.waiting import eventually
 
-SENT_AGAIN = "Run `cdcd resume`: the server sends"
+SENT_AGAIN = "run `cdcd resume`: the server sends"
 _BEGIN = re.compile(rb"d\x00\x00\x002w.{24}B.{20}", re.DOTALL)
 """A whole frame: CopyData of 50 bytes, XLogData, Begin."""
 

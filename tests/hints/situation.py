@@ -185,7 +185,7 @@ def played(one: Situation, world: World) -> None:
     steps = one.play(world)
     shown = next(steps)
     reported = shown if shown is not None else _printed(one, world.daemon)
-    error, _, hint = reported.partition(" -> ")
+    error, hint = reported.partition(" -> ")[0], hint_of(reported)
     assert one.code + ":" in error, reported
     for part in one.hint:
         assert part in hint, f"{part!r} is not in: {hint or reported}"

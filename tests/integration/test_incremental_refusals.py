@@ -59,7 +59,7 @@ def test_a_table_that_may_not_be_read_keeps_its_rows_at_the_readers(
         assert report_of(daemon)["seconds_left"] is not None
         postgres.execute(f"REVOKE SELECT ON t FROM {ROLE}", dbname=database)
         eventually(lambda: report_of(daemon).get("state") == "failed", "the copy notices it")
-        assert "`cdcd snapshot resume`" in daemon.events("table_not_copied")[-1]["hint"]
+        assert "`cdcd snapshot resume --config " in daemon.events("table_not_copied")[-1]["hint"]
         postgres.execute(f"GRANT SELECT ON t TO {ROLE}", dbname=database)
         assert command(daemon, "resume", "public.t")[0] == 200
         await_copied(daemon)

@@ -106,7 +106,7 @@ def test_a_partition_that_comes_later_is_seen_and_so_is_the_end(
     postgres.execute("CREATE TABLE r2 (v text, id int NOT NULL)", dbname=database)
     postgres.execute("ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (1000) TO (2000)", dbname=database)
     eventually(
-        lambda: any('"public"."r2"' in line["detail"] for line in via_root.events("partition_identity")),
+        lambda: any('"public"."r2"' in line["reason"] for line in via_root.events("partition_identity")),
         "r2 is seen",
     )
 

@@ -172,7 +172,7 @@ def test_a_rename_while_cdcd_was_stopped_is_reported_by_check_and_at_the_start(
     assert kinds(daemon) == expected
     assert sql in findings
     lines = daemon.events("publication_changed")
-    assert all(line["detail"] in findings for line in lines if line["change"] != "table_gone"), findings
+    assert all(line["reason"] in findings for line in lines if line["change"] != "table_gone"), findings
     assert ("the topic of the new name" in findings) == ("table_renamed" in expected)
     if sql:
         assert sql in sql_of(daemon, "table_replaced")
@@ -273,8 +273,8 @@ def test_a_table_that_is_published_with_others_leaves_without_being_dropped(
     run_script(postgres.dsn(database), *statements)
     eventually(lambda: kinds(daemon) == sorted(expected), "the changes are logged")
     for line in daemon.events("publication_changed"):
-        assert expected[line["change"]] in line["detail"]
-        assert "dropped" not in line["detail"]
+        assert expected[line["change"]] in line["reason"]
+        assert "dropped" not in line["reason"]
         run_script(postgres.dsn(database), *(line["sql"],) if "sql" in line else ())
 
 

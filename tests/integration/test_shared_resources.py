@@ -236,7 +236,7 @@ def test_a_topic_shared_by_configuration_is_written_by_both_daemons(
     assert {event.value["source"]["db"] for event in events} == {database, other_database}
     assert first.stop() == 0
     first.start().wait_state("streaming")
-    assert second.slot in first.events("topics_shared")[-1]["detail"]
+    assert second.slot in first.events("topics_shared")[-1]["reason"]
     checked = command(first, "check")
     assert checked.returncode == 0
     assert f"another slot writes to {topic}" in checked.stdout

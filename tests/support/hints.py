@@ -13,6 +13,8 @@ from typing import Any
 from tests.support.daemon import merge
 
 _COMMAND = re.compile(r"`cdcd ([^`]+)`")
+_FILE = re.compile(r" --config ('[^']+'|\S+?)(?=[ `])")
+_WITHOUT_FILE = ("config", "capture", "decode")
 _SQL = re.compile(r"`((?:SELECT|ALTER|CREATE|DROP|GRANT) [^`]+)`")
 _SETTING = re.compile(
     r"(?:[sS]et|[rR]aise|[lL]ower) ((?:source|sink|buffer|registry|format|snapshot)\.[a-z_.]+[a-z])"
@@ -21,10 +23,14 @@ _SETTING = re.compile(
 
 
 def hint_of(reported: str) -> str:
-    """Return the hint of a printed error."""
+    """Return the hint of a printed error, whose commands all name a configuration file, without that file."""
     _, arrow, hint = reported.partition(" -> ")
     assert arrow, f"no hint: {reported}"
-    return hint
+    for command in _COMMAND.findall(hint):
+        assert _FILE.search(f" {command}`") or command.split()[0] in _WITHOUT_FILE, (
+            f"cannot be typed: {command}"
+        )
+    return _FILE.sub("", hint)
 
 
 def commands_in(hint: str) -> list[tuple[str, ...]]:

@@ -119,8 +119,8 @@ def test_the_class_gives_its_hint_where_none_is_given() -> None:
     assert str(errors.SinkFenced("x", hint="")) == "CDCD-SINK-FENCED: x"
 
 
-def test_an_lsn_that_is_not_known_is_shown_as_it_is() -> None:
-    assert "stored_lsn=None" in str(errors.SlotAhead("x", stored_lsn=None))
+def test_an_lsn_that_is_not_known_is_shown_as_unknown() -> None:
+    assert "stored_lsn=unknown" in str(errors.SlotAhead("x", stored_lsn=None))
 
 
 def test_a_configuration_error_carries_every_problem() -> None:

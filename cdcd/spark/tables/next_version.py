@@ -126,8 +126,9 @@ def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[Buck
 
 
 _LACKS = (
-    "copy the table again: `cdcd snapshot start --table ... --recopy`, or `cdcd resnapshot` for all tables; a mirror "
-    "with --on-error fail needs a --max-rows so large that the batch after its position has all of the copied rows"
+    "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`, or `cdcd resnapshot` for all tables; "
+    "a mirror with --on-error fail needs a --max-rows so large that the batch after its position has all of the "
+    "copied rows"
 )
 
 

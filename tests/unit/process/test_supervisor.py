@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from cdcd.errors import (
     EXIT_FENCED,
@@ -24,8 +25,10 @@ from cdcd.errors import (
     SlotDroppedByWalGuard,
     SlotLost,
     SnapshotStale,
+    SourceBehind,
     SourceUnavailable,
     StreamingFailed,
+    TopicReplaced,
 )
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
@@ -352,6 +355,26 @@ async def test_a_signal_from_before_the_halt_does_not_end_it(monkeypatch: pytest
         for _ in range(50):
             await asyncio.sleep(0)
         assert one.sessions.started == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retry_advised"),
+    [
+        (SlotLost("gone", hint="decide"), False),
+        (SourceBehind("restored", hint="decide"), False),
+        (TopicReplaced("made again", hint="decide"), False),
+        (PublicationMissing("gone", hint="create it"), True),
+    ],
+)
+async def test_a_halt_advises_a_retry_only_where_it_may_help(
+    monkeypatch: pytest.MonkeyPatch, error: CdcdError, is_retry_advised: bool
+) -> None:
+    with structlog.testing.capture_logs() as log:
+        async with daemon(monkeypatch, error) as one:
+            await one.until(lambda: one.state == "halted")
+    (hint,) = [line["hint"] for line in log if line["event"] == "halted"]
+    assert hint.startswith(error.advice)
+    assert ("SIGHUP retries" in hint) == is_retry_advised
 
 
 async def test_a_halted_daemon_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

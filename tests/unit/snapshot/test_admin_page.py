@@ -162,7 +162,7 @@ async def test_a_refusal_has_code_message_and_hint(
 
     control.result = refuse
     got, answer = await post(url)
-    assert (got, answer["code"], answer["hint"]) == (status, error.code, error.advice)
+    assert (got, answer["code"], answer["hint"]) == (status, error.code, error.next_step)
     assert answer["message"].startswith(("no key\\x1b[2J ***", "it starts ***"))
     assert "hunter2" not in str(answer)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.support.hints import apply, commands_in, hint_of, settings_in
 
 REPORTED = (
-    "CDCD-SINK: too long [topic=a] -> lower sink.transaction_timeout_ms, run `cdcd resume --accept-gap`, or set "
-    "source.protocol.streaming: off, set sink.topics.shared_with: [one, two] and raise buffer.spill."
+    "CDCD-SINK: too long [topic=a] -> lower sink.transaction_timeout_ms, run `cdcd resume --accept-gap --config "
+    "/c.yaml`, or set source.protocol.streaming: off, set sink.topics.shared_with: [one, two] and raise buffer.spill."
 )
 
 
@@ -50,3 +50,5 @@ def test_what_the_hint_does_not_say_is_no_way_to_follow_it(name: str, value: str
         hint_of("CDCD-SINK: too long")
     with pytest.raises(AssertionError):
         commands_in("start Kafka")
+    with pytest.raises(AssertionError, match="cannot be typed: resume"):
+        hint_of("CDCD-SINK: too long -> run `cdcd resume`")
