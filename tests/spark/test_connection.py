@@ -38,7 +38,7 @@ from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.issuer import Issuer
 from tests.support.nightly import nightly
-from tests.support.pages import python_blocks
+from tests.support.pages import ROOT, python_blocks
 from tests.support.registry_door import Door
 from tests.support.secured_kafka import SecuredKafka
 
