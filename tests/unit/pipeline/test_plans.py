@@ -162,10 +162,10 @@ async def test_a_first_key_is_said() -> None:
 async def test_a_key_is_not_a_first_one_where_nothing_was_written_without() -> None:
     """An interrupted start has registered the table's value schema, but not its key schema."""
     cut_off, again = plans(), plans()
-    key = cut_off._registry.versions  # type: ignore[attr-defined]
+    key = cut_off._schemas._registry.versions  # type: ignore[attr-defined]
     await cut_off.plan(relation("id"))
     del key["shop.s.t-key"]
-    again._registry = cut_off._registry
+    again._schemas._registry = cut_off._schemas._registry
     again._topics.has_records = lambda _name: False  # type: ignore[method-assign]
     with capture_logs() as lines:
         await again.plan(relation("id"))
@@ -365,7 +365,7 @@ async def test_what_others_register_is_used_as_it_is() -> None:
     one = plans("register_with_none")
     await planned(one, None)
     fixed = plans("register_with_none")
-    fixed._registry = one._schemas._registry
+    fixed._schemas._registry = one._schemas._registry
     one._schemas._registry.registers = False  # type: ignore[misc]
     assert [await planned(fixed, number) for number in (2, 3)] == [1, 1]
 
