@@ -103,8 +103,8 @@ def _cluster(known: StartContext) -> list[Finding]:
     if known.metadata is None or known.topics is None or known.sink is None:
         return []
     names = written_topics(known)
-    findings = known.topics.check_acls(known.metadata, names)
-    findings += known.topics.check_durability(known.metadata, names)
+    findings = known.topics.checks.acls(known.metadata, names)
+    findings += known.topics.checks.durability(known.metadata, names)
     if known.sink.is_exactly_once and not known.is_transaction_known:
         findings.append(check_by_another_id(known.sink))
     return findings

@@ -10,45 +10,32 @@ Must not: cache a relation across sessions.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import structlog
 
-from cdcd.avro.logical_message import encode_logical_message, message_key_schema, message_value_schema
 from cdcd.avro.plan import HEADER_BYTES, RelationPlan, compile_plan
-from cdcd.avro.transaction import TransactionContext
-from cdcd.avro.transaction_metadata import (
-    Place,
-    encode_metadata,
-    encode_snapshot_metadata,
-    metadata_key_schema,
-    metadata_value_schema,
-)
 from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
-from cdcd.model import PgType, Record, Relation, ReplicaIdentity
+from cdcd.model import PgType, Record, Relation
 from cdcd.pipeline.key_warnings import KeyWarnings, Say, warn
-from cdcd.pipeline.registered_attnums import Registered, numbered_before, with_registered
-from cdcd.registry.subjects import Strategy, SubjectPart, full_record_name, subject_of
-from cdcd.schema.codec import AvroSchema
+from cdcd.pipeline.own_topics import OwnTopics
+from cdcd.pipeline.partition_identities import PartitionIdentities
+from cdcd.pipeline.topic_schemas import Registry, TopicSchemas, Waiting, not_waiting
+from cdcd.registry.subjects import Strategy, full_record_name
 from cdcd.schema.exact_keys import merged_key_columns
-from cdcd.schema.identity import OldTuples, PartitionIdentity, old_tuples
+from cdcd.schema.identity import OldTuples
 from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
 from cdcd.schema.named_types import with_full_names
-from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
-from cdcd.sink.names import message_topic, own_topics, refuse_second_owner, topic_name, transaction_topic
+from cdcd.sink.names import own_topics, refuse_second_owner, topic_name
 from cdcd.source.key_index import TableKeys
-from cdcd.source.start import quote_identifier
 from cdcd.threads import in_thread
-from cdcd.txn.events import LogicalMessage
 from cdcd.txn.lookahead import Lookahead
-from cdcd.waits import WaitKind
 
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 8
@@ -70,22 +57,6 @@ class Topics(Protocol):
     def ensure(self, names: Any) -> dict[str, int]: ...  # noqa: D102
     def ensure_new(self, names: Any) -> dict[str, int]: ...  # noqa: D102
     def has_records(self, name: str) -> bool: ...  # noqa: D102
-
-
-class Registry(Registered, Protocol):
-    """The schema registry, as plans use it (blocking)."""
-
-    def schema_id(self, subject: str, schema: Any, *, is_forced: bool = False) -> int: ...  # noqa: D102
-    def latest(self, subject: str) -> dict[str, Any] | None: ...  # noqa: D102
-
-
-Waiting = Callable[[WaitKind, str], contextlib.AbstractContextManager[None]]
-"""Encloses a call that may wait for a server."""
-
-
-def not_waiting(_kind: WaitKind, _what: str) -> contextlib.AbstractContextManager[None]:
-    """Report no wait."""
-    return contextlib.nullcontext()
 
 
 Incompatible = Literal["halt", "new_topic", "register_with_none"]
@@ -123,6 +94,19 @@ class _Made:
         return is_same and attnums in (None, self.attnums)
 
 
+class _TopicPartitions:
+    """The number of partitions of topics, each created if it is missing. One thread at a time asks Kafka."""
+
+    def __init__(self, topics: Topics, waiting: Waiting) -> None:
+        self._topics = topics
+        self._waiting = waiting
+        self._one_topic = threading.Lock()
+
+    def of(self, topic: str) -> int:
+        with self._waiting("kafka", f"topic {topic}"), self._one_topic:
+            return self._topics.ensure([topic])[topic]
+
+
 class Plans:
     """The plans of one session."""
 
@@ -148,17 +132,12 @@ class Plans:
         self.is_sure = True
         """Whether table descriptions are reliable: not while transactions are streamed (`option_downgrade`)."""
         self._described: dict[int, Relation] = {}
-        self._partitions: dict[int, dict[int, Relation]] = {}
-        self._root_of: dict[int, int] = {}
-        self._identities: dict[int, PartitionIdentity] = {}
+        self._identities = PartitionIdentities(catalog)
         self._made: dict[tuple[int, str], _Made] = {}
         self._by_header: dict[str, LruCache[bytes, RelationPlan]] = {}
         self._flaws: dict[int, str | None] = {}
-        self._key_schemas: dict[str, dict[str, Any] | None] = {}
-        self._value_schemas: dict[str, dict[str, Any] | None] = {}
+        self._schemas = TopicSchemas(registry, name, policies, subjects, waiting)
         self._owners: dict[str, tuple[str, str]] = dict.fromkeys(own_topics(name), ("cdcd", "itself"))
-        self._own_topics: dict[str, Place] = {}
-        self._one_topic = threading.Lock()
         self._one_thread: dict[int, threading.Lock] = {}
         """By relid: the stream and an incremental snapshot may make the plan of one relation at the same time."""
         self._prepared: dict[str, int] = {}
@@ -167,12 +146,15 @@ class Plans:
         """Topics that `prepare` has handled."""
         self._catalog = catalog
         self._topics = topics
-        self._registry = registry
+        self._partitions = _TopicPartitions(topics, waiting)
         self._name = name
         self._template = template
         self._policies = policies
-        self._subjects = subjects
         self._incompatible = incompatible
+        own = OwnTopics(name, self._schemas, self._partitions.of)
+        self.logical_message, self.metadata = own.logical_message, own.metadata
+        self.snapshot_metadata = own.snapshot_metadata
+        self.place_messages, self.place_transactions = own.place_messages, own.place_transactions
 
     @property
     def partitions(self) -> dict[str, int]:
@@ -187,8 +169,6 @@ class Plans:
         """
         self.by_relid.clear()
         self._described.clear()
-        self._partitions.clear()
-        self._root_of.clear()
         self._identities.clear()
         self.is_sure = is_sure
 
@@ -213,23 +193,10 @@ class Plans:
                 now=relation.identity.name,
             )
         if was != relation:
-            # The server describes a root again with each of its partitions.
-            for relid in (relation.relid, *self._partitions.get(relation.relid, ())):
-                self._identities.pop(relid, None)
+            self._identities.forget(relation)
         self._described[relation.relid] = relation
-        self.by_relid.pop(relation.relid, None)
-        self._note_partition(relation)
-
-    def _note_partition(self, relation: Relation) -> None:
-        """Store from which partitions a table's rows may come: its plan depends on their identities (F78)."""
-        was, root = self._root_of.pop(relation.relid, None), relation.published_as
-        if was is not None:
-            del self._partitions[was][relation.relid]
-            self.by_relid.pop(was, None)
-        if root is not None:
-            self._root_of[relation.relid] = root
-            self._partitions.setdefault(root, {})[relation.relid] = relation
-            self.by_relid.pop(root, None)
+        for relid in (relation.relid, *self._identities.note(relation)):
+            self.by_relid.pop(relid, None)
 
     async def ready(self, relids: Iterable[int]) -> None:
         """Make the plans of these relations if they were described; else the encoder raises RelationUnknown."""
@@ -324,7 +291,7 @@ class Plans:
         A schema stays in its topic, so that a row that is sent again goes to the same topic.
         """
         topics = [first]
-        while self._registered_value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
+        while self._schemas.value(following := f"{first}.v{len(topics) + 1}", relation) is not None:
             topics.append(following)
         if len(topics) > 1:
             for topic in reversed(topics):
@@ -338,71 +305,25 @@ class Plans:
             self._say_incompatible(relation, following, refusal)
             return self._in_topic(relation, following)
 
-    def _registered_value(self, topic: str, relation: Relation) -> dict[str, Any] | None:
-        """Return the topic's newest value schema, read once in a session."""
-        if topic not in self._value_schemas:
-            is_flat = self._policies.table(f"{relation.schema}.{relation.name}").value == "flat"
-            record = value_record(self._name, relation.schema, relation.name, is_flat=is_flat)
-            subject = subject_of(self._subjects, topic, "value", record)
-            with self._waiting("registry", f"subject {subject}"):
-                self._value_schemas[topic] = self._registry.latest(subject)
-        return self._value_schemas[topic]
-
     def _has_schema(self, relation: Relation, topic: str) -> bool:
         try:
             schemas = self._schemas_of(relation, self._key(relation, topic), None)
         except KeyChanged:
             return False
-        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
-        with self._waiting("registry", f"subject {subject}"):
-            is_known = self._registry.knows(subject, schemas.value)
-            return is_known or bool(numbered_before(self._registry, subject, schemas.value, is_lenient=True))
+        return self._schemas.has(topic, schemas.value)
 
     def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
         key = self._key(relation, topic)
         made = self._made.get((relation.relid, topic))
-        old, attnums = self._old_tuples(relation, key), self._catalog.attnums(relation)
+        old, attnums = self._identities.old_tuples(relation, key.columns), self._catalog.attnums(relation)
         if made is None or not made.has(relation, key, old, attnums):
             plan = self._compile(relation, topic, key, old, attnums, is_forced)
             made = self._made[relation.relid, topic] = _Made(relation, key, old, attnums, plan)
             self._by_header.setdefault(topic, LruCache(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
         return made.plan
 
-    def _old_tuples(self, relation: Relation, key: _Key) -> OldTuples | None:
-        partitions = self._partitions.get(relation.relid)
-        if partitions:
-            return old_tuples([self._identity_of(one, relation) for one in partitions.values()], key.columns)
-        # A key on a generated column, which PostgreSQL does not send up to 17, makes the table itself such a case.
-        own = old_tuples([_described_identity(relation)], key.columns)
-        return own if own is not None and own.short else None
-
-    def _identity_of(self, partition: Relation, root: Relation) -> PartitionIdentity:
-        """Return a partition's identity as the stream describes it or, if it cannot, as the catalog first had it.
-
-        PostgreSQL 15 to 18 describe a partition by the attribute numbers of its root's column list, which are other
-        columns if the partition has another column order. The description is right for the columns that it shows.
-        """
-        found = self._identities.get(partition.relid)
-        if found is None:
-            found = self._identities[partition.relid] = self._looked_up(partition, root)
-        return found
-
-    def _looked_up(self, partition: Relation, root: Relation) -> PartitionIdentity:
-        described = _described_identity(partition)
-        names = {column.name for column in partition.columns}
-        is_all_shown = names == {column.name for column in root.columns}
-        if described.columns is None or (is_all_shown and described.columns):
-            return described
-        keys = self._catalog.keys(partition.relid) or TableKeys()
-        if is_all_shown:
-            return described if keys.of(partition.identity) is not None else replace(described, columns=None)
-        now = frozenset(keys.sent(partition.identity))
-        is_as_shown = now and now & names == described.columns
-        return replace(described, columns=now if is_as_shown else described.columns, is_sure=False)
-
     def _key(self, relation: Relation, topic: str) -> _Key:
-        record = key_record(self._name, relation.schema, relation.name)
-        key_schema = self._registered_key(topic, record)
+        key_schema = self._schemas.key(topic, relation)
         keys = self._catalog.keys(relation.relid)
         index = None if keys is None else keys.of(relation.identity)
         is_flawed = index is not None and index.flaw is not None
@@ -410,7 +331,7 @@ class Plans:
         catalog_key = None if keys is None else () if index is None or is_flawed else index.columns
         shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
-        value = self._registered_value(topic, relation)
+        value = self._schemas.value(topic, relation)
         # While open transactions are streamed, a table may have a key although its description has none.
         believed = nullable_columns(value) if self.is_sure else ()
         registered = registered_columns(key_schema, policy)
@@ -420,14 +341,6 @@ class Plans:
         is_chosen = set(columns) == set(policy.key_columns) or (policy.keyless == "row" and not catalog_key)
         is_unique = keys is None or not columns or not is_chosen or keys.is_unique(columns)
         return _Key(columns, is_required(relation, catalog_key, key_schema, shared), nullable, is_unique)
-
-    def _registered_key(self, topic: str, record: str) -> dict[str, Any] | None:
-        """Return the topic's key schema, read once in a session."""
-        if topic not in self._key_schemas:
-            subject = subject_of(self._subjects, topic, "key", record)
-            with self._waiting("registry", f"subject {subject}"):
-                self._key_schemas[topic] = self._registry.latest(subject)
-        return self._key_schemas[topic]
 
     def _schemas_of(self, relation: Relation, key: _Key, attnums: tuple[int, ...] | None) -> RelationSchemas:
         types = self._catalog.types([column.type_oid for column in relation.columns])
@@ -442,14 +355,6 @@ class Plans:
             attnums=attnums,
         )
 
-    def _registered_schemas(
-        self, relation: Relation, topic: str, key: _Key, attnums: tuple[int, ...] | None
-    ) -> RelationSchemas:
-        schemas = self._schemas_of(relation, key, attnums)
-        subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
-        with self._waiting("registry", f"subject {subject}"):
-            return with_registered(self._registry, subject, schemas)
-
     def _compile(
         self,
         relation: Relation,
@@ -461,14 +366,13 @@ class Plans:
     ) -> RelationPlan:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
-        schemas = self._registered_schemas(relation, topic, key, attnums)
+        schemas = self._schemas.with_registered(topic, self._schemas_of(relation, key, attnums))
         merged = merged_key_columns(relation, schemas)
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
-        partitions = self._prepared.pop(topic, None) or self._ensured(topic)
-        had_values = self._registered_value(topic, relation) is not None
+        partitions = self._prepared.pop(topic, None) or self._partitions.of(topic)
+        had_values = self._schemas.value(topic, relation) is not None
         # The value schema first: a topic gets a key schema only if its values are accepted too.
-        value_id = self._schema_id(topic, "value", schemas.value, is_forced)
-        self._value_schemas[topic] = schemas.value
+        value_id = self._schemas.register_value(topic, schemas.value, is_forced=is_forced)
         key_id = (
             None if schemas.key is None else self._key_schema_id(topic, schemas.key, had_values, is_forced)
         )
@@ -484,13 +388,13 @@ class Plans:
         )
 
     def _key_schema_id(self, topic: str, schema: dict[str, Any], had_values: bool, is_forced: bool) -> int:
-        was = self._registered_key(topic, full_record_name(schema))
-        number = self._schema_id(topic, "key", schema, is_forced)
+        was = self._schemas.key_named(topic, full_record_name(schema))
+        number = self._schemas.register(topic, "key", schema, is_forced)
         if was is not None and with_full_names(was)["fields"] != with_full_names(schema)["fields"]:
             self._warnings.schema_changed(topic, number)
         elif was is None and had_values and self._has_records(topic):
             self._warnings.added(topic, number)
-        self._key_schemas[topic] = schema
+        self._schemas.set_key(topic, schema)
         return number
 
     def _has_records(self, topic: str) -> bool:
@@ -499,76 +403,3 @@ class Plans:
         An interrupted start may have registered a table's value schema only, without writing a record.
         """
         return any(topic == planned for _, planned in self._made) or self._topics.has_records(topic)
-
-    def _schema_id(self, topic: str, part: SubjectPart, schema: AvroSchema, is_forced: bool = False) -> int:
-        subject = subject_of(self._subjects, topic, part, full_record_name(schema))
-        with self._waiting("registry", f"subject {subject}"):
-            return self._registry.schema_id(subject, schema, is_forced=is_forced)
-
-    def _ensured(self, topic: str) -> int:
-        with self._waiting("kafka", f"topic {topic}"), self._one_topic:
-            return self._topics.ensure([topic])[topic]
-
-    async def logical_message(self, message: LogicalMessage, tx: TransactionContext | None) -> Record:
-        """Return the record of a logical message, in `<name>.message`."""
-        topic = message_topic(self._name)
-        place = await self._own_place(topic, self.place_messages)
-        return encode_logical_message(
-            **place,
-            prefix=message.prefix,
-            content=message.content,
-            transactional=message.transactional,
-            lsn=message.lsn,
-            tx=tx,
-        )
-
-    async def metadata(self, tx: TransactionContext, *, is_end: bool) -> Record:
-        """Return the transaction's BEGIN or END, in `<name>.transaction`."""
-        topic = transaction_topic(self._name)
-        place = await self._own_place(topic, self.place_transactions)
-        return encode_metadata(tx, place, is_end=is_end)
-
-    async def snapshot_metadata(
-        self, tx: TransactionContext, table: str, rows: int | None, now_ms: int, name: str | None = None
-    ) -> Record:
-        """Return the BEGIN of a table's snapshot, or its END with the number of rows, in `<name>.transaction`.
-
-        `name`: the snapshot's id, None for the one at its commit LSN.
-        """
-        place = await self._own_place(transaction_topic(self._name), self.place_transactions)
-        return encode_snapshot_metadata(tx, place, table=table, rows=rows, now_ms=now_ms, name=name)
-
-    async def _own_place(self, topic: str, make: Callable[[], Place]) -> Place:
-        """Prepare a topic that is not a table's, once in a session; return its partitions and schema ids."""
-        place = self._own_topics.get(topic)
-        if place is None:
-            place = self._own_topics[topic] = await in_thread(make)
-        return place
-
-    def place_messages(self) -> Place:
-        """Prepare the topic of logical messages (blocking). Raises the registry's error for its schemas."""
-        key, value = message_key_schema(self._name), message_value_schema(self._name)
-        return self._ready_topic(message_topic(self._name), key, value)
-
-    def place_transactions(self) -> Place:
-        """Prepare the topic of transactions (blocking). Raises the registry's error for its schemas."""
-        return self._ready_topic(
-            transaction_topic(self._name), metadata_key_schema(), metadata_value_schema()
-        )
-
-    def _ready_topic(self, topic: str, key: AvroSchema, value: AvroSchema) -> Place:
-        return Place(
-            topic=topic,
-            partitions=self._ensured(topic),
-            key_schema_id=self._schema_id(topic, "key", key),
-            value_schema_id=self._schema_id(topic, "value", value),
-        )
-
-
-def _described_identity(relation: Relation) -> PartitionIdentity:
-    is_indexed = relation.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
-    return PartitionIdentity(
-        f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}",
-        relation.identity is ReplicaIdentity.FULL,
-        frozenset(column.name for column in relation.columns if column.is_key) if is_indexed else None,
-    )

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
 from cdcd.ack.wait_policy import wait_policy
 from cdcd.clock import monotonic_us
-from cdcd.errors import RecordTooLarge, TransactionTooLarge
+from cdcd.errors import RecordTooLarge
 from cdcd.failpoints import hit
-from cdcd.lsn import Lsn
 from cdcd.model import CopyState, Progress, Record, SourceIdentity
+from cdcd.pipeline.interfaces import Observer, PendingSchemas, Sink, TooLarge
+from cdcd.pipeline.too_large import in_commit_order, transaction_too_large
 from cdcd.threads import settled, start_in_thread
 
 NO_ROOM_WAIT_S = 0.002
@@ -31,16 +31,6 @@ IDLE_PROGRESS_INTERVAL_US = 10_000_000
 FIRST_IDLE_PROGRESS_US = 1_000_000
 """After rows: the end of a burst is confirmed soon, so that the slot of an idle database retains no WAL."""
 COMMIT_PAUSE_S = 0.01
-_LARGER_BY = {
-    "rows": "sink.large_transactions.max_rows",
-    "bytes": "sink.large_transactions.max_bytes",
-    "time": "sink.transaction_timeout_ms (the broker allows up to its transaction.max.timeout.ms), or "
-    "sink.large_transactions.max_time_ms where it is set,",
-}
-_LARGER_HINT = (
-    "nothing of the transaction is visible or confirmed. Raise {raised} and restart cdcd; or set "
-    "sink.large_transactions.policy: parts and restart, then readers may see a part of it before the rest"
-)
 COMMIT_COOLDOWN_US = 1_000
 """A broker answers a commit before it has written the commit's markers. Meanwhile it refuses the next transaction on
 the same partitions, and librdkafka retries 20 ms later."""
@@ -49,53 +39,6 @@ SEND_WAIT_S = 0.001
 polled; rows that it has not begun to send by then go with the next rows, or with the position."""
 STALL_US = 1_000_000
 """A producer that accepts no record for this long is stalled, not slow."""
-
-
-class Sink(Protocol):
-    """The sink, as the writer uses it. `by_partition` groups a chunk's records by partition, each in its order."""
-
-    def begin(self) -> None: ...  # noqa: D102
-    def by_partition(self, records: Sequence[Record]) -> Sequence[Record]: ...  # noqa: D102
-    def produce(self, records: Sequence[Record], start: int) -> int: ...  # noqa: D102
-    def poll(self, timeout_s: float) -> None: ...  # noqa: D102
-    def send_now(self, timeout_s: float) -> None: ...  # noqa: D102
-    def commit_soon(self) -> None: ...  # noqa: D102
-    def commit(self, progress: Progress) -> Progress: ...  # noqa: D102
-    @property
-    def renewal_reason(self) -> str: ...  # noqa: D102
-    def renew_epoch(self) -> None: ...  # noqa: D102
-    def abort(self) -> None: ...  # noqa: D102
-
-
-class PendingSchemas(Protocol):
-    """Schemas of the schema topic that have to be written before the records that use them."""
-
-    @property
-    def is_waiting(self) -> bool: ...  # noqa: D102
-    def announce(self) -> None: ...  # noqa: D102
-    def decided(self) -> None: ...  # noqa: D102
-
-
-class TooLarge(Protocol):
-    """Handles a record that is larger than Kafka accepts (F65)."""
-
-    def instead_of(self, record: Record, refusal: RecordTooLarge, commit_lsn: Lsn) -> list[Record]: ...  # noqa: D102
-    def after_commit(self) -> None: ...  # noqa: D102
-
-
-class Observer(Protocol):
-    """Receives the writer's reports, one for each group. `given_up`: the group was aborted.
-
-    `at_rest`: no record before the position is left to become durable, also if the position itself is not stored.
-    """
-
-    def committed(  # noqa: D102
-        self, commit_position: CommitPosition, *, rows: int, transactions: int, seconds: float
-    ) -> None: ...
-    def at_rest(self, commit_position: CommitPosition) -> None: ...  # noqa: D102
-    def given_up(self) -> None: ...  # noqa: D102
-    def epoch_renewed(self, renewal_reason: str, seconds: float) -> None: ...  # noqa: D102
-    def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -456,14 +399,7 @@ class Writer:
     def _refuse_too_large(self) -> None:
         limit = self._group.refused(self._clock_us(), self._stalled_us)
         if limit is not None:
-            raise TransactionTooLarge(
-                f"a transaction is larger than one Kafka transaction may be: it has reached the limit in {limit}",
-                hint=_LARGER_HINT.format(raised=_LARGER_BY[limit]),
-                begins_after_lsn=self._safe.lsn,
-                rows=self._group.rows,
-                bytes=self._group.bytes,
-                seconds=(self._clock_us() - (self._group.opened_us or 0)) // 1_000_000,
-            )
+            raise transaction_too_large(limit, self._group, self._safe.lsn, self._clock_us())
 
     def _has_idle_position(self) -> bool:
         commit_position = self._group.idle_position
@@ -538,16 +474,3 @@ class Writer:
                 await asyncio.shield(self._start(self._sink.abort))
                 self._observer.given_up()
         self._is_open = False
-
-
-def in_commit_order(records: Sequence[Record], given: Iterable[Record]) -> list[Record]:
-    """Return `records` without the `given` ones, which are the first ones of each partition."""
-    counts = Counter((record.topic, record.partition) for record in given)
-    rest = []
-    for record in records:
-        partition = record.topic, record.partition
-        if counts[partition]:
-            counts[partition] -= 1
-        else:
-            rest.append(record)
-    return rest

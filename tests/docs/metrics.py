@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).with_suffix(".template")
 _HEAD = "| metric | kind | labels | meaning | absent |\n|---|---|---|---|---|\n"
 _THE_LAG = "[the lag](monitoring.md#the-lag)"
 _SNAPSHOTS = "[snapshots](snapshots.md#copy-a-table-while-streaming)"
-_A_MIRROR = "[a mirror](spark.md#operate-a-mirror)"
+_A_MIRROR = "[a mirror](spark/operate-mirror.md)"
 LINKS = {
     "cdcd_pipeline_state": "[the probes](monitoring.md#the-probes)",
     "cdcd_halted_reason_info": "[errors](errors.md)",
@@ -36,7 +36,7 @@ LINKS = {
     "cdcd_incremental_snapshot_tables": _SNAPSHOTS,
     "cdcd_mirror_lag_seconds": _A_MIRROR,
     "cdcd_mirror_retrying": _A_MIRROR,
-    "cdcd_mirror_tables": "[parked tables](spark.md#parked-tables)",
+    "cdcd_mirror_tables": "[parked tables](spark/operate-mirror.md#parked-tables)",
 }
 """The pages that explain more."""
 

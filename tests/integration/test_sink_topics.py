@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 def look(topics: Topics, names: list[str], own: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
     """Return the state of these topics that a start finds."""
-    return topics.check(topics.cluster_metadata(), names, own or {}, **more)
+    return topics.checks.topics(topics.checks.metadata(), names, own or {}, **more)
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
@@ -73,7 +73,7 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
     """Seen with three brokers on a busy machine. Here the first answer comes early: the topic is created after it."""
     topics, name, times = make(bootstrap), new_name("late"), []
     topics.identities = TopicIdentities()
-    describe = topics._admin.client.describe_topics
+    describe = topics._cluster.client.describe_topics
 
     def early(*asked: Any, **options: Any) -> Any:
         times.append(1)
@@ -84,8 +84,8 @@ def test_a_broker_that_hears_of_a_new_topic_late_is_asked_again(
             return answers
         return describe(*asked, **options)
 
-    monkeypatch.setattr(topics._admin.client, "describe_topics", early)
-    monkeypatch.setattr(topics, "_ensure", lambda wanted: dict.fromkeys(wanted, 3))
+    monkeypatch.setattr(topics._cluster.client, "describe_topics", early)
+    monkeypatch.setattr(topics._cluster, "ensure", lambda wanted: dict.fromkeys(wanted, 3))
     assert topics.ensure([name]) == {name: 3}
     assert topics.identities.names() == (name,)
 
@@ -96,7 +96,7 @@ def test_a_topic_that_gets_partitions_during_its_lookup_has_the_partitions_that_
     """F66: keys hashed over another number than the recorded one would go unnoticed from the next start on."""
     topics, name = make(bootstrap), new_name("widened")
     topics.identities = TopicIdentities()
-    ensure = topics._ensure
+    ensure = topics._cluster.ensure
 
     def widened(*wanted: Any) -> dict[str, int]:
         found = ensure(*wanted)
@@ -105,9 +105,9 @@ def test_a_topic_that_gets_partitions_during_its_lookup_has_the_partitions_that_
         eventually(lambda: make(bootstrap).partitions([name]) == {name: 5}, "the partition is added")
         return found
 
-    monkeypatch.setattr(topics, "_ensure", widened)
+    monkeypatch.setattr(topics._cluster, "ensure", widened)
     partitions = topics.ensure([name])[name]
-    topics.identities.check(name, TopicIdentity(topics._described([name])[name].topic_id, partitions))
+    topics.identities.check(name, TopicIdentity(topics._cluster.described([name])[name].topic_id, partitions))
 
 
 def test_a_topic_with_records_is_not_missing_because_one_broker_does_not_list_it(
@@ -117,13 +117,13 @@ def test_a_topic_with_records_is_not_missing_because_one_broker_does_not_list_it
     topics, name, times = make(bootstrap), new_name("late"), []
     topics.identities = TopicIdentities()
     topics.ensure([name])
-    partitions = topics.partitions
+    partitions = topics._cluster.partitions
 
     def late(names: Any) -> dict[str, int]:
         times.append(1)
         return {} if len(times) == 1 else partitions(names)
 
-    monkeypatch.setattr(topics, "partitions", late)
+    monkeypatch.setattr(topics._cluster, "partitions", late)
     assert topics.ensure([name]) == {name: 3}
 
 
@@ -217,7 +217,7 @@ def test_check_reports_topics_that_lose_records_with_a_broker(bootstrap: str) ->
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
     topics = make(bootstrap)
-    reported = topics.check_durability(topics.cluster_metadata(), names)
+    reported = topics.checks.durability(topics.checks.metadata(), names)
     assert [(one.level, "5 topics" in one.message) for one in reported] == [("warn", True)]
     assert "one replica and unclean.leader.election.enable=true" in reported[0].message
 

@@ -29,7 +29,7 @@ from cdcd.spark.session import reason_of, run_to_end
 from cdcd.spark.testing import Change, Database, Table
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import ROOT, python_blocks
 
 DDL = "id bigint, name string, amount int, op string, at timestamp, number int"
 Row = dict[str, Any]
@@ -408,7 +408,7 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
 
 def block(word: str) -> str:
     """Return the block of the page that has this word."""
-    (text,) = (one.text for one in blocks(ROOT / "docs" / "spark.md") if word in one.text)
+    (text,) = (one for one in python_blocks("docs/spark/apply-changes.md") if word in one)
     return text
 
 

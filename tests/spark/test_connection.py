@@ -38,7 +38,7 @@ from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of
 from tests.support.issuer import Issuer
 from tests.support.nightly import nightly
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import ROOT, python_blocks
 from tests.support.registry_door import Door
 from tests.support.secured_kafka import SecuredKafka
 
@@ -273,13 +273,12 @@ def test_what_kafka_refuses_is_an_error_with_the_option(
 
 @pytest.mark.nightly  # the certificate's case connects in the same way
 def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_path: Path) -> None:
-    page = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
+    pages = ("docs/spark/read.md", "docs/spark/connect.md", "docs/spark/decode.md", "README.md")
+    page = [text for name in pages for text in python_blocks(name)]
     page = [text for text in page if 'format("kafka")' not in text]  # needs packages of the JVM
-    # tests/spark/test_views.py, test_testing.py and test_apply_changes.py run these.
-    elsewhere = ('"/data/shop', "cdcd.spark.testing", "apply_changes", "row_changes")
-    page = [text for text in page if not any(one in text for one in elsewhere)]
     here = {
-        "/etc/cdcd/cdcd.yaml": secured.configure(),
+        '"/etc/cdcd/cdcd.yaml"': f'"{secured.configure()}"',
+        '"cdcd.yaml"': f'"{secured.configure()}"',
         "/etc/cdcd/secrets/kafka-password": f"{tmp_path}/kafka",
         "/etc/cdcd/tls/registry/ca.crt": f"{tmp_path}/ca.crt",
         "shop.public.orders": secured.items.topic,
@@ -290,11 +289,11 @@ def test_the_blocks_of_the_page_run(secured: Secured, spark: SparkSession, tmp_p
         "https://registry-0.example.com,https://registry-1.example.com": secured.door.url,
         "/data/": f"{tmp_path}/data/",
     }
-    assert len(page) == 6
+    assert len(page) == 7
     for old in here:
         assert any(old in block for block in page), f"no block has {old}"
     found: dict[str, Any] = {"spark": spark}
-    register(spark)  # Spark does not search an editable installation, as the page says
+    register(spark)  # Spark does not search an editable installation, as docs/spark/read.md says
     for block in page:
         text = block
         for old, new in here.items():

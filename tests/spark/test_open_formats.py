@@ -30,6 +30,7 @@ from tests.spark.topics import TopicsWriter, rewind, rows_of, run_mirror
 from tests.spark.unit.test_plain_views import duck
 from tests.support.hdfs import HdfsServer
 from tests.support.nightly import nightly_except
+from tests.support.pages import python_blocks
 
 ITEMS = [column("id", "int", required=True), column("body", "string")]
 LOG = [column("line", "string")]
@@ -171,6 +172,11 @@ def test_the_command_makes_the_tables(
     topics.wait_until_visible()
     assert command("mirror", "--target", str(target), "--format", table_format, "--available-now") == 0
     assert newest_rows(target, "items", table_format) == [row(1)]
+    if table_format == "delta":  # the page's reader
+        (text,) = python_blocks("docs/spark/mirror-formats.md")
+        read: dict[str, Any] = {}
+        exec(text.replace("/data/shop/public.orders", str(target / "public.items")), read)
+        assert plain(read["rows"]) == [row(1)]
 
 
 @pytest.mark.nightly

@@ -36,7 +36,7 @@ from tests.spark.history_model import FIELDS, TABLE, Model, Version, batch_of, i
 from tests.spark.unit.test_plain_views import duck
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly, nightly_except
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import python_blocks
 
 
 @pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet"))
@@ -332,9 +332,8 @@ def test_the_block_of_the_page_runs(
     shop.commit(orders.insert(order_id=7, total=Decimal("1.50")))
     shop.commit(orders.update(order_id=7, total=Decimal("1.50"), updated_at=datetime.now(UTC)))
     shop.mirror(str(tmp_path / "past"), stored_as_scd_type=2)
-    texts = [block.text for block in blocks(ROOT / "docs" / "spark.md") if '"/data/past"' in block.text]
-    assert len(texts) == 1
-    exec(texts[0].replace("/data/past", str(tmp_path / "past")), {"spark": spark})
+    (text,) = [one for one in python_blocks("docs/spark/read-mirror.md") if '"/data/past"' in one]
+    exec(text.replace("/data/past", str(tmp_path / "past")), {"spark": spark})
     shown = capsys.readouterr().out
     assert shown.count("|       7|") == 1, "updated_at makes no version"
 

@@ -15,7 +15,7 @@ from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.spark import decode
 from cdcd.spark.reading.mirror import Mirror
 from cdcd.spark.testing import Database, Table
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import python_blocks
 
 ORDERS = {"id": "bigint", "total": "numeric(10,2)", "note": "text", "paid_at": "timestamptz"}
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
@@ -58,9 +58,7 @@ def test_changes_are_decoded_and_mirrored(spark: SparkSession, tmp_path: Path) -
 
 
 def test_the_block_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
-    (text,) = (
-        block.text for block in blocks(ROOT / "docs" / "spark.md") if "cdcd.spark.testing" in block.text
-    )
+    (text,) = python_blocks("docs/spark/testing.md")
     exec(text.replace("/tmp/mirror-of-a-test", str(tmp_path / "mirror")), {"spark": spark})
 
 

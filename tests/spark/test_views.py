@@ -17,7 +17,7 @@ from tests.spark import consistent_readers
 from tests.spark.consistent_readers import by_spark
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, run_mirror
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import python_blocks
 
 ID, AMOUNT = column("id", "int", required=True), column("amount", "long")
 
@@ -74,7 +74,7 @@ def test_the_blocks_of_the_page_run(
     topics.commit(10, topics.change(customers, "c", 10, 1, after={"customer_id": 1}))
     topics.commit(20, topics.change(orders, "c", 20, 1, after={"id": 1, "customer_id": 1}))
     run_mirror(spark, topics, target)
-    texts = [block.text for block in blocks(ROOT / "docs" / "spark.md") if block.language == "python"]
+    texts = python_blocks("docs/spark/read-mirror.md")
     page = [text.replace("/data/shop", str(target)) for text in texts if '"/data/shop"' in text]
     assert len(page) == 2
     for text in page:

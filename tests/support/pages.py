@@ -48,6 +48,11 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def python_blocks(name: str) -> list[str]:
+    """Return the Python blocks of the page, `name` below the project's folder."""
+    return [block.text for block in blocks(ROOT / name) if block.language == "python"]
+
+
 def prose(page: Path) -> str:
     """Return the page without fenced and indented blocks and without inline code."""
     text = _FENCE.sub("", page.read_text())

@@ -54,6 +54,19 @@ def commands(block: Block) -> Iterator[list[str]]:
                 yield words[: words.index(">")] if ">" in words else words
 
 
+RUN_BY = {
+    "README.md": "tests/spark/test_connection.py",
+    "docs/recipes.md": "tests/spark/test_recipes.py",
+    "docs/spark/apply-changes.md": "tests/spark/test_apply_changes.py",
+    "docs/spark/connect.md": "tests/spark/test_connection.py",
+    "docs/spark/decode.md": "tests/spark/test_connection.py",
+    "docs/spark/mirror-formats.md": "tests/spark/test_open_formats.py",
+    "docs/spark/read.md": "tests/spark/test_connection.py",
+    "docs/spark/read-mirror.md": "tests/spark/test_views.py",  # and test_row_history.py
+    "docs/spark/testing.md": "tests/spark/test_testing.py",
+}
+"""The test that runs the Python blocks of a page; only the block for Spark's own Kafka source is not run."""
+
 COMMANDS = [(f"{block}: {shlex.join(words)}", words) for block in SHELL for words in commands(block)]
 
 
@@ -83,6 +96,12 @@ def merged(under: object, over: object) -> object:
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"], ids=str)
 def test_json_is_json(block: Block) -> None:
     assert json.loads(block.text)
+
+
+def test_python_blocks_are_run() -> None:
+    assert RUN_BY.keys() == {str(one.page.relative_to(ROOT)) for one in BLOCKS if one.language == "python"}
+    for page, test in RUN_BY.items():
+        assert Path(page).name in (ROOT / test).read_text(), f"{test} does not read {page}"
 
 
 @pytest.mark.parametrize("block", SHELL, ids=str)

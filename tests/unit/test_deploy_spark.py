@@ -19,7 +19,7 @@ from cdcd.spark.commands.arguments import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "spark"
-PAGES = (FOLDER / "README.md", ROOT / "docs" / "spark.md")
+PAGES = (FOLDER / "README.md", ROOT / "docs" / "spark.md", *sorted(ROOT.glob("docs/spark/*.md")))
 PROGRAM = "cdcd_spark.py"
 _CODE = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
@@ -43,9 +43,7 @@ def _loaded(name: str) -> Any:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_are_parsed(page: Path) -> None:
-    commands = _commands(page)
-    assert len(commands) >= 4
-    for words in commands:
+    for words in _commands(page):
         options = parse(_arguments(words))
         if options.command in (
             "status",
@@ -56,6 +54,11 @@ def test_the_commands_of_a_page_are_parsed(page: Path) -> None:
         ):  # they read the target only
             continue
         assert options.config or (options.brokers and options.prefix and options.registry), words
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(_commands(FOLDER / "README.md")) >= 4
+    assert sum(len(_commands(page)) for page in PAGES) >= 20
 
 
 def test_the_application_has_one_command_and_mounts_what_it_refers_to() -> None:

@@ -20,7 +20,7 @@ def name(page: Path) -> str:
 
 def pages_of_the_site() -> set[Path]:
     left_out = re.findall(r"^not_in_nav: (.+)$", SITE.read_text(), re.M)
-    return {page for page in ROOT.glob("docs/*.md") if page.name not in left_out}
+    return {page for page in ROOT.glob("docs/**/*.md") if page.name not in left_out}
 
 
 def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
@@ -30,7 +30,9 @@ def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
 
 
 def test_the_readme_leads_to_every_page() -> None:
-    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
+    """The pages of a folder, such as docs/spark/, are linked by the page of its name, docs/spark.md."""
+    entries = [ROOT / "README.md", *(page.with_suffix(".md") for page in ROOT.glob("docs/*/"))]
+    linked = {(entry.parent / link.partition("#")[0]).resolve() for entry in entries for link in links(entry)}
     assert pages_of_the_site() - linked == set()
 
 
@@ -75,6 +77,8 @@ def test_an_anchor_is_made_as_github_makes_it(heading: str, anchor: str) -> None
 def test_the_site_has_every_page() -> None:
     """`make docs` refuses a page that is not in its navigation."""
     nav = SITE.read_text().partition("\nnav:\n")[2]
-    listed = re.findall(r"([\w-]+\.md)$", nav, re.M)
+    listed = re.findall(r"([\w/-]+\.md)$", nav, re.M)
     made = {"index.md", "contributing.md", "security.md", "changelog.md", "deploy.md", "spark-cluster.md"}
-    assert sorted(listed) == sorted(made | {page.name for page in pages_of_the_site()})
+    assert sorted(listed) == sorted(
+        made | {str(page.relative_to(ROOT / "docs")) for page in pages_of_the_site()}
+    )

@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_MESSAGES = 140_000
 def check_kafka(known: StartContext) -> list[Finding]:
     """Check that the cluster answers; read its metadata."""
     known.sink, known.topics, known.ownership = known.open_sink()
-    known.metadata = known.topics.cluster_metadata()
+    known.metadata = known.topics.checks.metadata()
     brokers = len(known.metadata.brokers)
     return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
 
@@ -39,7 +39,9 @@ def check_topics(known: StartContext) -> list[Finding]:
     keyless = {topic for topic, table in names.items() if table is not None and _is_keyless(known, table)}
     own = own_topic_properties(known.config)
     assert known.topics is not None
-    found = known.topics.check(known.metadata, names, own, keyless=sorted(keyless), describes=known.is_first)
+    found = known.topics.checks.topics(
+        known.metadata, names, own, keyless=sorted(keyless), describes=known.is_first
+    )
     return findings + [_not_needed_by_all(finding, known.config) for finding in found]
 
 
@@ -157,7 +159,7 @@ def check_transactions(known: StartContext) -> list[Finding]:
     used = "" if known.stored is None else known.stored.transactional_id
     if used == known.sink.transactional_id and not known.may_run:
         return []  # finding the coordinator may take half a second
-    found = check_transactional_id(known.sink, known.topics.longest_transaction_ms(known.metadata))
+    found = check_transactional_id(known.sink, known.topics.checks.longest_transaction_ms(known.metadata))
     known.is_transaction_known = found is not None
     return [] if found is None else [found]
 

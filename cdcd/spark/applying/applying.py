@@ -65,7 +65,7 @@ def apply_changes(
     does not have. `column_list`: the columns of the table, in addition to the keys.
     Type 2 adds `__start_at` and `__end_at` (null: current), of the type of `sequence_by`; a change makes a new
     version if a tracked column differs, by default any. `trigger`: the arguments of Spark's `trigger`, such as
-    {"availableNow": True}. Types and restarts: docs/spark.md.
+    {"availableNow": True}. Types and restarts: docs/spark/apply-changes.md.
     Raises ConfigError for parameters that do not fit the frame, the target or each other, ChangesInvalid,
     StorageConflict if another writer was first, StorageError; those of a stream's batches end the query.
     """

@@ -143,7 +143,7 @@ def _unusable(problems: list[str]) -> ConfigError:
     return ConfigError(
         "the options cannot be used: " + "; ".join(problems),
         tuple(problems),
-        hint="correct each one; docs/spark.md has a table of the options",
+        hint="correct each one; docs/spark/connect.md has a table of the options",
     )
 
 

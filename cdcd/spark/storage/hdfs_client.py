@@ -123,7 +123,7 @@ def hdfs_options(host: str, given: Mapping[str, str]) -> Options:
         raise ConfigError(
             "the options of the target cannot be used: " + "; ".join(problems),
             tuple(problems),
-            hint="correct each one; docs/spark.md lists them",
+            hint="correct each one; docs/spark/storage.md lists them",
         )
     return tuple(sorted(given.items()))
 

@@ -64,7 +64,7 @@ def storage_options(scheme: str, given: Mapping[str, str]) -> Options:
         raise ConfigError(
             "the options of the target cannot be used: " + "; ".join(problems),
             tuple(problems),
-            hint="correct each one; docs/spark.md lists them",
+            hint="correct each one; docs/spark/storage.md lists them",
         )
     return tuple(sorted((name, reference_in(value) or value) for name, value in named.items()))
 

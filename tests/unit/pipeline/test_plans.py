@@ -153,7 +153,7 @@ async def test_a_first_key_is_said() -> None:
         await one.plan(relation())
     assert [line["event"] for line in lines] == ["relation_without_key"]
     again = plans("register_with_none")
-    again._registry = one._registry
+    again._schemas._registry = one._schemas._registry
     with capture_logs() as lines:
         await again.plan(relation("id"))
     assert "key_added" in [line["event"] for line in lines]
@@ -162,10 +162,10 @@ async def test_a_first_key_is_said() -> None:
 async def test_a_key_is_not_a_first_one_where_nothing_was_written_without() -> None:
     """An interrupted start has registered the table's value schema, but not its key schema."""
     cut_off, again = plans(), plans()
-    key = cut_off._registry.versions  # type: ignore[attr-defined]
+    key = cut_off._schemas._registry.versions  # type: ignore[attr-defined]
     await cut_off.plan(relation("id"))
     del key["shop.s.t-key"]
-    again._registry = cut_off._registry
+    again._schemas._registry = cut_off._schemas._registry
     again._topics.has_records = lambda _name: False  # type: ignore[method-assign]
     with capture_logs() as lines:
         await again.plan(relation("id"))
@@ -188,7 +188,7 @@ async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:
     await one.plan(relation())
     with pytest.raises(SchemaIncompatible):
         await one.plan(relation("id", kind=23))
-    assert "shop.s.t-key" not in one._registry.versions  # type: ignore[attr-defined]
+    assert "shop.s.t-key" not in one._schemas._registry.versions  # type: ignore[attr-defined]
     assert (await one.plan(relation())).key_indexes == ()
 
 
@@ -199,7 +199,7 @@ async def test_rows_from_before_the_first_key_are_read_again(is_sure: bool) -> N
     await one.plan(relation())
     assert (await one.plan(relation("id"))).key_indexes == (0,)
     again = plans()
-    again._registry = one._registry
+    again._schemas._registry = one._schemas._registry
     again._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
     again.is_sure = is_sure
     if not is_sure:
@@ -278,7 +278,7 @@ class Together(Registry):
 async def test_plans_of_several_relations_are_made_at_once_and_returned_in_order() -> None:
     """Planning mostly waits for the registry."""
     one = plans()
-    one._registry = Together()
+    one._schemas._registry = Together()
     relations = [relation("id", name=f"t{number}", relid=number) for number in range(8)]
     made = await one.plan_all(relations)
     assert [plan.topic for plan in made] == [f"shop.s.t{number}" for number in range(8)]
@@ -287,7 +287,7 @@ async def test_plans_of_several_relations_are_made_at_once_and_returned_in_order
 
 async def test_where_one_plan_fails_no_other_is_begun() -> None:
     one = plans()
-    registry = one._registry
+    registry = one._schemas._registry
     asked: list[str] = []
 
     def refused(subject: str) -> dict[str, Any] | None:
@@ -321,7 +321,7 @@ def numbered(number: int | None) -> dict[Relation, tuple[int, ...]]:
 
 
 def schemas_of(one: Plans) -> list[dict[str, Any]]:
-    registry = one._registry
+    registry = one._schemas._registry
     assert isinstance(registry, Registry)
     return registry.versions["shop.s.t-value"]
 
@@ -345,7 +345,7 @@ async def test_a_description_that_does_not_fit_any_more_has_the_schema_it_had() 
     one = plans("register_with_none")
     assert [await planned(one, number) for number in (2, None, 2)] == [1, 1, 1]
     again = plans("register_with_none")
-    again._registry = one._registry
+    again._schemas._registry = one._schemas._registry
     assert [await planned(again, number) for number in (None, 2)] == [1, 1]
     assert len(schemas_of(again)) == 1
 
@@ -355,7 +355,7 @@ async def test_where_the_attnums_were_never_known_the_schema_has_none() -> None:
     assert await planned(one, None) == 1
     assert await planned(one, 2) == 2
     again = plans("register_with_none")
-    again._registry = one._registry
+    again._schemas._registry = one._schemas._registry
     assert await planned(again, None) == 2
     assert len(schemas_of(again)) == 2
 
@@ -365,8 +365,8 @@ async def test_what_others_register_is_used_as_it_is() -> None:
     one = plans("register_with_none")
     await planned(one, None)
     fixed = plans("register_with_none")
-    fixed._registry = one._registry
-    one._registry.registers = False  # type: ignore[misc]
+    fixed._schemas._registry = one._schemas._registry
+    one._schemas._registry.registers = False  # type: ignore[misc]
     assert [await planned(fixed, number) for number in (2, 3)] == [1, 1]
 
 
@@ -378,6 +378,6 @@ async def test_rows_that_are_sent_again_go_to_their_topic_whatever_is_known_of_t
     await planned(one, then)
     assert (await one.plan(relation("id", kind=23))).topic == "shop.s.t.v2"
     again = plans("new_topic")
-    again._registry = one._registry
+    again._schemas._registry = one._schemas._registry
     await planned(again, now)
     assert again.by_relid[1].topic == "shop.s.t"
