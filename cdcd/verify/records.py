@@ -9,7 +9,6 @@ Must not: do I/O, except by the given function that returns schemas.
 from __future__ import annotations
 
 import io
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,14 @@ from typing import Any, NamedTuple
 
 import fastavro
 
+from cdcd.extensions import extension
 from cdcd.model import PgType
 from cdcd.schema.attnums import RELID, row_record
 from cdcd.schema.flat import FLAT_PROPERTY
 from cdcd.schema.named_types import with_full_names
 from cdcd.verify.columns import ComparedColumn, Source, has_attnums, key_sources, sources_of
 from cdcd.verify.hashes import MISSING, UNCHANGED, Text, column_constant, key_bytes, key_id, row_hashes
+from cdcd.verify.program import key_program, value_program, without_logical_types
 from cdcd.verify.texts import TextOf
 
 ROW, DELETED, COPIED, UNKNOWN, UPDATED = range(5)
@@ -124,6 +125,7 @@ class ComparedTable:
         return HEAD_BYTES + 8 * len(self.columns)
 
 
+_extension: Any = extension("cdcd.verify._entries")
 _UNCLEAR = ("former", "unnumbered", "disordered")
 
 
@@ -196,6 +198,22 @@ class Records:
         self._keys: dict[int, tuple[Any, list[Source] | None]] = {}
         self._nothing = struct.pack(f">{len(table.columns)}Q", *[MISSING] * len(table.columns))
         self.found = Found()
+        self._reader: Any = None
+        if _extension is not None:
+            self._reader = _extension.Reader(self._constants, table.share, table.first)
+
+    def read(
+        self, batch: list[Any], at: int, numbers: dict[str, int]
+    ) -> tuple[int, bytes]:
+        """Read records of topic, partition, offset, key, value from `at` on, as far as the C extension does.
+
+        `numbers`: of the topics. Returns the index of the first record that `entry` has to read, and the entries of
+        those before it.
+        """
+        if self._reader is None:
+            return at, b""
+        found: tuple[int, bytes] = self._reader.read(batch, at, numbers, self.found)
+        return found
 
     def entry(self, place: Place, key: bytes | None, value: bytes | None) -> bytes | None:
         """Return the entry of a record, None for a record that changes no row. Raises what `schema_of` raises."""
@@ -262,6 +280,9 @@ class Records:
             schema = with_full_names(self._schema_of(number))
             sources = key_sources(schema, self._key_columns, self._table.types, self._encoded)
             self._keys[number] = (_parsed(schema), sources)
+            program = None if sources is None else key_program(schema, sources)
+            if self._reader is not None and program is not None:
+                self._reader.add_key(number, program)
         parsed, sources = self._keys[number]
         if sources is None:
             return None
@@ -280,10 +301,18 @@ class Records:
                 return None
             sources = sources_of(record, schema, self._table.columns, self._table.types, self._encoded)
             has_same_key = all(sources[column] is not None for column in self._table.key)
-            self._values[number] = _Schema(
+            self._values[number] = made = _Schema(
                 _parsed(schema), sources, record.get(RELID), has_attnums(record), has_same_key
             )
+            if self._reader is not None and self._is_plain(made):
+                program = value_program(schema, sources)
+                if program is not None:
+                    self._reader.add_value(number, program)
         return self._values[number]
+
+    def _is_plain(self, schema: _Schema) -> bool:
+        """Return whether the records of a schema note nothing by themselves (`former`, `unnumbered`, `other_key`)."""
+        return schema.is_numbered and schema.has_same_key and schema.relid in (None, self._table.relid)
 
     def _hashes(
         self,
@@ -323,9 +352,4 @@ def _decoded(parsed: Any, data: bytes) -> Any:
 
 
 def _parsed(schema: Any) -> Any:
-    return fastavro.parse_schema(json.loads(json.dumps(schema), object_hook=_without_logical_type))
-
-
-def _without_logical_type(one: dict[str, Any]) -> dict[str, Any]:
-    """Python's own dates and decimals have smaller ranges than PostgreSQL's."""
-    return {name: value for name, value in one.items() if name != "logicalType"}
+    return fastavro.parse_schema(without_logical_types(schema))

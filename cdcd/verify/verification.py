@@ -2,7 +2,7 @@
 
 In: the source, the topics, options.  Out: a `TableOutcome` for each table.
 Invariant: the records of the past are read before the snapshot is taken, so that the source holds it back only while
-its rows are read, and the last records. Memory is that of one file's keys. A table is differs only where both sides
+its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. A table is differs only where both sides
 are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
 Must not: print, or decide about tables that it was not given.
 """
@@ -31,7 +31,6 @@ from cdcd.verify.fold import (
     BucketSum,
     Difference,
     Fold,
-    add_row,
     bucket_of,
     compare_rows,
     hashes_of,
@@ -164,9 +163,8 @@ class Verification:
         self._refuse(log, barriers)
         fold = Fold(barriers, opened.view)
         ours: dict[int, BucketSum] = {}
-        for number in log.files.files:
-            for row in fold.rows(log.files.read(number)):
-                add_row(ours, row, len(opened.compared.columns))
+        for number in log.files.files:  # each bucket is in one file
+            ours |= fold.sums(log.files.sorted_blocks(number), len(opened.compared.columns))
         outcome = _counted(opened, ours, theirs)
         outcome.records = log.found.records
         wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
@@ -264,7 +262,7 @@ class Verification:
         uncopied, different = 0, list[Difference]()
         for number in source.files:
             theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-            ours = fold.rows(_in_file(log.files, source, number, wrong))
+            ours = fold.rows(log.files.sorted(_in_file(log.files, source, number, wrong)))
             for one in compare_rows(ours, theirs, is_copied=self._options.is_copied):
                 if one.kind == UNCOPIED:
                     uncopied += 1
