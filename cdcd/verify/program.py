@@ -85,7 +85,11 @@ def key_program(schema: Any, sources: Sequence[Source]) -> Program | None:
 
 
 def _program(
-    schema: Any, sources: Sequence[Source | None], slots: dict[tuple[str, ...], int], row: tuple[str, ...], first: int
+    schema: Any,
+    sources: Sequence[Source | None],
+    slots: dict[tuple[str, ...], int],
+    row: tuple[str, ...],
+    first: int,
 ) -> Program | None:
     wanted = list(dict.fromkeys(one.field for one in sources if one is not None))
     slots |= {(*row, name): first + number for number, name in enumerate(wanted)}
@@ -93,7 +97,8 @@ def _program(
     try:
         tree.add(schema, ())
         columns = tuple(
-            _MISSING_COLUMN if one is None else tree.column(slots[*row, one.field], one.text) for one in sources
+            _MISSING_COLUMN if one is None else tree.column(slots[*row, one.field], one.text)
+            for one in sources
         )
     except (_Unreadable, LookupError, TypeError):
         return None
@@ -170,12 +175,17 @@ class _Tree:
         if isinstance(avro, list):
             return [self._whole(one, defined) for one in avro]
         if isinstance(avro, str):
-            return self._whole(self.named[avro], defined) if avro in self.named and avro not in defined else avro
+            return (
+                self._whole(self.named[avro], defined) if avro in self.named and avro not in defined else avro
+            )
         if avro["type"] == "record":
             if avro["name"] in defined:
                 return avro["name"]
             defined.add(avro["name"])
-            return {**avro, "fields": [one | {"type": self._whole(one["type"], defined)} for one in avro["fields"]]}
+            return {
+                **avro,
+                "fields": [one | {"type": self._whole(one["type"], defined)} for one in avro["fields"]],
+            }
         return {name: self._whole(part, defined) if name in _PARTS else part for name, part in avro.items()}
 
 

@@ -202,9 +202,7 @@ class Records:
         if _extension is not None:
             self._reader = _extension.Reader(self._constants, table.share, table.first)
 
-    def read(
-        self, batch: list[Any], at: int, numbers: dict[str, int]
-    ) -> tuple[int, bytes]:
+    def read(self, batch: list[Any], at: int, numbers: dict[str, int]) -> tuple[int, bytes]:
         """Read records of topic, partition, offset, key, value from `at` on, as far as the C extension does.
 
         `numbers`: of the topics. Returns the index of the first record that `entry` has to read, and the entries of

@@ -67,7 +67,7 @@ class _Runs:
         """Write a sorted file."""
         if level == len(self._levels):
             self._levels.append([])
-        file = tempfile.TemporaryFile(dir=self._folder)
+        file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - open until all files are merged
         self._levels[level].append(file)
         for block in blocks:
             file.write(block)

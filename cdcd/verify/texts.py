@@ -143,6 +143,7 @@ class DecimalText:
     scale: int
 
     def __call__(self, value: bytes) -> bytes:
+        """Return the text of an unscaled number."""
         return _unscaled_text(_number(value), self.scale)
 
 
@@ -269,6 +270,7 @@ class ArrayText:
         self._needs_quotes = re.compile(rb'[{}"\\\s' + re.escape(delimiter) + rb"]").search
 
     def __call__(self, value: Sequence[Any]) -> bytes:
+        """Return the text of an array's values."""
         texts = [_element(one, self.element, self._needs_quotes) for one in value]
         return b"{" + self.delimiter.join(texts) + b"}"
 

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.topic_records import Bounds, TopicRecord, bounds_of, read_records, topic_ids, topics_with_records
+from cdcd.sink.topic_records import (
+    Bounds,
+    TopicRecord,
+    bounds_of,
+    read_records,
+    topic_ids,
+    topics_with_records,
+)
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
