@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 
+from cdcd.schema.types.time import clock_text
 from cdcd.verify.columns import Source
 from cdcd.verify.float_text import double_text, real_text
 from cdcd.verify.texts import (
@@ -25,7 +26,6 @@ from cdcd.verify.texts import (
     TextOf,
     bit_text,
     boolean_text,
-    clock_text,
     date_text,
     encoded,
     hex_text,
@@ -74,7 +74,7 @@ class _Unreadable(Exception):
 
 def value_program(schema: Any, sources: Sequence[Source | None]) -> Program | None:
     """Return the program of an envelope's schema, whose names are full; `sources` of the table's columns."""
-    slots = {("source", name): number for number, name in enumerate(SOURCE_SLOTS)}
+    slots: dict[tuple[str, ...], int] = {("source", name): number for number, name in enumerate(SOURCE_SLOTS)}
     slots |= {("op",): len(SOURCE_SLOTS), ("after",): len(SOURCE_SLOTS) + 1}
     return _program(schema, sources, slots, ("after",), _FIRST_COLUMN)
 

@@ -126,7 +126,7 @@ class ComparedTable:
 
 
 _extension: Any = extension("cdcd.verify._entries")
-_UNCLEAR = ("former", "unnumbered", "disordered")
+_POSITIONS = ("former", "unnumbered", "disordered", "copied")
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Found:
     `truncates`: by position, the xid and the places of their records; `gap`: the last marker of missing changes;
     `keyless`: the last record without a key; `other_key`: the last one with another key; `former`: the last one of a
     former table of the name; `unnumbered`: the last one whose schema has no attnums; `disordered`: the last one in a
-    partition behind a record of the same or a later position. `firsts` and `lasts`: by topic and partition, the
+    partition behind a record of the same or a later position; `copied`: the last row of a copy. `firsts` and `lasts`: by topic and partition, the
     first position, and the last one of the stream.
     """
 
@@ -147,6 +147,7 @@ class Found:
     former: bytes = b""
     unnumbered: bytes = b""
     disordered: bytes = b""
+    copied: bytes = b""
     is_flat: bool = False
     records: int = 0
     firsts: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -164,18 +165,18 @@ class Found:
             self.lasts[at] = position
 
     def as_stored(self) -> dict[str, Any]:
-        """Return as JSON objects what `take` has found, and the positions that leave a question open."""
+        """Return as JSON objects what `take` has found, and the other positions."""
         by_place = {
             name: [[*at, one.hex()] for at, one in places.items()]
             for name, places in (("firsts", self.firsts), ("lasts", self.lasts))
         }
-        return by_place | {name: getattr(self, name).hex() for name in _UNCLEAR}
+        return by_place | {name: getattr(self, name).hex() for name in _POSITIONS}
 
     def take_stored(self, stored: Mapping[str, Any]) -> None:
         """Take what `as_stored` has returned."""
         for name in ("firsts", "lasts"):
             setattr(self, name, {(topic, number): bytes.fromhex(at) for topic, number, at in stored[name]})
-        for name in _UNCLEAR:
+        for name in _POSITIONS:
             setattr(self, name, bytes.fromhex(stored[name]))
 
 
@@ -231,6 +232,8 @@ class Records:
             self.found.former = max(self.found.former, position)  # a former table of this name
             return None
         self.found.take(place, position, is_ordered=not is_copy and xid is not None)
+        if is_copy:
+            self.found.copied = max(self.found.copied, position)
         special = source["special"] or {}
         if op == "t" or (op == "g" and "gap.dead_letters" not in special):
             self._take_barrier(op, position, xid, place, special)

@@ -38,7 +38,8 @@ cdef class Reader:
     cdef uint8_t _least[POSITION_BYTES]
     cdef uint8_t _last[POSITION_BYTES]
     cdef uint8_t _disordered[POSITION_BYTES]
-    cdef bint _has_place, _has_least, _has_last, _is_disordered
+    cdef uint8_t _copied[POSITION_BYTES]
+    cdef bint _has_place, _has_least, _has_last, _is_disordered, _has_copied
     cdef int64_t _records
 
     def __cinit__(self, constants, share, first):
@@ -74,7 +75,7 @@ cdef class Reader:
         """
         cdef Py_ssize_t count = len(batch)
         self._entries.size = self._records = 0
-        self._has_place = self._is_disordered = False
+        self._has_place = self._is_disordered = self._has_copied = False
         while at < count:
             topic, partition, offset, key, value = <tuple>batch[at]
             if value is not None:
@@ -87,8 +88,9 @@ cdef class Reader:
         self._leave(found)
         found.records += self._records
         if self._is_disordered:
-            position = PyBytes_FromStringAndSize(<const char*>self._disordered, POSITION_BYTES)
-            found.disordered = max(found.disordered, position)
+            found.disordered = max(found.disordered, _position(self._disordered))
+        if self._has_copied:
+            found.copied = max(found.copied, _position(self._copied))
         return at, PyBytes_FromStringAndSize(<const char*>self._entries.data, self._entries.size)
 
     # --- one record
@@ -138,6 +140,9 @@ cdef class Reader:
                 return False
             self._entries.size += size
         self._take(position, change.is_ordered)
+        if change.is_copy and (not self._has_copied or memcmp(position, self._copied, POSITION_BYTES) > 0):
+            memcpy(self._copied, position, POSITION_BYTES)
+            self._has_copied = True
         self._records += 1
         return True
 
@@ -257,8 +262,8 @@ cdef class Reader:
         self._topic, self._partition = topic, partition
         self._topic_number, self._partition_number = numbers[topic], partition
         at = (numbers[topic], partition)
-        self._has_least = _copied(found.firsts.get(at), self._least)
-        self._has_last = _copied(found.lasts.get(at), self._last)
+        self._has_least = _is_given(found.firsts.get(at), self._least)
+        self._has_last = _is_given(found.lasts.get(at), self._last)
         self._has_place = True
         return 0
 
@@ -267,9 +272,9 @@ cdef class Reader:
             return 0
         at = (self._topic_number, self._partition_number)
         if self._has_least:
-            found.firsts[at] = PyBytes_FromStringAndSize(<const char*>self._least, POSITION_BYTES)
+            found.firsts[at] = _position(self._least)
         if self._has_last:
-            found.lasts[at] = PyBytes_FromStringAndSize(<const char*>self._last, POSITION_BYTES)
+            found.lasts[at] = _position(self._last)
         self._has_place = False
         return 0
 
@@ -287,7 +292,11 @@ cdef class Reader:
             self._is_disordered = True
 
 
-cdef bint _copied(position, uint8_t* into) except -1:
+cdef object _position(const uint8_t* position):
+    return PyBytes_FromStringAndSize(<const char*>position, POSITION_BYTES)
+
+
+cdef bint _is_given(position, uint8_t* into) except -1:
     """Copy a position, if there is one."""
     if not position:
         return False
