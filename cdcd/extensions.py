@@ -19,6 +19,7 @@ EXTENSIONS = (
     "cdcd.snapshot._copy_rows",
     "cdcd.source.reading",
     "cdcd.txn._frames",
+    "cdcd.verify._entries",
     "cdcd.verify._hashes",
 )
 _CHOICES = ("auto", "compiled", "python")

@@ -401,7 +401,8 @@ class CopyState:
     `point_lsn`: the consistent point of the latest attempt, or the position of the latest chunk of an incremental
     snapshot: its rows have a commit LSN of one byte less, and numbers up to `tx_seq`. `tables`: by relid, the tables
     of incremental snapshots. `signals_at`: the offset of the next signal in its topic, -1 if none was read.
-    `blocking`: by relid, the tables of blocking snapshots.
+    `blocking`: by relid, the tables of blocking snapshots. `partial`: the tables whose topics lack rows from before
+    the stream, because a copy had a condition or was stopped; a whole copy of the table removes it.
     """
 
     pending: tuple[int, ...] = ()
@@ -411,6 +412,7 @@ class CopyState:
     tables: Mapping[int, TableCopyState] = field(default_factory=dict)
     signals_at: int = -1
     blocking: Mapping[int, BlockingCopyState] = field(default_factory=dict)
+    partial: tuple[int, ...] = ()
 
     @property
     def incomplete(self) -> frozenset[int]:
@@ -428,7 +430,8 @@ class CopyState:
         floors = {relid: lsn for relid, lsn in self.floors.items() if lsn > end_lsn}
         is_copying = self.pending or self.tables or self.blocking
         if not is_copying and not floors and self.signals_at < 0 and self.point_lsn < end_lsn:
-            return None
+            left = CopyState(partial=self.partial)
+            return None if not self.partial else self if self == left else left
         return self if len(floors) == len(self.floors) else replace(self, floors=floors)
 
 

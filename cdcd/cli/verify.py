@@ -10,6 +10,7 @@ Must not: print a row's value, also none in an error; print a key unless it is a
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import shutil
@@ -54,6 +55,8 @@ __all__ = ["Request", "verify"]
 _DRAWN_EVERY_S = 0.5
 _BAR_CHARACTERS = 20
 _KAFKA_TIMEOUT_S = 30.0
+_COLLECTED_EVERY = 100_000
+"""Objects: the garbage collector would look at each record several times, and find none that it can free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ def verify(config: Config, config_path: Path, request: Request) -> int:
     """Compare the tables, print the result, and return the exit status. Raises ConfigError."""
     if request.mirror is not None:
         require_spark()  # before the hours of the topics
+    gc.set_threshold(_COLLECTED_EVERY)
     outcomes: list[TableOutcome] = []
     failures = [_compare(config, config_path, request, outcomes)]
     failures.append(_write_metrics(request, outcomes, is_complete=not failures[0]))

@@ -86,6 +86,14 @@ class TableCopies:
             self._now = replace(self._now, blocking=blocking)
             self._is_changed = True
 
+    def note_coverage(self, relid: int, *, is_whole: bool) -> None:
+        """Note whether the topic of a table has all rows from before the stream: for `cdcd verify`."""
+        others = tuple(one for one in self._now.partial if one != relid)
+        partial = others if is_whole else (*others, relid)
+        if partial != self._now.partial:
+            self._now = replace(self._now, partial=partial)
+            self._is_changed = True
+
     # --- commands ---
 
     def begin(self, relid: int, state: TableCopyState) -> None:

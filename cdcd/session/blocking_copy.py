@@ -163,6 +163,8 @@ class BlockingPositions:
 
     def complete(self, relid: int) -> None:
         """Note that all rows of a table precede the next position."""
+        if relid in self._copies.blocking and self._copies.blocking[relid].where is None:
+            self._copies.note_coverage(relid, is_whole=True)
         self._copies.set_blocking(relid, None)
 
     def so_far(self) -> CommitPosition:

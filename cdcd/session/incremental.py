@@ -230,6 +230,8 @@ class IncrementalSnapshots:
                 return
             end = await self._emitter.end_of(table.copy.state)
             self._copies.end(relid)
+            if table.copy.state.where is None:
+                self._copies.note_coverage(relid, is_whole=True)
             await self._write_state(end)
         finally:
             self._emitter.turn.release()
@@ -357,6 +359,8 @@ class IncrementalSnapshots:
         ended = await self._ends_of([relid])
         self._descriptions[relid] = described
         self._failed.discard(relid)
+        if command.recopy or relid in self._copies.tables:
+            self._copies.note_coverage(relid, is_whole=False)  # until all of its rows are copied
         self._copies.begin(relid, state)
         self._reports.begin(relid, state, described)
         await self._write_state(ended)
@@ -429,6 +433,7 @@ class IncrementalSnapshots:
                 if relid in self._blocking.relids:
                     self._blocking.stop(relid)
                 self._copies.end(relid)
+                self._copies.note_coverage(relid, is_whole=False)
                 self._failed.discard(relid)
                 self._reports.end(relid)
             self._cancel(stopped)

@@ -2,7 +2,7 @@
 
 In: a `CopyState`, or the decoded JSON.  Out: the other one; equal after a round trip.
 Invariant: it is read whole or not at all. The names of pending tables, floors and point are those of every version;
-`tx_seq`, `tables`, `signals_at` and `blocking` are written only if they are not empty.
+`tx_seq`, `tables`, `signals_at`, `blocking` and `partial` are written only if they are not empty.
 Must not: do I/O.
 """
 
@@ -16,7 +16,7 @@ from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 
 _ALWAYS = {"pending", "floors", "point_lsn"}
-_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking"}
+_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial"}
 _FLAGS = ("is_by_blocks", "is_scanned", "is_paused")
 _TABLE_KEYS = {
     "topic",
@@ -53,6 +53,8 @@ def dumped_copy(copy: CopyState) -> dict[str, Any]:
         document["signals_at"] = copy.signals_at
     if copy.blocking:
         document["blocking"] = {str(relid): _dumped_blocking(one) for relid, one in copy.blocking.items()}
+    if copy.partial:
+        document["partial"] = list(copy.partial)
     return document
 
 
@@ -95,8 +97,10 @@ def loaded_copy(document: object) -> CopyState:
     if not isinstance(document, dict) or document.keys() - _SOMETIMES != _ALWAYS:
         raise ValueError
     pending, tables, blocking = document["pending"], document.get("tables", {}), document.get("blocking", {})
-    if not isinstance(pending, list) or not all(map(_is_relid, pending)):
-        raise ValueError("pending")
+    partial = document.get("partial", [])
+    for name, relids in (("pending", pending), ("partial", partial)):
+        if not isinstance(relids, list) or not all(map(_is_relid, relids)):
+            raise ValueError(name)
     if not isinstance(tables, dict) or not all(map(_is_relid_text, tables)):
         raise ValueError("tables")
     if not isinstance(blocking, dict) or not all(map(_is_relid_text, blocking)):
@@ -109,6 +113,7 @@ def loaded_copy(document: object) -> CopyState:
         {int(relid): _table(one) for relid, one in tables.items()},
         _count(document.get("signals_at", -1), "signals_at", least=-1),
         {int(relid): _blocking(one) for relid, one in blocking.items()},
+        tuple(partial),
     )
 
 

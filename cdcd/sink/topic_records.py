@@ -133,7 +133,8 @@ def read_records(
 
     Raises SinkUnavailable if no record and no end arrives for `silence_s`, TopicMissing, SinkAuthorization.
     """
-    left = {place: one.end for place, one in bounds.items() if one.start < one.end}
+    ends = {place: one.end for place, one in bounds.items() if one.start < one.end}
+    left = dict(ends)
     if not left:
         return
     with making_client():
@@ -144,7 +145,7 @@ def read_records(
         while left:
             first = consumer.poll(_POLL_S)  # `consume` alone would wait for a full batch
             messages = [] if first is None else [first, *consumer.consume(_BATCH, 0)]
-            batch = list(_within(messages, bounds, left))
+            batch = _within(messages, ends, left)
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > silence_s:
@@ -155,17 +156,25 @@ def read_records(
 
 
 def _within(
-    messages: list[Any], bounds: Mapping[tuple[str, int], Bounds], left: dict[tuple[str, int], int]
-) -> Iterator[TopicRecord]:
+    messages: list[Any], ends: Mapping[tuple[str, int], int], left: dict[tuple[str, int], int]
+) -> list[TopicRecord]:
+    """Return the records below the ends. The partitions whose ends are reached are removed from `left`."""
+    found = []
     for message in messages:
-        place = message.topic(), message.partition()
-        position = position_of(message, place[0])
-        if position is None:
-            continue
-        if message.error() is None and position <= bounds[place].end:
-            yield TopicRecord(*place, message.offset(), message.key(), message.value())
-        if position >= left.get(place, position + 1):
-            del left[place]
+        place = topic, partition = message.topic(), message.partition()
+        if message.error() is None:  # as nearly always: without a function call
+            offset = message.offset()
+            position = offset + 1
+            if position <= ends[place]:
+                found.append(TopicRecord(topic, partition, offset, message.key(), message.value()))
+        else:
+            reached = position_of(message, topic)
+            if reached is None:
+                continue
+            position = reached
+        if position >= ends[place]:
+            left.pop(place, None)
+    return found
 
 
 def _silent(left: Mapping[tuple[str, int], int]) -> SinkUnavailable:

@@ -9,10 +9,12 @@ Must not: do I/O, or have more entries in memory than it is given.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
+from cdcd.extensions import extension
 from cdcd.verify.hashes import MISSING, UNCHANGED
 from cdcd.verify.records import (
     COPIED,
@@ -29,6 +31,7 @@ from cdcd.verify.records import (
     lsn_of,
     place_of,
 )
+from cdcd.verify.sorting import entries_of
 from cdcd.verify.visible import View
 
 BUCKETS = 1 << 12
@@ -36,6 +39,7 @@ UNCOPIED = "uncopied"
 """The kind of a row without a record in topics that need not have it; no difference."""
 _BUCKET_SHIFT = 4
 _MODULUS = 1 << 64
+_extension: Any = extension("cdcd.verify._entries")
 
 
 class FoldedRow(NamedTuple):
@@ -101,19 +105,38 @@ class Fold:
         self._barriers, self._view = barriers, view
         self.skipped_copies = self.incomplete = 0
 
-    def rows(self, entries: Iterable[bytes]) -> Iterator[FoldedRow]:
-        """Yield the rows of some keys, deleted ones too. `entries`: all entries of these keys, in any order."""
-        key, of_key = b"", list[bytes]()
-        for entry in sorted(entries):
-            if entry[:KEY_BYTES] != key:
-                yield from self._row(key, of_key)
-                key, of_key = entry[:KEY_BYTES], []
-            of_key.append(entry)
-        yield from self._row(key, of_key)
+    def sums(self, blocks: Iterable[bytes], width: int) -> dict[int, BucketSum]:
+        """Return the sums by bucket of the rows of some keys. `blocks`: all entries of these keys, in order."""
+        if _extension is None:
+            return self.sums_in_python(blocks, width)
+        barriers = self._barriers
+        found, skipped, incomplete = _extension.sums(
+            blocks, width, self._view, barriers.emptied, barriers.hidden
+        )
+        self.skipped_copies += skipped
+        self.incomplete += incomplete
+        return {
+            number: BucketSum(rows, sums, lacking, unknown)
+            for number, (rows, unknown, sums, lacking) in found.items()
+        }
 
-    def _row(self, key: bytes, entries: Sequence[bytes]) -> Iterator[FoldedRow]:
+    def sums_in_python(self, blocks: Iterable[bytes], width: int) -> dict[int, BucketSum]:
+        """Do the same as `sums`: the C extension's specification, but for sums that it has modulo 2^64."""
+        found: dict[int, BucketSum] = {}
+        size = HEAD_BYTES + 8 * width
+        for row in self.rows(entry for block in blocks for entry in entries_of(block, size)):
+            add_row(found, row, width)
+        return found
+
+    def rows(self, entries: Iterable[bytes]) -> Iterator[FoldedRow]:
+        """Yield the rows of some keys, deleted ones too. `entries`: all entries of these keys, in order."""
+        for key, of_key in groupby(entries, key=_key_of):
+            yield from self._row(key, of_key)
+
+    def _row(self, key: bytes, entries: Iterable[bytes]) -> Iterator[FoldedRow]:
         state: tuple[int, ...] | None = None
         last: bytes | None = None
+        entry = b""
         is_unknown = is_hidden = is_incomplete = False
         for entry in entries:
             kind = kind_of(entry)
@@ -137,13 +160,17 @@ class Fold:
         if is_incomplete:
             self.incomplete += 1
         if is_unknown or is_incomplete:
-            yield FoldedRow(key, None, place_of(last or entries[-1]))
+            yield FoldedRow(key, None, place_of(last or entry))
         elif last is not None:
             yield FoldedRow(key, state or (), place_of(last))
 
     def _is_after_hidden(self, entry: bytes) -> bool:
         hidden = self._barriers.hidden
         return bool(hidden) and entry[KEY_BYTES:POSITION_END] > hidden
+
+
+def _key_of(entry: bytes) -> bytes:
+    return entry[:KEY_BYTES]
 
 
 def _merged(state: tuple[int, ...] | None, entry: bytes) -> tuple[int, ...]:

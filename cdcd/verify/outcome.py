@@ -26,6 +26,10 @@ class GaveWay(Exception):
     """Another session waits for the lock of the table, so the snapshot was given up."""
 
 
+class NotCopiedYet(Exception):
+    """Rows have no record, and the topic has no copied row: cdcd may be about to copy the table."""
+
+
 @dataclass(frozen=True, slots=True)
 class DifferentRow:
     """A row that differs. `key`: its hash, or its text; the place is that of its last record, None without one."""

@@ -9,7 +9,6 @@ Must not: do I/O, except by the given function that returns schemas.
 from __future__ import annotations
 
 import io
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,14 @@ from typing import Any, NamedTuple
 
 import fastavro
 
+from cdcd.extensions import extension
 from cdcd.model import PgType
 from cdcd.schema.attnums import RELID, row_record
 from cdcd.schema.flat import FLAT_PROPERTY
 from cdcd.schema.named_types import with_full_names
 from cdcd.verify.columns import ComparedColumn, Source, has_attnums, key_sources, sources_of
 from cdcd.verify.hashes import MISSING, UNCHANGED, Text, column_constant, key_bytes, key_id, row_hashes
+from cdcd.verify.program import key_program, value_program, without_logical_types
 from cdcd.verify.texts import TextOf
 
 ROW, DELETED, COPIED, UNKNOWN, UPDATED = range(5)
@@ -124,7 +125,8 @@ class ComparedTable:
         return HEAD_BYTES + 8 * len(self.columns)
 
 
-_UNCLEAR = ("former", "unnumbered", "disordered")
+_extension: Any = extension("cdcd.verify._entries")
+_POSITIONS = ("former", "unnumbered", "disordered", "copied")
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Found:
     `truncates`: by position, the xid and the places of their records; `gap`: the last marker of missing changes;
     `keyless`: the last record without a key; `other_key`: the last one with another key; `former`: the last one of a
     former table of the name; `unnumbered`: the last one whose schema has no attnums; `disordered`: the last one in a
-    partition behind a record of the same or a later position. `firsts` and `lasts`: by topic and partition, the
+    partition behind a record of the same or a later position; `copied`: the last row of a copy. `firsts` and `lasts`: by topic and partition, the
     first position, and the last one of the stream.
     """
 
@@ -145,6 +147,7 @@ class Found:
     former: bytes = b""
     unnumbered: bytes = b""
     disordered: bytes = b""
+    copied: bytes = b""
     is_flat: bool = False
     records: int = 0
     firsts: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -162,18 +165,18 @@ class Found:
             self.lasts[at] = position
 
     def as_stored(self) -> dict[str, Any]:
-        """Return as JSON objects what `take` has found, and the positions that leave a question open."""
+        """Return as JSON objects what `take` has found, and the other positions."""
         by_place = {
             name: [[*at, one.hex()] for at, one in places.items()]
             for name, places in (("firsts", self.firsts), ("lasts", self.lasts))
         }
-        return by_place | {name: getattr(self, name).hex() for name in _UNCLEAR}
+        return by_place | {name: getattr(self, name).hex() for name in _POSITIONS}
 
     def take_stored(self, stored: Mapping[str, Any]) -> None:
         """Take what `as_stored` has returned."""
         for name in ("firsts", "lasts"):
             setattr(self, name, {(topic, number): bytes.fromhex(at) for topic, number, at in stored[name]})
-        for name in _UNCLEAR:
+        for name in _POSITIONS:
             setattr(self, name, bytes.fromhex(stored[name]))
 
 
@@ -196,6 +199,20 @@ class Records:
         self._keys: dict[int, tuple[Any, list[Source] | None]] = {}
         self._nothing = struct.pack(f">{len(table.columns)}Q", *[MISSING] * len(table.columns))
         self.found = Found()
+        self._reader: Any = None
+        if _extension is not None:
+            self._reader = _extension.Reader(self._constants, table.share, table.first)
+
+    def read(self, batch: list[Any], at: int, numbers: dict[str, int]) -> tuple[int, bytes]:
+        """Read records of topic, partition, offset, key, value from `at` on, as far as the C extension does.
+
+        `numbers`: of the topics. Returns the index of the first record that `entry` has to read, and the entries of
+        those before it.
+        """
+        if self._reader is None:
+            return at, b""
+        found: tuple[int, bytes] = self._reader.read(batch, at, numbers, self.found)
+        return found
 
     def entry(self, place: Place, key: bytes | None, value: bytes | None) -> bytes | None:
         """Return the entry of a record, None for a record that changes no row. Raises what `schema_of` raises."""
@@ -215,6 +232,8 @@ class Records:
             self.found.former = max(self.found.former, position)  # a former table of this name
             return None
         self.found.take(place, position, is_ordered=not is_copy and xid is not None)
+        if is_copy:
+            self.found.copied = max(self.found.copied, position)
         special = source["special"] or {}
         if op == "t" or (op == "g" and "gap.dead_letters" not in special):
             self._take_barrier(op, position, xid, place, special)
@@ -262,6 +281,9 @@ class Records:
             schema = with_full_names(self._schema_of(number))
             sources = key_sources(schema, self._key_columns, self._table.types, self._encoded)
             self._keys[number] = (_parsed(schema), sources)
+            program = None if sources is None else key_program(schema, sources)
+            if self._reader is not None and program is not None:
+                self._reader.add_key(number, program)
         parsed, sources = self._keys[number]
         if sources is None:
             return None
@@ -280,10 +302,18 @@ class Records:
                 return None
             sources = sources_of(record, schema, self._table.columns, self._table.types, self._encoded)
             has_same_key = all(sources[column] is not None for column in self._table.key)
-            self._values[number] = _Schema(
+            self._values[number] = made = _Schema(
                 _parsed(schema), sources, record.get(RELID), has_attnums(record), has_same_key
             )
+            if self._reader is not None and self._is_plain(made):
+                program = value_program(schema, sources)
+                if program is not None:
+                    self._reader.add_value(number, program)
         return self._values[number]
+
+    def _is_plain(self, schema: _Schema) -> bool:
+        """Return whether the records of a schema note nothing by themselves (`former`, `unnumbered`, `other_key`)."""
+        return schema.is_numbered and schema.has_same_key and schema.relid in (None, self._table.relid)
 
     def _hashes(
         self,
@@ -323,9 +353,4 @@ def _decoded(parsed: Any, data: bytes) -> Any:
 
 
 def _parsed(schema: Any) -> Any:
-    return fastavro.parse_schema(json.loads(json.dumps(schema), object_hook=_without_logical_type))
-
-
-def _without_logical_type(one: dict[str, Any]) -> dict[str, Any]:
-    """Python's own dates and decimals have smaller ranges than PostgreSQL's."""
-    return {name: value for name, value in one.items() if name != "logicalType"}
+    return fastavro.parse_schema(without_logical_types(schema))

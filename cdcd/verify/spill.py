@@ -8,18 +8,37 @@ Must not: have more than `BUFFER_BYTES` in memory before they are written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+from cdcd.extensions import extension
+from cdcd.verify.sorting import entries_of, sorted_blocks
 
 MOST_FILES = 1 << 12
 BUFFER_BYTES = 16 << 20
 _ENTRIES_A_FILE = 50_000
+_READ_BYTES = 1 << 20
 
 
 def file_bits(entries: int) -> int:
     """Return the number of bits of a key's hash that choose its file, for so many entries."""
     wanted = max(1, entries // _ENTRIES_A_FILE)
     return min((wanted - 1).bit_length(), MOST_FILES.bit_length() - 1)
+
+
+def distribute_in_python(entries: bytes, size: int, bits: int, buffers: dict[int, bytearray]) -> None:
+    """Append each entry of `size` bytes to the buffer of its file, which is made if there is none."""
+    for entry in entries_of(entries, size):
+        buffers.setdefault(_file_of(entry, bits), bytearray()).extend(entry)
+
+
+def _file_of(key: bytes, bits: int) -> int:
+    return int.from_bytes(key[:2], "big") >> (16 - bits)
+
+
+_extension: Any = extension("cdcd.verify._entries")
+distribute = distribute_in_python if _extension is None else _extension.distribute
 
 
 class SpillFolder:
@@ -42,15 +61,12 @@ class SpillFolder:
 
     def file_of(self, key: bytes) -> int:
         """Return the number of a key's file."""
-        return int.from_bytes(key[:2], "big") >> (16 - self._bits)
+        return _file_of(key, self._bits)
 
-    def append(self, entry: bytes) -> None:
-        """Add an entry. Raises OSError if the disk is full."""
-        buffer = self._buffers.get(number := self.file_of(entry))
-        if buffer is None:
-            buffer = self._buffers[number] = bytearray()
-        buffer += entry
-        self._buffered += self._size
+    def append(self, entries: bytes) -> None:
+        """Add entries. Raises OSError if the disk is full."""
+        distribute(entries, self._size, self._bits, self._buffers)
+        self._buffered += len(entries)
         if self._buffered >= BUFFER_BYTES:
             self.flush()
 
@@ -64,12 +80,26 @@ class SpillFolder:
 
     def read(self, number: int) -> Iterator[bytes]:
         """Yield the entries of a file, which must have been flushed."""
+        for block in self._blocks(number):
+            yield from entries_of(block, self._size)
+
+    def sorted_blocks(self, number: int) -> Iterator[bytes]:
+        """Yield the entries of a file in their order, in blocks."""
+        return sorted_blocks(self._blocks(number), self._size, self._folder)
+
+    def sorted(self, entries: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield some entries of files in their order."""
+        for block in sorted_blocks(entries, self._size, self._folder):
+            yield from entries_of(block, self._size)
+
+    def _blocks(self, number: int) -> Iterator[bytes]:
         try:
-            data = self._path(number).read_bytes()
+            file = self._path(number).open("rb")
         except FileNotFoundError:
             return
-        for at in range(0, len(data), self._size):
-            yield data[at : at + self._size]
+        with file:
+            while block := file.read(max(1, _READ_BYTES // self._size) * self._size):
+                yield block
 
     def trim(self) -> None:
         """Cut a last entry that a killed process has not written completely."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cdcd.model import PgType
@@ -71,8 +72,22 @@ def named_records(schema: Any) -> dict[str, Any]:
 # --- plain values
 
 
-def _encoded(value: Any) -> bytes:
+def integer_text(value: int) -> bytes:
+    """Return int8out's text."""
     return str(value).encode()
+
+
+encoded: TextOf = str.encode
+
+
+def boolean_text(value: bool) -> bytes:
+    """Return boolout's text."""
+    return b"t" if value else b"f"
+
+
+def bit_text(value: bool) -> bytes:
+    """Return bit_out's text of one bit."""
+    return b"1" if value else b"0"
 
 
 def _date(days: int) -> bytes:
@@ -84,16 +99,24 @@ def _era(days: int) -> bytes:
     return b"" if civil_of(days)[0] > 0 else b" BC"
 
 
-def _whole_date(days: int) -> bytes:
+def date_text(days: int) -> bytes:
+    """Return date_out's text with DateStyle ISO."""
     return _date(days) + _era(days)
 
 
-def _timestamp(us: int, zone: bytes = b"") -> bytes:
+def timestamp_text(us: int, zone: bytes = b"") -> bytes:
+    """Return timestamp_out's text with DateStyle ISO."""
     days, clock_us = divmod(us, DAY_US)
     return _date(days) + b" " + clock_text(clock_us) + zone + _era(days)
 
 
-def _hex(value: bytes) -> bytes:
+def timestamptz_text(us: int) -> bytes:
+    """Return timestamptz_out's text with DateStyle ISO and TimeZone UTC."""
+    return timestamp_text(us, b"+00")
+
+
+def hex_text(value: bytes) -> bytes:
+    """Return byteaout's text with bytea_output hex."""
     return b"\\x" + value.hex().encode()
 
 
@@ -110,7 +133,23 @@ def _number(value: bytes) -> int:
 def _decimal(oid: int, scale: int) -> TextOf | None:
     if oid == MONEY:
         return lambda value: _money(_number(value))
-    return (lambda value: _unscaled_text(_number(value), scale)) if oid == NUMERIC else None
+    return DecimalText(scale) if oid == NUMERIC else None
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalText:
+    """numeric_out's text of a number with a fixed scale."""
+
+    scale: int
+
+    def __call__(self, value: bytes) -> bytes:
+        """Return the text of an unscaled number."""
+        return _unscaled_text(_number(value), self.scale)
+
+
+def variable_scale_text(value: Mapping[str, Any]) -> bytes:
+    """Return numeric_out's text of a record of a scale and an unscaled value."""
+    return _unscaled_text(_number(value["value"]), value["scale"])
 
 
 def _money(stored: int) -> bytes:
@@ -161,22 +200,22 @@ def interval_text(months: int, days: int, us: int) -> bytes:
 
 def _of_boolean(oid: int, _: PgType | None) -> TextOf | None:
     if oid == BIT:
-        return lambda value: b"1" if value else b"0"
-    return (lambda value: b"t" if value else b"f") if oid == BOOL else None
+        return bit_text
+    return boolean_text if oid == BOOL else None
 
 
 def _of_long(oid: int, _: PgType | None) -> TextOf | None:
-    return None if oid == INTERVAL else _encoded
+    return None if oid == INTERVAL else integer_text
 
 
 def _of_string(oid: int, _: PgType | None) -> TextOf | None:
-    return {INTERVAL: _interval_of_iso, MONEY: _money_of_text}.get(oid, str.encode)
+    return {INTERVAL: _interval_of_iso, MONEY: _money_of_text}.get(oid, encoded)
 
 
 def _of_bytes(_: int, pg_type: PgType | None) -> TextOf | None:
     if pg_type is not None and pg_type.name in ("geometry", "geography"):
         return lambda value: bytes(value.hex().upper().encode())
-    return _hex
+    return hex_text
 
 
 def _only(wanted: int, text: TextOf) -> Callable[[int, PgType | None], TextOf | None]:
@@ -189,17 +228,17 @@ def _always(text: TextOf) -> Callable[[int, PgType | None], TextOf | None]:
 
 _PLAIN: dict[tuple[str, str | None], Callable[[int, PgType | None], TextOf | None]] = {
     ("boolean", None): _of_boolean,
-    ("int", None): _always(_encoded),
+    ("int", None): _always(integer_text),
     ("long", None): _of_long,
     ("float", None): _only(FLOAT4, real_text),
     ("double", None): _only(FLOAT8, double_text),
     ("string", None): _of_string,
     ("string", "uuid"): _of_string,
     ("bytes", None): _of_bytes,
-    ("int", "date"): _always(_whole_date),
+    ("int", "date"): _always(date_text),
     ("long", "time-micros"): _always(clock_text),
-    ("long", "local-timestamp-micros"): _always(_timestamp),
-    ("long", "timestamp-micros"): _always(lambda value: _timestamp(value, b"+00")),
+    ("long", "local-timestamp-micros"): _always(timestamp_text),
+    ("long", "timestamp-micros"): _always(timestamptz_text),
 }
 """By Avro type and logical type."""
 
@@ -217,14 +256,23 @@ def _array(
     described = types.get(pg_type.element_oid)
     if element is None or described is None:
         return None
-    delimiter = described.delimiter.encode()
-    needs_quotes = re.compile(rb'[{}"\\\s' + re.escape(delimiter) + rb"]").search
-    # An element that is an array itself, as of a domain over an array, is quoted like every other text.
+    return ArrayText(element, described.delimiter.encode())
 
-    def text(value: Sequence[Any]) -> bytes:
-        return b"{" + delimiter.join([_element(one, element, needs_quotes) for one in value]) + b"}"
 
-    return text
+class ArrayText:
+    """array_out's text of one dimension.
+
+    An element that is an array itself, as of a domain over an array, is quoted like every other text.
+    """
+
+    def __init__(self, element: TextOf, delimiter: bytes) -> None:
+        self.element, self.delimiter = element, delimiter
+        self._needs_quotes = re.compile(rb'[{}"\\\s' + re.escape(delimiter) + rb"]").search
+
+    def __call__(self, value: Sequence[Any]) -> bytes:
+        """Return the text of an array's values."""
+        texts = [_element(one, self.element, self._needs_quotes) for one in value]
+        return b"{" + self.delimiter.join(texts) + b"}"
 
 
 def _element(value: Any, text: TextOf, needs_quotes: Callable[[bytes], Any]) -> bytes:
@@ -246,7 +294,7 @@ def _record(
     if oid == INTERVAL:
         return lambda value: interval_text(value["months"], value["days"], value["us"])
     if oid == NUMERIC:
-        return lambda value: _unscaled_text(_number(value["value"]), value["scale"])
+        return variable_scale_text
     if pg_type is None or pg_type.kind != _COMPOSITE:
         return None
     fields, attributes = avro["fields"], pg_type.attributes

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cdcd.sink.settings import SinkSettings
-from cdcd.sink.topic_records import Bounds, bounds_of, read_records, topic_ids, topics_with_records
+from cdcd.sink.topic_records import (
+    Bounds,
+    TopicRecord,
+    bounds_of,
+    read_records,
+    topic_ids,
+    topics_with_records,
+)
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
@@ -91,12 +98,8 @@ class TopicLog:
         total = sum(one.end - one.start for one in bounds.values())
         stored_at = 0
         for batch in read_records(self._settings, bounds, silence_s):
-            numbers = {topic: number for number, topic in enumerate(self.topics)}
-            for topic, partition, offset, key, value in batch:
-                entry = self._entry(Place(numbers[topic], partition, offset), key, value)
-                if entry is not None:
-                    self._files.append(entry)
-                self._next[topic, partition] = offset + 1
+            self._files.append(self._entries(batch))
+            self._next |= {one[:2]: one.offset + 1 for one in batch}
             done = sum(self._next[place] - one.start for place, one in bounds.items())
             report(done, total)
             if done - stored_at >= _STORED_EVERY:
@@ -106,6 +109,18 @@ class TopicLog:
         self._look()  # these are the topics that were read
         self._next |= {place: one.end for place, one in bounds.items()}
         self._files.flush()
+
+    def _entries(self, batch: list[TopicRecord]) -> bytes:
+        numbers = {topic: number for number, topic in enumerate(self.topics)}
+        at, found = 0, list[bytes]()
+        while at < len(batch):
+            at, made = self._records.read(batch, at, numbers)
+            found.append(made)
+            if at < len(batch):
+                topic, partition, offset, key, value = batch[at]
+                found.append(self._entry(Place(numbers[topic], partition, offset), key, value) or b"")
+                at += 1
+        return b"".join(found)
 
     def _entry(self, place: Place, key: bytes | None, value: bytes | None) -> bytes | None:
         try:

@@ -2,8 +2,8 @@
 
 In: the source, the topics, options.  Out: a `TableOutcome` for each table.
 Invariant: the records of the past are read before the snapshot is taken, so that the source holds it back only while
-its rows are read, and the last records. Memory is that of one file's keys. A table is differs only where both sides
-are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
+its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. A table is
+differs only where both sides are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
 Must not: print, or decide about tables that it was not given.
 """
 
@@ -31,7 +31,6 @@ from cdcd.verify.fold import (
     BucketSum,
     Difference,
     Fold,
-    add_row,
     bucket_of,
     compare_rows,
     hashes_of,
@@ -45,6 +44,7 @@ from cdcd.verify.outcome import (
     CannotTell,
     DifferentRow,
     GaveWay,
+    NotCopiedYet,
     TableOutcome,
     settle,
 )
@@ -61,6 +61,12 @@ _PART_S = 1.0
 _FEWEST_PAGES = 16
 _MOST_ROWS_A_PAGE = 291
 """Of 8 kB, with rows of almost no bytes."""
+_UNCOPIED = "the configuration does not copy all tables (snapshot.mode)"
+_JOINS_WITHIN_S = 25.0
+"""cdcd looks for tables that have joined its publications every 10 s."""
+_PARTIAL = (
+    "the last copy of the table had a condition (--where) or was stopped: copy it again with --recopy to compare it"
+)
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""
 
@@ -95,6 +101,7 @@ class Verification:
     ) -> None:
         self._source, self._settings, self._schema_of = source, settings, schema_of
         self._options, self._report = options, report
+        self._awaited: set[int] = set()
 
     def compare(self, table: PublishedTable, topic: str) -> TableOutcome:
         """Return the outcome of a table."""
@@ -111,6 +118,8 @@ class Verification:
                 except GaveWay:
                     outcome.reason = f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times"
                     time.sleep(_PAUSE_S)
+                except NotCopiedYet:
+                    self._await_copy(table)
             self._refuse_copy(table)
         except CannotTell as why:
             outcome = TableOutcome(title, UNKNOWN, reason=str(why))
@@ -121,15 +130,27 @@ class Verification:
         outcome.seconds = round(time.monotonic() - began_s, 1)
         return outcome
 
-    def _refuse_copy(self, table: PublishedTable) -> None:
+    def _refuse_copy(self, table: PublishedTable) -> str:
+        """Return why rows may have no record although nothing is lost, "" if none may. Raises CannotTell."""
         progress, _ = peek(self._settings, self._settings.operation_timeout_s)
         if progress is None:
             raise CannotTell("cdcd has written no progress yet")
         if _is_copying(progress, table.relid):
             raise CannotTell("cdcd is copying the table; verify again when the copy is complete")
+        if progress.copy is not None and table.relid in progress.copy.partial:
+            return _PARTIAL
+        return "" if self._options.is_copied else _UNCOPIED
+
+    def _await_copy(self, table: PublishedTable) -> None:
+        """Wait until cdcd has compared its tables with the publications again. Raises CannotTell if it copies then."""
+        self._awaited.add(table.relid)
+        ends_s = time.monotonic() + _JOINS_WITHIN_S
+        while time.monotonic() < ends_s:
+            self._refuse_copy(table)
+            time.sleep(_PAUSE_S)
 
     def _once(self, table: PublishedTable, topic: str, folder: Path) -> TableOutcome:
-        """Return the outcome of one attempt. Raises CannotTell, GaveWay."""
+        """Return the outcome of one attempt. Raises CannotTell, GaveWay, NotCopiedYet."""
         options = self._options
         with self._source.opened(table, options.share) as now:
             described, unit_pages = now.compared, self._unit_pages(now)
@@ -147,8 +168,7 @@ class Verification:
             # A copy that begins and ends meanwhile has its truncate below the snapshot, and its rows behind the ends.
             self._refuse_copy(table)
             self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
-            self._refuse_copy(table)
-            return self._judged(opened, log, theirs, folder)
+            return self._judged(opened, log, theirs, folder, self._refuse_copy(table))
 
     def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
         """Return the outcome of a table without a row, and without a topic: cdcd creates it with the first row."""
@@ -158,15 +178,20 @@ class Verification:
         return TableOutcome(opened.compared.title, EQUAL, lsn=lsn, rows_in_source=0, rows_in_topics=0)
 
     def _judged(
-        self, opened: OpenTable, log: TopicLog, theirs: Mapping[int, BucketSum], folder: Path
+        self,
+        opened: OpenTable,
+        log: TopicLog,
+        theirs: Mapping[int, BucketSum],
+        folder: Path,
+        uncovered: str,
     ) -> TableOutcome:
+        """Compare both sides. `uncovered`: why rows may have no record, "" if none may."""
         barriers = Barriers.of(log.found, opened.view)
         self._refuse(log, barriers)
         fold = Fold(barriers, opened.view)
         ours: dict[int, BucketSum] = {}
-        for number in log.files.files:
-            for row in fold.rows(log.files.read(number)):
-                add_row(ours, row, len(opened.compared.columns))
+        for number in log.files.files:  # each bucket is in one file
+            ours |= fold.sums(log.files.sorted_blocks(number), len(opened.compared.columns))
         outcome = _counted(opened, ours, theirs)
         outcome.records = log.found.records
         wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
@@ -177,13 +202,23 @@ class Verification:
             source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
             source.remove()
             self._spill_rows(opened, sorted(wrong), source)
-            uncopied = self._narrow(opened, log, Fold(barriers, opened.view), wrong, outcome, source)
+            is_covered = not uncovered and self._may_be_copied(opened, log.found, barriers)
+            again = Fold(barriers, opened.view)
+            uncopied = self._narrow(opened, log, again, wrong, outcome, source, is_covered=is_covered)
+            if uncopied and not uncovered:
+                raise NotCopiedYet
         settle(outcome)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
-        if reason := _open_question(outcome, log.found, barriers, fold.incomplete, uncopied):
+        if reason := _open_question(outcome, log.found, barriers, fold.incomplete):
             raise CannotTell(reason)
+        if uncopied and outcome.state != DIFFERS:
+            raise CannotTell(f"{uncopied:,} rows have no record, and {uncovered}")
         return outcome
+
+    def _may_be_copied(self, opened: OpenTable, found: Found, barriers: Barriers) -> bool:
+        """Return whether cdcd may have copied the table; False as long as it may be about to."""
+        return found.copied > barriers.emptied or opened.compared.relid in self._awaited
 
     def _refuse(self, log: TopicLog, barriers: Barriers) -> None:
         found = log.found
@@ -259,13 +294,15 @@ class Verification:
         wrong: Set[int],
         outcome: TableOutcome,
         source: SpillFolder,
+        *,
+        is_covered: bool,
     ) -> int:
         """Find the rows that differ. Return the number of rows without a record that need not have one."""
         uncopied, different = 0, list[Difference]()
         for number in source.files:
             theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-            ours = fold.rows(_in_file(log.files, source, number, wrong))
-            for one in compare_rows(ours, theirs, is_copied=self._options.is_copied):
+            ours = fold.rows(log.files.sorted(_in_file(log.files, source, number, wrong)))
+            for one in compare_rows(ours, theirs, is_copied=is_covered):
                 if one.kind == UNCOPIED:
                     uncopied += 1
                     continue
@@ -329,19 +366,13 @@ def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set
             yield entry
 
 
-def _open_question(
-    outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int, uncopied: int
-) -> str:
+def _open_question(outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int) -> str:
     """Return what leaves open whether the table is equal, or whether its differences are some; "" if nothing does."""
     if outcome.state == DIFFERS:
         is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
         return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
     if incomplete:
         return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
-    if uncopied:
-        return (
-            f"{uncopied} rows have no record, and the configuration does not copy all tables (snapshot.mode)"
-        )
     return question_of(found, barriers)
 
 

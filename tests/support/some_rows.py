@@ -260,8 +260,15 @@ class Table:
         policy = policies.table(f"public.t{relid}")
         found = tuple(columns[n].name for n in sorted(keys))
         key = key_of(self.relation, found, None, policy)
-        schemas = relation_schemas(
-            self.relation, TYPES, key, "shop", policies, is_key_required=chance.random() < 0.7
+        self.key = key
+        self.schemas = schemas = relation_schemas(
+            self.relation,
+            TYPES,
+            key,
+            "shop",
+            policies,
+            is_key_required=chance.random() < 0.7,
+            attnums=range(1, len(columns) + 1),
         )
         self.is_keyed = schemas.key is not None
         self.plan: RelationPlan = compile_plan(

@@ -18,6 +18,7 @@ from cdcd.config import Config
 from cdcd.errors import (
     ProgressUnreadable,
     SinkAuthorization,
+    SinkUnavailable,
     SlotActive,
     SlotAhead,
     SlotLost,
@@ -122,13 +123,23 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
 
 
 def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
+    """Return the stored position, None if the cluster has no progress topic, and whether it is final.
+
+    The list of the topics is asked for again: a daemon at its first start may have created the topic since. A broker
+    that has just come back may not know a topic that others know: that is no first start, and would be taken for one.
+    """
     assert known.sink is not None
-    if known.config.progress_topic not in known.metadata.topics:
+    assert known.topics is not None
+    topic = known.config.progress_topic
+    if topic not in known.topics.cluster_metadata().topics:
         return None, True
     try:
         return peek(known.sink, PEEK_TIMEOUT_S)
-    except TopicMissing:
-        return None, True
+    except TopicMissing as error:
+        raise SinkUnavailable(
+            "the cluster has the progress topic, but a broker does not know it yet, or it is being deleted",
+            topic=topic,
+        ) from error
 
 
 def _undecided(what: str, level: Any) -> Finding:

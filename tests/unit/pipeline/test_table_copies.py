@@ -56,6 +56,21 @@ def test_signals_that_were_read_are_never_forgotten() -> None:
     assert TableCopies(CopyState(signals_at=4)).signals_at == 4
 
 
+def test_a_table_of_which_a_part_was_copied_is_remembered_until_all_of_it_is() -> None:
+    """The rest of the state is forgotten: a later server's WAL may end before the point of these rows."""
+    copies = TableCopies(CopyState(point_lsn=600, tx_seq=7))
+    copies.note_coverage(7, is_whole=False)
+    copies.note_coverage(8, is_whole=False)
+    assert copies.state_at(600) == CopyState(point_lsn=600, tx_seq=7, partial=(7, 8))
+    state = copies.state_at(601)
+    assert state == CopyState(partial=(7, 8))
+    assert copies.state_at(602) is state
+    copies.note_coverage(7, is_whole=True)
+    assert copies.state_at(603) == CopyState(partial=(8,))
+    copies.note_coverage(8, is_whole=True)
+    assert copies.state_at(603) is None
+
+
 def test_a_chunk_with_another_key_than_the_stream_has_noted_begins_the_copy_again() -> None:
     """The key was changed, and the table does not change any more: the next chunk is not refused for ever."""
     table = WatchedTable(TableCopyState("topic", after=("5",)))

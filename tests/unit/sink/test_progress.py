@@ -132,6 +132,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     point_lsn=0x500,
                     tx_seq=7,
                     signals_at=3,
+                    partial=(17, 5),
                     tables={
                         18: TableCopyState(
                             "shop.public.orders",
@@ -161,6 +162,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     "point_lsn": "0/500",
                     "tx_seq": 7,
                     "signals_at": 3,
+                    "partial": [17, 5],
                     "tables": {
                         "18": {
                             "topic": "shop.public.orders",
@@ -251,6 +253,8 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tx_seq": -1}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "signals_at": True}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": []}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": 7}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": [0]}),
         *(
             ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": {relid: table}})
             for relid, table in (

@@ -43,7 +43,7 @@ def position(lsn: int, tx_seq: int = 1) -> bytes:
 
 
 def rows(*entries: bytes, view: View = EVERYTHING, barriers: Barriers = NO_BARRIERS) -> list[FoldedRow]:
-    return list(Fold(barriers, view).rows(entries))
+    return list(Fold(barriers, view).rows(sorted(entries)))
 
 
 def test_the_last_change_of_a_key_is_its_row() -> None:
@@ -78,7 +78,7 @@ def test_an_update_that_lacks_the_record_before_it_is_unknown_until_a_whole_row(
     assert [row.hashes for row in fold.rows([entry(KEY, 10, DELETED, MISSING, MISSING), first])] == [None]
     assert fold.incomplete == 2
     assert [row.hashes for row in fold.rows([first, entry(KEY, 40, UPDATED, 7, 9)])] == [(7, 9)]
-    assert [row.hashes for row in fold.rows([first, entry(KEY, 15, COPIED, 6, 7)])] == [(6, 8)]
+    assert [row.hashes for row in fold.rows([entry(KEY, 15, COPIED, 6, 7), first])] == [(6, 8)]
     too_large = entry(KEY, 10, UNKNOWN, MISSING, MISSING)
     assert [row.hashes for row in fold.rows([too_large, first])] == [(MISSING, 8)]
     assert fold.incomplete == 2

@@ -101,12 +101,12 @@ def test_entries_are_in_the_file_of_their_key(tmp_path: Path) -> None:
 
 
 def test_a_torn_entry_is_cut(tmp_path: Path) -> None:
-    files = SpillFolder(tmp_path, "e", 4, 0)
-    (tmp_path / "e-0000").write_bytes(b"wholeto"[:7])
+    files = SpillFolder(tmp_path, "e", 8, 0)
+    (tmp_path / "e-0000").write_bytes(b"complete" + b"torn")
     files.trim()
-    files.append(b"next")
+    files.append(b"the next")
     files.flush()
-    assert list(files.read(0)) == [b"whol", b"next"]
+    assert list(files.read(0)) == [b"complete", b"the next"]
     files.remove()
     assert list(files.read(0)) == []
     assert list(tmp_path.iterdir()) == []

@@ -62,6 +62,9 @@ class Keys:
         self.found = Found()
         self._size = compared.entry_bytes
 
+    def read(self, _batch: Any, at: int, _numbers: Any) -> tuple[int, bytes]:
+        return at, b""
+
     def entry(self, place: Place, key: bytes, _value: bytes) -> bytes:
         return (bytes(16) + key + bytes([place.topic])).ljust(self._size, b"\0")
 

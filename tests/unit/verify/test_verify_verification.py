@@ -22,15 +22,14 @@ NO_BARRIERS = Barriers(b"", b"", frozenset())
 POSITION_10 = POSITION.pack(1, 10, 1, 1)
 
 
-def question(outcome: TableOutcome, found: Found, incomplete: int = 0, uncopied: int = 0) -> str:
-    return verification._open_question(outcome, found, NO_BARRIERS, incomplete, uncopied)
+def question(outcome: TableOutcome, found: Found, incomplete: int = 0) -> str:
+    return verification._open_question(outcome, found, NO_BARRIERS, incomplete)
 
 
 def test_an_equal_table_is_unknown_where_the_topic_does_not_say_so() -> None:
     equal = TableOutcome("public.t", EQUAL)
     assert question(equal, Found()) == ""
     assert "2 rows have an update" in question(equal, Found(), incomplete=2)
-    assert "3 rows have no record" in question(equal, Found(), uncopied=3)
     assert "--recopy" in question(equal, Found(former=POSITION_10))
     assert "twice" in question(equal, Found(disordered=POSITION_10))
     assert question(equal, Found(unnumbered=POSITION_10)) == ""

@@ -1,0 +1,79 @@
+"""`cdcd verify` calls no row missing that the last copy of its table has left out, or that cdcd is about to copy."""
+
+from __future__ import annotations
+
+from cdcd.demo.stack.postgres import PostgresServer
+from tests.integration.conftest import NewDaemon
+from tests.support.daemon import Daemon, await_confirmed
+from tests.support.snapshot_commands import await_copied, command, reports, start
+from tests.support.waiting import eventually
+from tests.verify.planting import unseen
+from tests.verify.running import Verified, verify
+
+ROWS = 900
+FILLED = f"INSERT INTO t SELECT n, 'x' FROM generate_series(1, {ROWS}) n"
+
+
+def streaming(postgres: PostgresServer, database: str, new_daemon: NewDaemon) -> Daemon:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, note text)", dbname=database)
+    postgres.execute(FILLED, dbname=database)
+    daemon = new_daemon(postgres, database, source={"protocol": {"origin": "none"}})
+    postgres.execute(f"DROP PUBLICATION cdcd_{daemon.name}", dbname=database)
+    postgres.execute(f"CREATE PUBLICATION cdcd_{daemon.name} FOR TABLE t", dbname=database)
+    daemon.config["snapshot"] = {"incremental": {"max_rows_per_second": 300}}
+    daemon.start().wait_state("streaming")
+    return daemon
+
+
+def counts(found: Verified) -> tuple[int, int, int]:
+    """Return the exit status, and the rows that are missing and different."""
+    return found.status, found.one()["missing"], found.one()["different"]
+
+
+def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    daemon = streaming(postgres, database, new_daemon)
+    assert verify(daemon).status == 0
+    start(daemon, "public.t", where="id <= 100", recopy=True)
+    await_copied(daemon)
+    await_confirmed(postgres, daemon)
+    assert daemon.stop() == 0
+    daemon.start().wait_state("streaming")
+    found = verify(daemon)
+    assert counts(found) == (2, 0, 0), found
+    assert f"{ROWS - 100} rows have no record" in found.one()["reason"]
+    assert "--where" in found.one()["reason"]
+    with unseen(postgres, database) as cursor:
+        cursor.execute("UPDATE t SET note = 'y' WHERE id = 1")
+    await_confirmed(postgres, daemon)
+    assert counts(verify(daemon)) == (1, 0, 1)
+    start(daemon, "public.t", recopy=True)
+    eventually(lambda: reports(daemon) and reports(daemon)[0]["rows"] > 0, "some rows")
+    assert command(daemon, "stop")[0] == 200
+    found = verify(daemon)
+    assert counts(found) == (2, 0, 0), found
+    assert "was stopped" in found.one()["reason"]
+    start(daemon, "public.t", recopy=True)
+    await_copied(daemon)
+    assert counts(verify(daemon)) == (0, 0, 0)
+    with unseen(postgres, database) as cursor:
+        cursor.execute("INSERT INTO t VALUES (5000, 'lost')")
+    assert counts(verify(daemon)) == (1, 1, 0)
+
+
+def test_a_table_that_cdcd_is_about_to_copy_misses_no_row(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+) -> None:
+    daemon = streaming(postgres, database, new_daemon)
+    for statement in (
+        "CREATE TABLE late (id int PRIMARY KEY)",
+        f"INSERT INTO late SELECT generate_series(1, {ROWS})",
+        f"ALTER PUBLICATION cdcd_{daemon.name} ADD TABLE late",
+        "UPDATE late SET id = -1 WHERE id = 1",  # the topic exists before the copy begins
+    ):
+        postgres.execute(statement, dbname=database)
+    found = verify(daemon, "--table", "public.late")
+    assert found.status in (0, 2), found
+    await_copied(daemon)
+    eventually(lambda: verify(daemon, "--table", "public.late").status == 0, "the copy is complete")
