@@ -17,7 +17,6 @@ from cdcd.spark.source.cuts import (
     Commit,
     Offsets,
     add,
-    as_one,
     commit_of_query,
     covers,
     has_records,
@@ -25,6 +24,7 @@ from cdcd.spark.source.cuts import (
     without_offsets,
 )
 from cdcd.spark.source.entry import Entry
+from cdcd.spark.source.joined_commits import as_one, without_firsts
 from cdcd.spark.source.positions import LATEST
 from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.source.progress_reader import ProgressReader
@@ -211,8 +211,9 @@ class ProgressLog:
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
         """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.
 
-        `start` None: they are not combined. The read stops when the reader finds that records are missing and the
-        first commit is not known yet.
+        `start` None: they are not combined, but only the newest have first offsets, which a query that starts at a
+        position before them needs only if retention removes this position meanwhile. The read stops when the reader
+        finds that records are missing and the first commit is not known yet.
         """
         asked, room = self._options, READ_OFFSETS
         self.is_behind = False
@@ -225,9 +226,13 @@ class ProgressLog:
                 continue
             commits.append(commit)
             room -= commit.size
-            if room > 0 or (start is None and not self._joins):
+            if room > 0:
                 continue
-            commits, room = as_one(start if asked.has_limits else None, commits), READ_OFFSETS
+            room = READ_OFFSETS
+            if start is None and not self._joins:
+                commits = without_firsts(commits)
+                continue
+            commits = as_one(start, commits, rest=not asked.has_limits)
             if start is not None and asked.has_limits and _has_enough(start, commits):
                 self.is_behind = True
                 break

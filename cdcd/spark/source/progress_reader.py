@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cdcd.spark.clients.kafka import Cluster, Tail
 from cdcd.spark.source.cuts import Commit, parse_progress, without, without_offsets
-from cdcd.spark.source.first_offsets import first_offsets
+from cdcd.spark.source.first_offsets import first_offsets, of_named
 from cdcd.spark.source.topic_ids import TopicIds, ids_in
 
 _TOPICS = "/topics"
@@ -93,7 +93,7 @@ class ProgressReader:
                 self._slots.add(name)
                 if name not in passed:
                     commit = self._commit(name, value, place)
-                    yield replace(commit, firsts=first_offsets(message.headers()))
+                    yield replace(commit, firsts=of_named(first_offsets(message.headers()), commit.offsets))
             elif value is not None and name.endswith(_TOPICS):
                 self._describe(name.removesuffix(_TOPICS), value, place)
             self._counted += 1
