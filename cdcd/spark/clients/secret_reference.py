@@ -100,7 +100,7 @@ def reference_in(text: str) -> SecretReference | None:
 
 
 class ResolvedProperties(dict[str, str]):
-    """Properties for a client library, with secrets: never shown, never pickled. `referred`: read from a reference."""
+    """Properties for a client library, with secrets: never shown, never pickled. `referred`: those of references."""
 
     def __init__(self, properties: Mapping[str, str], referred: Set[str] = frozenset()) -> None:
         super().__init__(properties)
