@@ -214,6 +214,8 @@ class Commits:
             self._refuse_copied(loading_of(end))
             if end == start and self.is_inside_snapshot:
                 raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+            if end == start:
+                self._refuse_waiting()
             return start, end
         end = self._end(position, start)
         if starting.kind != EARLIEST:
@@ -270,13 +272,16 @@ class Commits:
             self.refresh()
         if not self._log.is_opened and self.is_inside_snapshot:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+        self._refuse_waiting()
+        return list(self._log.pending), self._log.parts
+
+    def _refuse_waiting(self) -> None:
         if not self._log.is_opened and self._log.is_waiting:
             raise PositionUnavailable(
-                "the last transaction is written only in part, and Kafka has no earlier progress record",
-                hint="start again when the transaction is complete, or start at `earliest`",
+                "the last transaction is not complete in Kafka, which has no earlier progress record",
+                hint="start again when the transaction is complete",
                 position=self._options.starting.given,
             )
-        return list(self._log.pending), self._log.parts
 
     def _refuse_newer(self, position: Position, offsets: Offsets) -> None:
         existing = self._cluster.partitions()

@@ -8,6 +8,8 @@ Must not: import PySpark.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -33,6 +35,7 @@ from cdcd.spark.source.slots import Slots, complete_commits, pairs_of
 from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds
 
+log = logging.getLogger("cdcd.spark.data_source")
 _HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
 _HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
 READ_OFFSETS = 100_000
@@ -40,6 +43,14 @@ READ_OFFSETS = 100_000
 
 With limits of a batch the other commits remain, and no more records are read until batches have passed them.
 """
+
+_INCOMPLETE = (
+    "%s: a transaction is not complete, and compaction has removed the progress records before it; the query reads "
+    "nothing until the transaction is complete"
+)
+COMPLETE_WITHIN_S = 10.0
+"""The time that a transaction usually needs at most; a query looks again at its next batch."""
+LOOK_AGAIN_S = 0.05
 
 
 class ProgressLog:
@@ -139,10 +150,9 @@ class ProgressLog:
         """Return the first commit of a topic that has lost records, and those after it; none while it is unknown."""
         # A table's last records may be older than the records left: listed before these are read.
         ends = by_topic(self._cluster.ends(self._places()))
-        for one in self._reader.read():
-            entry.add(self._seen(one))
+        has_all = self._read_written(entry)
         self._refuse_unlisted(entry.unnamed_of(ends))
-        if entry.place(ends) is None:
+        if not has_all or entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
         self._rewind()
         first = entry.first(ends, complete_commits(map(self._seen, self._reader.read()), self._slots))
@@ -152,6 +162,24 @@ class ProgressLog:
             return []
         self.is_opened = True
         return self._read([first], start)
+
+    def _read_written(self, entry: Entry) -> bool:
+        """Add the new records; return whether they have each transaction that had written when this was called.
+
+        Kafka completes a transaction in one partition after another: its rows may be readable, so that a listed end
+        is after them, while its progress record is not readable yet.
+        """
+        until_s = time.monotonic() + COMPLETE_WITHIN_S
+        self._reader.note_written()
+        while True:
+            for one in self._reader.read():
+                entry.add(self._seen(one))
+            if self._reader.has_read_written:
+                return True
+            if time.monotonic() > until_s:
+                log.warning(_INCOMPLETE, self._options.connection.prefix)
+                return False
+            time.sleep(LOOK_AGAIN_S)
 
     def _refuse_unlisted(self, topics: list[str]) -> None:
         """Raise SinkAuthorization for a topic that exists and may not be described: its rows would be left out."""

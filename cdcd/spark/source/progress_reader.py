@@ -69,6 +69,15 @@ class ProgressReader:
         """End at the record that is the newest now: later ones are not read."""
         self._tail.end_now()
 
+    def note_written(self) -> None:
+        """Note the newest record that is written now, of a transaction that may not be complete."""
+        self._tail.note_written()
+
+    @property
+    def has_read_written(self) -> bool:
+        """Whether each transaction that had written at the last `note_written` is complete, and was read."""
+        return self._tail.has_read_written
+
     def rewind(self) -> None:
         """Begin again with the first record."""
         self._tail.rewind()

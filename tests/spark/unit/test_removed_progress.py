@@ -144,6 +144,30 @@ def test_first_offsets_of_a_query_that_looks_for_its_start_are_bounded(
     assert sum(one.firsts is not None for one in pending) <= 8
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_rows_are_not_read_before_their_commit_where_kafka_completes_it_later_in_the_progress_topic(
+    kafka: Planned, is_available_now: bool
+) -> None:
+    """No record that is left names X, so its rows up to the listed end would be read, and those of an open commit."""
+    kafka.topics = {X: PlannedTopic("x", 40), U: PlannedTopic("u", 100)}
+    kafka.describe(U, X)
+    kafka.progress(5, {X: 40, U: 1})
+    rest(kafka, begin=2)
+    kafka.readable = kafka.place
+    kafka.topics[X].end, kafka.topics[U].end = 51, 11
+    kafka.progress(110, {X: 50, U: 10})
+    query = Query()
+    if is_available_now:
+        query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == {}
+    with pytest.raises(PositionUnavailable, match="not complete"):
+        read()
+    kafka.readable = None
+    kafka.progress(120, {U: 11})
+    kafka.topics[U].end = 12
+    assert query.batch() == {X: (0, 50), U: (0, 11)}
+
+
 def test_a_topic_that_may_not_be_described_is_not_left_out(kafka: Planned) -> None:
     kafka.topics = {T: PlannedTopic("t", 30), U: PlannedTopic("u", 100)}
     kafka.describe(T, U)
