@@ -294,10 +294,7 @@ class Tail:
         self._end = self._newest() if self._consumer is not None or self._open() else 0
 
     def note_written(self) -> None:
-        """Note the newest record that is written now, of a transaction that may not be complete.
-
-        The end that `end_now` has set is not before it.
-        """
+        """Note the newest record that is written, perhaps of an open transaction; `end_now` is not before it."""
         place = (self._topic, 0)
         self._written = self._cluster.high_watermarks([place])[place]
         self._end = None if self._end is None else max(self._end, self._written)

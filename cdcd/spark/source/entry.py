@@ -22,8 +22,8 @@ class Entry:
     replaced another slot may have written to the partition before the first record that compaction has left of the
     new slot. The first commit is therefore the first commit by which every partition has been named.
 
-    Partitions that no record names have been complete for a long time: their ends are before the first commit, if they
-    were listed before the records were read, and if the records have each transaction that had written by then.
+    Partitions that no record names have been complete for a long time: their ends are before the first commit, if
+    they were listed before the records were read, and if the records have each transaction that had written by then.
     Partitions that only the first snapshot or transaction of a slot names remain unchanged until that snapshot or
     transaction is complete.
     """
