@@ -270,7 +270,7 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         """
         commits = Commits(self._options)
         try:
-            ranges = commits.ranges(*commits.batch())
+            ranges = commits.batch_ranges(*commits.batch())
         finally:
             commits.close()
         return _tasks(ranges, self._options, RecordSizes(self._options.connection))

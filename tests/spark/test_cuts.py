@@ -13,7 +13,6 @@ from cdcd.spark.source.cuts import (
     BatchLimits,
     Commit,
     Offsets,
-    as_one,
     commit_of_query,
     cut,
     ids_of,
@@ -27,6 +26,7 @@ from cdcd.spark.source.cuts import (
     without,
 )
 from cdcd.spark.source.entry import Entry
+from cdcd.spark.source.joined_commits import as_one
 from cdcd.spark.source.slots import complete_commits
 from tests.spark.events import progress_value
 

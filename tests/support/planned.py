@@ -69,6 +69,8 @@ class Planned:
     hidden: set[str] = field(default_factory=set)
     """The topics that the principal may not describe."""
     _described_at: dict[str, int] = field(default_factory=dict)
+    readable: int | None = None
+    """The first offset of the progress topic whose transaction is not complete there yet; None: all are."""
     late: dict[str, str] = field(default_factory=dict)
     """The ids that the asked broker knows, where it does not know the present ones."""
 
@@ -166,18 +168,33 @@ class PlannedTail:
     def __init__(self, kafka: Planned) -> None:
         self._kafka, self._next = kafka, 0
         self._end: int | None = None
+        self._written = 0
 
     def messages(self) -> Iterator[_Message]:
+        newest = self._newest()
+        end = newest if self._end is None else min(newest, self._end)
         for one in list(self._kafka.log):
-            if one.place >= self._next and (self._end is None or one.place < self._end):
+            if self._next <= one.place < end:
                 self._next = one.place + 1
                 yield one
+        self._next = max(self._next, end)
+
+    def _newest(self) -> int:
+        return self._kafka.place if self._kafka.readable is None else self._kafka.readable
+
+    def note_written(self) -> None:
+        self._written = self._kafka.place
+        self._end = None if self._end is None else max(self._end, self._written)
+
+    @property
+    def has_read_written(self) -> bool:
+        return self._next >= self._written
 
     def rewind(self) -> None:
         self._next = 0
 
     def end_now(self) -> None:
-        self._end = self._kafka.place
+        self._end = self._newest()
 
     def close(self) -> None:
         pass
@@ -192,6 +209,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     for name in (
         "cdcd.spark.source.retained_ranges.SETTLES_WITHIN_S",
         "cdcd.spark.source.retained_ranges.LOOK_AGAIN_S",
+        "cdcd.spark.source.progress_log.COMPLETE_WITHIN_S",
     ):
         monkeypatch.setattr(name, 0.0)
     return kafka

@@ -31,6 +31,7 @@ NO_REGISTRY = "none"
 USER_INFO, TOKEN = "basic.auth.user.info", "bearer.auth.token"
 _URL_USER = re.compile(r"://[^/@\s]*@")
 _EXTENSIONS = "sasl.oauthbearer.extensions"
+_MAY_HAVE_SECRET = (_EXTENSIONS, "url", "proxy", "username")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,11 @@ class Connection:
 def is_secret(name: str, value: str) -> bool:
     """Return whether a property must not be shown: by its name, or because its value has a secret."""
     return is_secret_property(name) or has_user(value) or (name.endswith(_EXTENSIONS) and _has_secret(value))
+
+
+def may_have_secret(name: str) -> bool:
+    """Return whether a property may be a reference: some value of it is a secret, or it is the user of a login."""
+    return is_secret_property(name) or name.endswith(_MAY_HAVE_SECRET)
 
 
 def has_user(value: str) -> bool:

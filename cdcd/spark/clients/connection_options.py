@@ -25,6 +25,7 @@ from cdcd.spark.clients.connection import (
     Parts,
     RegistryAccess,
     is_secret,
+    may_have_secret,
     parts_of,
 )
 from cdcd.spark.clients.secret_reference import FORMS, UserInfo, Value, reference_in
@@ -227,8 +228,8 @@ def _is_in_clear(name: str, value: str) -> bool:
 
 
 def _value(name: str, text: str) -> Value:
-    """Return the value of a property; only a secret, and what may have one, may be a reference."""
-    if not is_secret(name, text) and not name.endswith(("username", "proxy")):
+    """Return the value of a property; only one that may have a secret may be a reference."""
+    if not may_have_secret(name):
         return text
     reference = reference_in(text)
     if reference is None and _registry_name(name) == USER_INFO:

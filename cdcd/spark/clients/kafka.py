@@ -285,6 +285,7 @@ class Tail:
         self._consumer: Consumer | None = None
         self._fetched: deque[Message] = deque()
         self._end: int | None = None
+        self._written = 0
         self.position = position
         self.exists = False
 
@@ -292,14 +293,25 @@ class Tail:
         """End at the record that is the newest now: later ones are not read."""
         self._end = self._newest() if self._consumer is not None or self._open() else 0
 
+    def note_written(self) -> None:
+        """Note the newest record that is written, perhaps of an open transaction; `end_now` is not before it."""
+        place = (self._topic, 0)
+        self._written = self._cluster.high_watermarks([place])[place]
+        self._end = None if self._end is None else max(self._end, self._written)
+
+    @property
+    def has_read_written(self) -> bool:
+        """Whether all records were read, or aborted, that were written at the last `note_written`."""
+        return self.position >= self._written
+
     def messages(self) -> Iterator[Message]:
         """Yield the records that were committed since the last call; none while the topic does not exist.
 
         A caller may stop in the middle: the next call continues there.
         """
-        if self._consumer is None and not self._open():
+        if (self._consumer is None and not self._open()) or self.position == self._end:
             return
-        end = self._newest() if self._end is None else self._end
+        end = self._newest() if self._end is None else min(self._newest(), self._end)
         if self._end is None and end < self.position:
             raise HistoryMissing(
                 "the topic has fewer records than were read: it was created again, or has lost records",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, get_args
@@ -99,10 +100,17 @@ def reference_in(text: str) -> SecretReference | None:
 
 
 class ResolvedProperties(dict[str, str]):
-    """Properties for a client library, with secrets: never shown, never pickled."""
+    """Properties for a client library, with secrets: never shown, never pickled. `referred`: those of references."""
+
+    def __init__(self, properties: Mapping[str, str], referred: Set[str] = frozenset()) -> None:
+        super().__init__(properties)
+        self._referred = frozenset(referred)
 
     def __repr__(self) -> str:
-        return repr({name: STRUCK_OUT if is_secret_property(name) else one for name, one in self.items()})
+        return repr({name: STRUCK_OUT if self._is_secret(name) else one for name, one in self.items()})
+
+    def _is_secret(self, name: str) -> bool:
+        return name in self._referred or is_secret_property(name)
 
     __str__ = __repr__
 
@@ -127,7 +135,12 @@ def resolve(properties: tuple[tuple[str, Value], ...], of: str) -> ResolvedPrope
                 file=path,
                 host=_host(),
             )
-    return ResolvedProperties(read)
+    return ResolvedProperties(read, referred_in(properties))
+
+
+def referred_in(properties: Iterable[tuple[str, Value]]) -> frozenset[str]:
+    """Return the names of properties whose values are references."""
+    return frozenset(name for name, one in properties if not isinstance(one, str))
 
 
 def _variable(name: str) -> str:

@@ -9,6 +9,7 @@ Must not: import PySpark.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from dataclasses import replace
 from functools import cached_property, partial
@@ -48,7 +49,7 @@ from cdcd.spark.source.positions import (
 )
 from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.source.progress_log import ProgressLog
-from cdcd.spark.source.retained_ranges import check_history
+from cdcd.spark.source.retained_ranges import FirstOffset, check_history
 from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds, created_again
 
@@ -213,6 +214,8 @@ class Commits:
             self._refuse_copied(loading_of(end))
             if end == start and self.is_inside_snapshot:
                 raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+            if end == start:
+                self._refuse_waiting()
             return start, end
         end = self._end(position, start)
         if starting.kind != EARLIEST:
@@ -269,13 +272,16 @@ class Commits:
             self.refresh()
         if not self._log.is_opened and self.is_inside_snapshot:
             raise SnapshotIncomplete("the snapshot is not complete", prefix=self._prefix)
+        self._refuse_waiting()
+        return list(self._log.pending), self._log.parts
+
+    def _refuse_waiting(self) -> None:
         if not self._log.is_opened and self._log.is_waiting:
             raise PositionUnavailable(
-                "the last transaction is written only in part, and Kafka has no earlier progress record",
-                hint="start again when the transaction is complete, or start at `earliest`",
+                "the last transaction is not complete in Kafka, which has no earlier progress record",
+                hint="start again when the transaction is complete",
                 position=self._options.starting.given,
             )
-        return list(self._log.pending), self._log.parts
 
     def _refuse_newer(self, position: Position, offsets: Offsets) -> None:
         existing = self._cluster.partitions()
@@ -306,11 +312,25 @@ class Commits:
         """
         if start != end:
             start = start_of(end) or start
+        return self._checked_ranges(start, end, partial(self._first_of, start))
+
+    def batch_ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """Return the ranges of a batch read, from what `batch` has returned. Raises HistoryMissing as `ranges` does.
+
+        A read from `earliest` begins with the first records that Kafka has now: its retention may have removed others
+        since the start was determined, and none of these was asked for.
+        """
+        if self._options.starting.kind != EARLIEST:
+            return self.ranges(start, end)
+        found = self._checked_ranges(start, end, lambda part: sys.maxsize)
+        return [part for part in found if part.start < part.end]
+
+    def _checked_ranges(self, start: Offsets, end: Offsets, first_of: FirstOffset) -> list[Range]:
         if self.is_behind:  # the slot's record of a topic that was created again may not be read yet
             self._ids.look_again(start, [topic for topic in start if start[topic] != end.get(topic)])
         self._ids.check(start)
         self._ids.check(end)
-        return check_history(self._cluster, of_topics(start), of_topics(end), partial(self._first_of, start))
+        return check_history(self._cluster, of_topics(start), of_topics(end), first_of)
 
     def _first_of(self, start: Offsets, part: Range) -> int | None:
         """Return the offset of the first record of a range, None if no progress record says it.

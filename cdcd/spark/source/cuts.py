@@ -13,12 +13,13 @@ Must not: do I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import parse_lsn
+from cdcd.spark.source.first_offsets import of_named
 
 Offsets = dict[str, dict[str, int]]
 PROGRESS_FORMATS = (1, 2)
@@ -58,8 +59,9 @@ class Commit:
 
     @property
     def size(self) -> int:
-        """The number of offsets, as a measure of the commit's memory."""
-        return 1 + sum(map(len, self.offsets.values()))
+        """The number of offsets and of first offsets, as a measure of the commit's memory."""
+        firsts = {} if self.firsts is None else self.firsts
+        return 1 + sum(map(len, self.offsets.values())) + sum(map(len, firsts.values()))
 
 
 class SourcePosition(NamedTuple):
@@ -183,9 +185,11 @@ def commit_of_query(
     inside = commit.snapshot or frozenset()
     copied = commit.loading if loading or copies else frozenset()
     of_query = copied | inside if loading else copied
+    offsets = only(commit.offsets, topics)
     return replace(
         commit,
-        offsets=only(commit.offsets, topics),
+        offsets=offsets,
+        firsts=of_named(commit.firsts, offsets),
         is_part=commit.is_part or (commit.snapshot is not None and not loading),
         loading=of_query if topics is None else of_query & topics,
         former=commit.former if topics is None else commit.former & topics,
@@ -262,22 +266,6 @@ def covers(offsets: Offsets, commit: Commit) -> bool:
     )
 
 
-def as_one(start: Offsets | None, commits: Sequence[Commit]) -> list[Commit]:
-    """Return the commits; the first ones, which `start` covers, are combined into one. `start` None: all are."""
-    count = 0
-    while count < len(commits) and (start is None or covers(start, commits[count])):
-        count += 1
-    if count < 2:
-        return list(commits)
-    return [join_commits(commits[:count]), *commits[count:]]
-
-
-def join_commits(commits: Sequence[Commit]) -> Commit:
-    """Return complete commits as one."""
-    former = frozenset[str]().union(*(one.former for one in commits))
-    return replace(commits[-1], offsets=total(commits), former=former, firsts=None)
-
-
 def without(commit: Commit, topics: frozenset[str]) -> Commit:
     """Return a commit without its rows in these topics, which were created again."""
     gone = topics & commit.offsets.keys()
@@ -288,7 +276,8 @@ def without_offsets(commit: Commit, topics: Set[str]) -> Commit:
     """Return a commit without its offsets of these topics."""
     if topics.isdisjoint(commit.offsets):
         return commit
-    return replace(commit, offsets={name: one for name, one in commit.offsets.items() if name not in topics})
+    left = {name: one for name, one in commit.offsets.items() if name not in topics}
+    return replace(commit, offsets=left, firsts=of_named(commit.firsts, left))
 
 
 def has_records(offsets: Offsets, topic: str) -> bool:

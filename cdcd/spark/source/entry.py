@@ -20,10 +20,12 @@ class Entry:
     A record that compaction has left does not describe the commits before it. A partition's offset is therefore known
     only from the first commit that names the partition, and only by the partition's own slot: a slot that has
     replaced another slot may have written to the partition before the first record that compaction has left of the
-    new slot. The first commit is therefore the first commit by which every partition has been named. Partitions that
-    no record names have been complete for a long time: their ends, as listed before the records were read, are before
-    the first commit. Partitions that only the first snapshot or transaction of a slot names remain unchanged until
-    that snapshot or transaction is complete.
+    new slot. The first commit is therefore the first commit by which every partition has been named.
+
+    Partitions that no record names have been complete for a long time: their ends are before the first commit, if
+    they were listed before the records were read, and if the records have each transaction that had written by then.
+    Partitions that only the first snapshot or transaction of a slot names remain unchanged until that snapshot or
+    transaction is complete.
     """
 
     def __init__(self) -> None:

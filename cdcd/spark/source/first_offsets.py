@@ -48,6 +48,34 @@ def earlier(one: Offsets | None, other: Offsets | None) -> Offsets | None:
     return found
 
 
+def earliest_of(commits: Iterable[Commit]) -> Offsets:
+    """Return for each partition the first offset of its records in all of these commits.
+
+    A partition is absent if one of the commits that name it has no first offset of it.
+    """
+    found: Offsets = {}
+    unknown: set[tuple[str, str]] = set()
+    for commit in commits:
+        firsts = commit.firsts or {}
+        for topic, numbers in commit.offsets.items():
+            known, of_topic = firsts.get(topic, {}), found.setdefault(topic, {})
+            for number in numbers:
+                if number in known:
+                    of_topic[number] = min(known[number], of_topic.get(number, known[number]))
+                else:
+                    unknown.add((topic, number))
+    for topic, number in unknown:
+        found[topic].pop(number, None)
+    return found
+
+
+def of_named(firsts: Offsets | None, offsets: Offsets) -> Offsets | None:
+    """Return the first offsets of the partitions that a commit names: no query uses others, so none are stored."""
+    if firsts is None or firsts.keys() <= offsets.keys():
+        return firsts
+    return {topic: found for topic, found in firsts.items() if topic in offsets}
+
+
 def first_between(commits: Iterable[Commit], topic: str, partition: int, start: int, end: int) -> int | None:
     """Return the offset of the first record of a partition between two cuts, None if it is not known.
 

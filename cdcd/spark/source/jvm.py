@@ -8,10 +8,11 @@ Must not: translate the security of librdkafka to that of Java's client; import 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cdcd.errors import ConfigError, PositionUnavailable
+from cdcd.spark.clients.kafka import Range
 from cdcd.spark.source.commits import Commits
 from cdcd.spark.source.cuts import Offsets, normal
 from cdcd.spark.source.prefix_topics import existing_tables
@@ -41,11 +42,11 @@ def offsets(options: Mapping[str, str]) -> dict[str, str]:
     commits = Commits(asked)
     try:
         start, end = commits.batch()
-        commits.ranges(start, end)
+        ranges = commits.batch_ranges(start, end)
         start, end = commits.without_deleted(start), commits.without_deleted(end)
     finally:
         commits.close()
-    starting, ending = _of_the_same_partitions(start, end)
+    starting, ending = _of_the_same_partitions(start, end, ranges)
     if not starting:
         raise PositionUnavailable(
             "there is no topic with this prefix",
@@ -69,17 +70,22 @@ def _with_topics_of_tables(asked: SourceOptions) -> SourceOptions:
     return replace(asked, topics=frozenset(topics), tables=None)
 
 
-def _of_the_same_partitions(start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-    """Return both with all partitions of both, which Spark's source requires."""
+def _of_the_same_partitions(start: Offsets, end: Offsets, ranges: Sequence[Range]) -> tuple[Offsets, Offsets]:
+    """Return both with all partitions of both, which Spark's source requires.
+
+    A range begins with the first record that Kafka has, and Spark's source refuses to begin before it. A partition
+    without a range has nothing to read.
+    """
+    firsts = {(part.topic, str(part.partition)): part.start for part in ranges}
     places = {
         (topic, one) for offsets in (start, end) for topic, numbers in offsets.items() for one in numbers
     }
     starting: Offsets = {}
     ending: Offsets = {}
     for topic, one in places:
-        first = start.get(topic, {}).get(one, 0)
-        starting.setdefault(topic, {})[one] = first
-        ending.setdefault(topic, {})[one] = end.get(topic, {}).get(one, first)
+        last = end.get(topic, {}).get(one, start.get(topic, {}).get(one, 0))
+        starting.setdefault(topic, {})[one] = firsts.get((topic, one), last)
+        ending.setdefault(topic, {})[one] = last
     return normal(starting), normal(ending)
 
 

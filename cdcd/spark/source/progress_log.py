@@ -8,6 +8,8 @@ Must not: import PySpark.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -17,7 +19,6 @@ from cdcd.spark.source.cuts import (
     Commit,
     Offsets,
     add,
-    as_one,
     commit_of_query,
     covers,
     has_records,
@@ -25,6 +26,7 @@ from cdcd.spark.source.cuts import (
     without_offsets,
 )
 from cdcd.spark.source.entry import Entry
+from cdcd.spark.source.joined_commits import as_one, without_firsts
 from cdcd.spark.source.positions import LATEST
 from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
 from cdcd.spark.source.progress_reader import ProgressReader
@@ -33,6 +35,7 @@ from cdcd.spark.source.slots import Slots, complete_commits, pairs_of
 from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds
 
+log = logging.getLogger("cdcd.spark.data_source")
 _HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
 _HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
 READ_OFFSETS = 100_000
@@ -40,6 +43,14 @@ READ_OFFSETS = 100_000
 
 With limits of a batch the other commits remain, and no more records are read until batches have passed them.
 """
+
+_INCOMPLETE = (
+    "%s: a transaction is not complete, and compaction has removed the progress records before it; the query reads "
+    "nothing until the transaction is complete"
+)
+COMPLETE_WITHIN_S = 10.0
+"""The time that a transaction usually needs at most; a query looks again at its next batch."""
+LOOK_AGAIN_S = 0.05
 
 
 class ProgressLog:
@@ -139,10 +150,9 @@ class ProgressLog:
         """Return the first commit of a topic that has lost records, and those after it; none while it is unknown."""
         # A table's last records may be older than the records left: listed before these are read.
         ends = by_topic(self._cluster.ends(self._places()))
-        for one in self._reader.read():
-            entry.add(self._seen(one))
+        has_all = self._read_written(entry)
         self._refuse_unlisted(entry.unnamed_of(ends))
-        if entry.place(ends) is None:
+        if not has_all or entry.place(ends) is None:
             return []  # the partitions' ends are inside a transaction or a snapshot
         self._rewind()
         first = entry.first(ends, complete_commits(map(self._seen, self._reader.read()), self._slots))
@@ -152,6 +162,24 @@ class ProgressLog:
             return []
         self.is_opened = True
         return self._read([first], start)
+
+    def _read_written(self, entry: Entry) -> bool:
+        """Add the new records; return whether they have each transaction that had written when this was called.
+
+        Kafka completes a transaction in one partition after another: its rows may be readable, so that a listed end
+        is after them, while its progress record is not readable yet.
+        """
+        until_s = time.monotonic() + COMPLETE_WITHIN_S
+        self._reader.note_written()
+        while True:
+            for one in self._reader.read():
+                entry.add(self._seen(one))
+            if self._reader.has_read_written:
+                return True
+            if time.monotonic() > until_s:
+                log.warning(_INCOMPLETE, self._options.connection.prefix)
+                return False
+            time.sleep(LOOK_AGAIN_S)
 
     def _refuse_unlisted(self, topics: list[str]) -> None:
         """Raise SinkAuthorization for a topic that exists and may not be described: its rows would be left out."""
@@ -211,8 +239,9 @@ class ProgressLog:
     def _read(self, commits: list[Commit], start: Offsets | None) -> list[Commit]:
         """Return these commits and the new ones; those at which no batch can end are combined: there may be millions.
 
-        `start` None: they are not combined. The read stops when the reader finds that records are missing and the
-        first commit is not known yet.
+        `start` None: they are not combined, but only the newest have first offsets, which a query that starts at a
+        position before them needs only if retention removes this position meanwhile. The read stops when the reader
+        finds that records are missing and the first commit is not known yet.
         """
         asked, room = self._options, READ_OFFSETS
         self.is_behind = False
@@ -225,9 +254,13 @@ class ProgressLog:
                 continue
             commits.append(commit)
             room -= commit.size
-            if room > 0 or (start is None and not self._joins):
+            if room > 0:
                 continue
-            commits, room = as_one(start if asked.has_limits else None, commits), READ_OFFSETS
+            room = READ_OFFSETS
+            if start is None and not self._joins:
+                commits = without_firsts(commits)
+                continue
+            commits = as_one(start, commits, rest=not asked.has_limits)
             if start is not None and asked.has_limits and _has_enough(start, commits):
                 self.is_behind = True
                 break

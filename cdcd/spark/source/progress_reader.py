@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cdcd.spark.clients.kafka import Cluster, Tail
 from cdcd.spark.source.cuts import Commit, parse_progress, without, without_offsets
-from cdcd.spark.source.first_offsets import first_offsets
+from cdcd.spark.source.first_offsets import first_offsets, of_named
 from cdcd.spark.source.topic_ids import TopicIds, ids_in
 
 _TOPICS = "/topics"
@@ -69,6 +69,15 @@ class ProgressReader:
         """End at the record that is the newest now: later ones are not read."""
         self._tail.end_now()
 
+    def note_written(self) -> None:
+        """Note the newest record that is written now, of a transaction that may not be complete."""
+        self._tail.note_written()
+
+    @property
+    def has_read_written(self) -> bool:
+        """Whether each transaction that had written at the last `note_written` is complete, and was read."""
+        return self._tail.has_read_written
+
     def rewind(self) -> None:
         """Begin again with the first record."""
         self._tail.rewind()
@@ -93,7 +102,7 @@ class ProgressReader:
                 self._slots.add(name)
                 if name not in passed:
                     commit = self._commit(name, value, place)
-                    yield replace(commit, firsts=first_offsets(message.headers()))
+                    yield replace(commit, firsts=of_named(first_offsets(message.headers()), commit.offsets))
             elif value is not None and name.endswith(_TOPICS):
                 self._describe(name.removesuffix(_TOPICS), value, place)
             self._counted += 1

@@ -29,8 +29,6 @@ _DELETED_HINT = (
     "deleted topic are not in Kafka any more"
 )
 Places = dict[tuple[str, int], int]
-
-
 FirstOffset = Callable[[Range], int | None]
 
 

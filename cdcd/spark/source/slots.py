@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from cdcd.spark.source.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
-from cdcd.spark.source.first_offsets import earlier
+from cdcd.spark.source.first_offsets import earlier, of_named
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Parts:
         return replace(
             record,
             offsets=normal(self.offsets),
-            firsts=self.firsts,
+            firsts=of_named(self.firsts, self.offsets),
             former=self.former,
             ends_snapshot=self.has_snapshot and record.snapshot is None,
             commit_us=self.commit_us,

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageError
-from cdcd.spark.clients.secret_reference import ResolvedProperties
+from cdcd.spark.clients.secret_reference import ResolvedProperties, referred_in
 from cdcd.spark.storage.options import OF_CLIENT, Options, storage_options
 from cdcd.spark.storage.remote import RemoteStorage, is_panic
 from cdcd.spark.storage.remote_file import remote_file
@@ -68,7 +68,7 @@ class CloudStorage(RemoteStorage):
 
     def client_options(self) -> Mapping[str, str]:
         """Return the options of another client of these files, with the secrets. Raises SecretUnreadable."""
-        return ResolvedProperties(_read(self._options))
+        return ResolvedProperties(_read(self._options), referred_in(self._options))
 
     def read(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file. Raises StorageError also if there is none."""

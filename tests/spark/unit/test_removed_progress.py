@@ -6,7 +6,10 @@ import pytest
 
 from cdcd.errors import HistoryMissing, PositionUnavailable, SinkAuthorization
 from cdcd.lsn import format_lsn
-from tests.support.planned import Moves, Planned, PlannedTopic, Query, T, U, V, X, read
+from cdcd.spark.source import progress_log
+from cdcd.spark.source.commits import Commits
+from cdcd.spark.source.source_options import parse_options
+from tests.support.planned import Moves, Planned, PlannedTopic, Query, T, U, V, X, options, read
 
 
 def rest(kafka: Planned, slot: str = "s", begin: int = 3) -> None:
@@ -105,6 +108,64 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
             query.batch()
     else:
         assert query.batch() == {T: (31, 32)}
+
+
+def test_a_removed_marker_is_no_loss_where_a_backlog_is_joined(
+    kafka: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader joins the commits before the query's start, and those after it."""
+    monkeypatch.setattr(progress_log, "READ_OFFSETS", 8)
+    kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    for n in range(1, 10):
+        kafka.progress(n, {U: n}, firsts={U: n - 1})
+    kafka.progress(10, {U: 10, T: 30}, firsts={U: 9, T: 0})
+    query = Query()
+    assert query.batch() == {T: (0, 30), U: (0, 10)}
+    kafka.topics[T].start, kafka.topics[T].end = 31, 33
+    for n in range(11, 30):
+        moved = {U: n, T: 32} if n == 20 else {U: n}
+        kafka.progress(n, moved, firsts={U: n - 1, T: 31})
+    assert query.again().batch()[T] == (31, 32)
+
+
+def test_first_offsets_of_a_query_that_looks_for_its_start_are_bounded(
+    kafka: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_log, "READ_OFFSETS", 8)
+    kafka.topics = {U: PlannedTopic("u", 100)}
+    kafka.describe(U)
+    for n in range(1, 50):
+        kafka.progress(n, {U: n}, firsts={U: n - 1})
+    commits = Commits(parse_options(options(startingLsn="0/5")))
+    commits.refresh(None)
+    pending = commits._log.pending
+    assert len(pending) == 49
+    assert sum(one.firsts is not None for one in pending) <= 8
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_rows_are_not_read_before_their_commit_where_kafka_completes_it_later_in_the_progress_topic(
+    kafka: Planned, is_available_now: bool
+) -> None:
+    """No record that is left names X, so its rows up to the listed end would be read, and those of an open commit."""
+    kafka.topics = {X: PlannedTopic("x", 40), U: PlannedTopic("u", 100)}
+    kafka.describe(U, X)
+    kafka.progress(5, {X: 40, U: 1})
+    rest(kafka, begin=2)
+    kafka.readable = kafka.place
+    kafka.topics[X].end, kafka.topics[U].end = 51, 11
+    kafka.progress(110, {X: 50, U: 10})
+    query = Query()
+    if is_available_now:
+        query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == {}
+    with pytest.raises(PositionUnavailable, match="not complete"):
+        read()
+    kafka.readable = None
+    kafka.progress(120, {U: 11})
+    kafka.topics[U].end = 12
+    assert query.batch() == {X: (0, 50), U: (0, 11)}
 
 
 def test_a_topic_that_may_not_be_described_is_not_left_out(kafka: Planned) -> None:

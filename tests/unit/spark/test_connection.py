@@ -374,3 +374,27 @@ def test_a_missing_secret_is_reported_with_its_option_and_host(
     ):
         resolve((("ssl.ca.location", str(absent)),), "kafka.")
     assert resolve((("ssl.ca.location", "probe"),), "kafka.")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.sasl.oauthbearer.extensions",
+        "kafka.sasl.oauthbearer.token.endpoint.url",
+        "kafka.sasl.oauthbearer.assertion.private.key.pem",
+        "kafka.sasl.username",
+        "bearer.auth.issuer.endpoint.url",
+        "schema.registry.proxy",
+    ],
+)
+def test_what_may_have_a_secret_takes_a_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only some values are secrets: the error of such a value in clear says to write a reference."""
+    monkeypatch.setenv("OF_THE_LOGIN", f"api_token={CANARY}")
+    made = connection_from({**PLAIN, "registry": "https://a", name: "env:OF_THE_LOGIN"}, environ={})
+    assert isinstance(made.registry, RegistryAccess)
+    of_kafka = name.startswith("kafka.")
+    bare = name.removeprefix("kafka." if of_kafka else "schema.registry.")
+    assert str(dict(made.properties if of_kafka else made.registry.properties)[bare]) == "env:OF_THE_LOGIN"
+    resolved = made.read_properties() if of_kafka else client_properties(made.registry.settings())
+    assert resolved[bare] == f"api_token={CANARY}"
+    assert CANARY not in repr(made) + repr(made.read_properties())

@@ -6,8 +6,9 @@ import pytest
 
 from cdcd.sink.progress import FIRST_OFFSETS, dump_offsets
 from cdcd.spark.source import first_offsets as reader
-from cdcd.spark.source.cuts import Commit, join_commits
+from cdcd.spark.source.cuts import Commit, commit_of_query, without_offsets
 from cdcd.spark.source.first_offsets import earlier, first_between, first_offsets
+from cdcd.spark.source.joined_commits import as_one, join_commits
 from cdcd.spark.source.slots import complete_commits
 
 T = "p.s.t"
@@ -47,7 +48,10 @@ def test_the_smaller_offset_of_both() -> None:
         ([_commit(20, None), _commit(30, 21)], None),
         ([_commit(20, 11)], None),  # the batch has more than these commits
         ([_commit(20, 11), Commit("0/1", {}), _commit(30, 21)], 11),
-        ([join_commits([_commit(10, 8), _commit(20, 11)]), _commit(30, 21)], None),
+        ([join_commits([_commit(15, 11), _commit(20, 16)]), _commit(30, 21)], 11),
+        ([join_commits([_commit(15, 11), Commit("0/1", {}), _commit(30, 16)])], 11),
+        ([join_commits([_commit(15, 11), _commit(20, None)]), _commit(30, 21)], None),
+        ([join_commits([_commit(15, None), _commit(20, 16)]), _commit(30, 21)], None),
         ([*complete_commits([_commit(20, 11, is_part=True), _commit(30, 21)])], 11),
         ([*complete_commits([_commit(20, None, is_part=True), _commit(30, 21)])], None),
         ([], None),
@@ -55,3 +59,29 @@ def test_the_smaller_offset_of_both() -> None:
 )
 def test_the_first_offset_of_a_batch(commits: list[Commit], first: int | None) -> None:
     assert first_between(commits, T, 0, 10, 30) == first
+
+
+def test_a_joined_commit_that_begins_before_a_batch_proves_nothing() -> None:
+    """Its first offset is before the batch, so what Kafka has removed of the batch counts as lost."""
+    joined = join_commits([_commit(10, 8), _commit(20, 11)])
+    assert first_between([joined, _commit(30, 21)], T, 0, 10, 30) == 8
+
+
+def test_commits_after_the_start_are_joined_apart_from_those_before() -> None:
+    commits = [_commit(5, 0), _commit(10, 6), _commit(20, 11), _commit(30, 21)]
+    before, after = as_one({T: {"0": 10}}, commits, rest=True)
+    assert (before.offsets, after.offsets) == ({T: {"0": 10}}, {T: {"0": 30}})
+    assert first_between([before, after], T, 0, 10, 30) == 11
+    assert len(as_one({T: {"0": 10}}, commits)) == 3
+    (both,) = as_one(None, commits, rest=True)
+    assert both.firsts == {T: {"0": 0}}
+
+
+def test_a_query_stores_first_offsets_of_its_own_topics_only() -> None:
+    """A commit of a thousand tables costs a query of one of them as much as one of this table."""
+    firsts = {f"p.s.{n}": {"0": 5} for n in range(1000)} | {T: {"0": 7}}
+    offsets = {topic: {"0": 9} for topic in firsts}
+    seen = commit_of_query(Commit("0/1", offsets, firsts=firsts), frozenset({T}), loading=False)
+    assert seen.firsts == {T: {"0": 7}}
+    assert seen.size == Commit("0/1", {T: {"0": 9}}).size + 1
+    assert without_offsets(Commit("0/1", offsets, firsts=firsts), offsets.keys() - {T}).firsts == seen.firsts
