@@ -48,7 +48,7 @@ FILE_ROWS = 100_000
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
 CLEAN_EVERY = 100
-"""After so many versions of a table, the oldest ones are removed."""
+"""After so many versions of a table since the last time, the oldest ones are removed."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
@@ -219,9 +219,7 @@ class OpenTables:
         change = self._change(folds, shape)
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
-            known = table.log.version
-            if known is not None and known == entry.table_version and known % CLEAN_EVERY == 0:
-                table.log.remove_old_versions(partial(self._first_named, topic))
+            entry = self._cleaned(entry, table.log)
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
             gone = set(removed)
@@ -231,6 +229,14 @@ class OpenTables:
             )
             table.fields = shape.fields
             return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
+
+    def _cleaned(self, entry: TableEntry, table_log: TableLog) -> TableEntry:
+        """Remove old versions of a table, if the last time is long ago; return the entry that says when it was."""
+        known = table_log.version
+        if known is None or known != entry.table_version or known < entry.cleaned + CLEAN_EVERY:
+            return entry
+        table_log.remove_old_versions(partial(self._first_named, entry.topic))
+        return replace(entry, cleaned=known)
 
     def _first_named(self, topic: str) -> int:
         """Return the version of the table that the oldest readable version of the mirror names, 0: any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyiceberg.table import StaticTable
 from cdcd.errors import MirrorInconsistent, StorageUnavailable
 from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_tables
 from cdcd.spark.formats.iceberg_access import IcebergAccess
+from cdcd.spark.formats.iceberg_log import IcebergLog
 from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_schema
 from cdcd.spark.mirroring import batches as mirror_batches
 from cdcd.spark.mirroring.dropped_tables import drop_table
@@ -75,6 +77,34 @@ def test_metadata_of_versions_that_are_not_retained_is_removed(
         "v13.metadata.json",
     ]
     assert len([*folder.glob("*.avro")]) == 4
+    assert newest(items) == recorded(items) == mirrored(items.target)
+
+
+def test_old_metadata_is_removed_whatever_numbers_the_versions_have(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each batch its predecessor expires, which is a version too: each batch begins at an odd one."""
+    cleaned: list[int] = []
+    real = IcebergLog.remove_old_versions
+
+    def remove(self: IcebergLog, first: Callable[[], int]) -> None:
+        assert self.version is not None
+        cleaned.append(self.version)
+        real(self, first)
+
+    monkeypatch.setattr(IcebergLog, "remove_old_versions", remove)
+    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 6)
+    monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
+    for lsn in range(20, 32):
+        items.retain_s = 3600.0
+        update(items, lsn)
+        items.retain_s = -1.0
+        with items.mirror() as mirror:
+            mirror.note_position(SourcePosition(end_lsn=lsn))
+        assert read_mirror(items.target).version.tables[TOPIC].table_version == 2 * lsn - 37
+    assert cleaned == [7, 13, 19], "no start forgets when the last one was"
+    folder = items.target / FOLDER / "metadata"
+    assert len([*folder.glob("v*.metadata.json")]) <= 2 * 6
     assert newest(items) == recorded(items) == mirrored(items.target)
 
 
