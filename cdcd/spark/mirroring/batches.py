@@ -229,7 +229,7 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
-        until_s = time.time() - version.retain_s
+        until_s = self._writer.due_s(version, time.time())
         if self._open is not None:
             version = self._open.expire(version, until_s)
         version = self._writer.publish(version, until_s=until_s)

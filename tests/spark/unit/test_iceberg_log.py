@@ -22,6 +22,7 @@ from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import SourcePosition
 from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target import target_writer
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.shape import Field
 from cdcd.spark.target.target_writer import TargetWriter
@@ -158,6 +159,19 @@ def scanned(items: Batches) -> list[pa.Table]:
     """Return the rows of each snapshot that the newest metadata names."""
     table = StaticTable.from_metadata(str(items.target / FOLDER))
     return [table.scan(snapshot_id=one).to_arrow() for one in snapshots_of(items)]
+
+
+def test_a_table_names_no_file_of_too_many_that_are_removed(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too many replaced files the oldest go before the retention is over, and so do their snapshots."""
+    monkeypatch.setattr(target_writer, "MOST_REPLACED", 2)
+    for lsn in range(20, 26):
+        update(items, lsn)
+        assert all(scanned(items))
+        assert len([*(items.target / FOLDER).glob("part-*")]) <= 4
+    assert len(snapshots_of(items)) > 1
+    assert newest(items) == recorded(items) == mirrored(items.target)
 
 
 def test_a_table_that_was_dropped_has_no_snapshot_with_rows(
