@@ -34,6 +34,7 @@ from cdcd.spark.formats.iceberg_manifests import (
 from cdcd.spark.formats.iceberg_metadata import (
     FIRST,
     has_ended,
+    metadata_after,
     next_metadata,
     schema_as,
     snapshot_of,
@@ -115,7 +116,9 @@ class IcebergLog:
                 )
             if newest is None or self._differs(newest, recorded):
                 check_owner()
-                self._replace_all(recorded, newest_number, files, label)
+                as_newest = metadata_after(recorded.metadata, None if newest is None else newest.metadata)
+                successor = replace(recorded, number=newest_number, metadata=as_newest)
+                self._replace_all(successor, files, label)
             else:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
@@ -139,15 +142,16 @@ class IcebergLog:
             or newest.metadata.schema() != recorded.metadata.schema()
         )
 
-    def _replace_all(
-        self, recorded: _State, newest: int, files: Collection[BucketFile], label: CommitLabel
-    ) -> None:
-        """Commit an earlier version again, after the newest one, of which nothing remains: no snapshot either."""
+    def _replace_all(self, recorded: _State, files: Collection[BucketFile], label: CommitLabel) -> None:
+        """Commit an earlier version again, after the newest one, of which no snapshot remains.
+
+        `recorded`: the earlier version with the number of the newest one.
+        """
         had = recorded.live
         parts: list[Part] = []
         if recorded.metadata.location != self._access.location:
             parts = [Part(one, had[one.path.rpartition("/")[2]].file_size_in_bytes) for one in files]
-        self._held = replace(recorded, number=newest)
+        self._held = recorded
         removed = had.keys() if parts else ()
         self._commit(_Change(recorded.metadata.schema(), parts, removed, label, all_again=True))
 

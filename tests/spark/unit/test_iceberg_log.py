@@ -234,6 +234,26 @@ def test_a_start_leaves_no_snapshot_of_a_batch_that_it_takes_back(
         assert [normalised(one) for one in scanned(items)] == [rows, rows]
 
 
+def test_a_start_that_takes_back_a_version_succeeds_it(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the time nor the sequence number of the metadata goes back, for readers that have seen the version."""
+    metadata = items.target / FOLDER / "metadata"
+    number = crashed(items, monkeypatch)
+    path = metadata / f"v{number}.metadata.json"
+    later = {"last-updated-ms": int(time.time() * 1000) + 3_600_000, "last-sequence-number": 50}
+    path.write_text(json.dumps(json.loads(path.read_text()) | later))  # the clock of the host was set back since
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        found = metadata_of(items)
+        assert found["last-updated-ms"] == later["last-updated-ms"]
+        assert found["last-sequence-number"] == 51
+        assert newest(items) == recorded(items) == mirrored(items.target)
+    update(items, 30)
+    assert metadata_of(items)["last-sequence-number"] == 52
+    assert newest(items) == recorded(items) == mirrored(items.target)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format-version": 3}'])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_start_replaces_a_version_that_is_not_readable(
