@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from cdcd.errors import StorageError, StorageUnavailable
+from cdcd.errors import StorageError, StorageUnavailable, TableLogUnreadable
 from cdcd.spark.formats.iceberg_access import IcebergAccess
 from cdcd.spark.formats.iceberg_manifests import (
     VERSION,
@@ -47,6 +47,10 @@ from cdcd.spark.target.versions import BucketFile
 __all__ = ["IcebergLog"]
 
 log = logging.getLogger("cdcd.spark.mirror")
+_DAMAGED_HINT = (
+    "copy the table again: `cdcd snapshot start --table ... --recopy`; a mirror with --on-error fail needs the file "
+    "from a backup of the target"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class IcebergLog:
     ) -> None:
         """Do what `TableLog.restore` says; also if the target was moved, because the metadata has absolute paths."""
         with self._access.errors("restore"):
-            recorded = self._read(version)
+            recorded = self._recorded(version)
             newest_number = self._access.newest(version)
             assert newest_number is not None
             newest = recorded if newest_number == version else self._later(newest_number)
@@ -122,6 +126,25 @@ class IcebergLog:
             else:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
+
+    def _recorded(self, version: int) -> _State:
+        """Return a version that the mirror names. Raises TableLogUnreadable if it is not readable."""
+        try:
+            with self._access.errors("read"):
+                return self._read(version)
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            newest = self._access.newest()
+            if newest is not None and newest < version:  # of another backup
+                raise
+            raise TableLogUnreadable(
+                "the metadata of an Iceberg table of the target is damaged",
+                hint=_DAMAGED_HINT,
+                target=self._target.uri,
+                table=self._folder,
+                file=self._access.file_of(version),
+            ) from error
 
     def _later(self, number: int) -> _State | None:
         """Return a version that the mirror does not name, None if it is not readable: none of it is needed."""

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcd.errors import TableLogUnreadable
 from cdcd.lsn import format_lsn
-from cdcd.spark.formats.delta_log import DeltaLog
-from cdcd.spark.formats.open_schemas import check_names, open_schema
+from cdcd.spark.formats.log_by_format import log_of
+from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.table_log import CommitLabel, Part, TableLog
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import FAN, Merge, MergeResult, MergeUncertain
@@ -39,9 +41,9 @@ from cdcd.spark.tables.table_files import (
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
 from cdcd.spark.target.commit_log import oldest_version
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
-from cdcd.spark.target.versions import BucketFile, TableEntry, TableFormat, TargetVersion
+from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 
-__all__ = ["OpenTables", "log_of"]
+__all__ = ["OpenTables"]
 
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
@@ -72,41 +74,55 @@ class _Change:
     keys: pa.Array
 
 
-def log_of(table_format: TableFormat) -> Callable[[Storage, str, float], TableLog]:
-    """Return what makes the log of a table: of a storage, the table's folder, and how long versions last."""
-    if table_format == "iceberg":
-        from cdcd.spark.formats.iceberg_log import IcebergLog  # its library is optional
-
-        return IcebergLog
-    return DeltaLog
-
-
 class OpenTables:
     """The Delta or Iceberg tables of one target, and their merges in the background."""
 
     def __init__(
-        self, target: Storage, version: TargetVersion, check_owner: Callable[[], object] = lambda: None
+        self,
+        target: Storage,
+        version: TargetVersion,
+        check_owner: Callable[[], object] = lambda: None,
+        *,
+        parks: bool = False,
     ) -> None:
         """Open the tables of a version, and restore those that have other rows. Raises StorageError.
 
-        `check_owner` raises StorageConflict if another mirror has taken over the target.
+        `check_owner` raises StorageConflict if another mirror has taken over the target. `parks`: a damaged log is
+        no error, but in `damaged`, and its table is not opened.
         """
-        self._target, self._version, self._check_owner = target, version, check_owner
+        self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
         self._tables: dict[str, _Table] = {}
+        self.damaged: dict[str, TableLogUnreadable] = {}
+        """By topic, the tables whose logs are damaged."""
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
-                self._tables[entry.topic] = table
+                if isinstance(table, TableLogUnreadable):
+                    self.damaged[entry.topic] = table
+                else:
+                    self._tables[entry.topic] = table
             left = [one for one in version.dropped.values() if one.table_version is not None]
             for _ in pool.map(self._emptied, left):
                 pass
 
-    def _restored(self, entry: TableEntry) -> _Table:
+    def _restored(self, entry: TableEntry) -> _Table | TableLogUnreadable:
         assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        table.log.restore(entry.table_version, entry.files, label, self._check_owner)
-        return table
+        with self._parking() as damage:
+            table.log.restore(entry.table_version, entry.files, label, self._check_owner)
+        return damage[0] if damage else table
+
+    @contextmanager
+    def _parking(self) -> Iterator[list[TableLogUnreadable]]:
+        """Put the error of a damaged log into the list, if it has to end nothing."""
+        found: list[TableLogUnreadable] = []
+        try:
+            yield found
+        except TableLogUnreadable as error:
+            if not self._parks:
+                raise
+            found.append(error)
 
     def _emptied(self, entry: TableEntry) -> None:
         """Remove the rows of a table that was dropped from the mirror."""
@@ -179,8 +195,11 @@ class OpenTables:
         before: TargetVersion,
         plans: Mapping[str, TablePlan],
         folded: Iterable[FoldResult],
-    ) -> TargetVersion:
-        """Commit the rows of the planned tables; return the version with their files, to be published next."""
+    ) -> tuple[TargetVersion, dict[str, TableLogUnreadable]]:
+        """Commit the rows of the planned tables; return the version with their files, to be published next.
+
+        Also return by topic the error of each table whose log is damaged: nothing of it is committed.
+        """
         mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
         for one in folded:
             if one.topic in mine and one.changed:
@@ -192,10 +211,19 @@ class OpenTables:
             for topic, plan in plans.items()
             if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
-        run = partial(self._stored, version, before.number + 1, emptied)
+
+        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | TableLogUnreadable:
+            with self._parking() as damage:
+                return self._stored(version, before.number + 1, emptied, results)
+            return damage[0]
+
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
-            stored = pool.map(run, mine.items())
-            return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
+            found = dict(zip(mine, pool.map(run, mine.items()), strict=True))
+        damaged = {topic: one for topic, one in found.items() if isinstance(one, TableLogUnreadable)}
+        for topic in damaged:
+            del self._tables[topic]
+        stored = {topic: one for topic, one in found.items() if isinstance(one, TableEntry)}
+        return replace(version, tables={**version.tables, **stored}), damaged
 
     def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Make the tables that have no rows; return the entries with their versions."""
@@ -332,7 +360,8 @@ class OpenTables:
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
         """Return a merge if the table has many small files of one size."""
-        return Merge(topic, entry.files, (), is_whole=True) if _small(entry.files) else None
+        is_merged = topic in self._tables and _small(entry.files)
+        return Merge(topic, entry.files, (), is_whole=True) if is_merged else None
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
         """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
@@ -359,32 +388,6 @@ class OpenTables:
 
     def discard(self, result: MergeResult) -> None:
         """Leave the files of a merge that no version of the mirror names: the table has them."""
-
-
-def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:
-    """Return whether columns are those of a table, unchanged, and perhaps further ones."""
-    if not old:
-        return True
-    held = {one.name: (one.number, one.type) for one in _columns(table_format, new)}
-    return all(held.get(one.name) == (one.number, one.type) for one in _columns(table_format, old))
-
-
-def has_same_types(old: Sequence[Field], new: Sequence[Field]) -> bool:
-    """Return whether the columns that are in both have the same types, whatever their names are."""
-    held = {one.number: one.type for one in _columns("iceberg", old)}
-    return all(held.get(one.number, one.type) == one.type for one in _columns("iceberg", new))
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    number: int
-    type: pa.DataType
-
-
-def _columns(table_format: TableFormat, fields: Sequence[Field]) -> list[_Column]:
-    schema = open_schema(table_format, fields)
-    return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]
 
 
 def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:

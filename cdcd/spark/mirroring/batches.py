@@ -109,7 +109,9 @@ class MirrorBatches:
         self._merged = 0
         self._expired_s = float("-inf")
         is_open = self.version.table_format != "parquet"
-        self._open = OpenTables(target, self.version, writer.own_latest) if is_open else None
+        self._open = (
+            OpenTables(target, self.version, writer.own_latest, parks=self._parks) if is_open else None
+        )
         self._compactor = Compactor(self._merges())
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
@@ -139,7 +141,10 @@ class MirrorBatches:
         version = with_position(park(version, now, failures, time.time()), position)
         if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
-            version = self._open.store(version, now, sound, folded)
+            version, damaged = self._open.store(version, now, sound, folded)
+            self._remove([one for one in folded if one.topic in damaged])
+            failures |= (found := {topic: (error.code, str(error)) for topic, error in damaged.items()})
+            version = park(version, now, found, time.time())
         version = self._publish(version)
         if self._open is not None:  # Spark's tasks have written the rows that the tables have now
             stored = [one for one in folded if one.topic not in failures]
@@ -150,9 +155,15 @@ class MirrorBatches:
         self._report_parked(failures)
 
     def publish_start(self) -> None:
-        """Publish what the start has changed of tables in an open format."""
-        if self._open is not None and (changed := self._open.at_start()) != self.version:
+        """Publish what the start has changed of tables in an open format; park those whose logs are damaged."""
+        if self._open is None:
+            return
+        damaged = {topic: (error.code, str(error)) for topic, error in self._open.damaged.items()}
+        found = {topic: one for topic, one in damaged.items() if topic not in self.version.parked}
+        changed = park(self._open.at_start(), self.version, found, time.time())
+        if changed != self.version:
             self._publish(changed)
+        self._report_parked(found)
 
     def note_position(self, position: SourcePosition) -> None:
         """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""

@@ -242,7 +242,8 @@ def test_a_start_that_takes_back_a_version_succeeds_it(
     number = crashed(items, monkeypatch)
     path = metadata / f"v{number}.metadata.json"
     later = {"last-updated-ms": int(time.time() * 1000) + 3_600_000, "last-sequence-number": 50}
-    path.write_text(json.dumps(json.loads(path.read_text()) | later))  # the clock of the host was set back since
+    # The clock of the host was set back since.
+    path.write_text(json.dumps(json.loads(path.read_text()) | later))
     with items.mirror() as mirror:
         mirror.publish_start()
         found = metadata_of(items)
