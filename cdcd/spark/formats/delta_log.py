@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from cdcd.errors import StorageError, TableLogUnreadable
 from cdcd.spark.formats.delta_access import LOG, DeltaAccess
+from cdcd.spark.formats.delta_statistics import as_json
 from cdcd.spark.formats.table_log import CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
@@ -269,5 +270,5 @@ def _added(part: Part, *, changes_rows: bool) -> Any:
         partition_values={},
         modification_time=int(time.time() * 1000),
         data_change=changes_rows,
-        stats=json.dumps({"numRecords": part.file.rows}),
+        stats=as_json({"numRecords": part.file.rows, **part.statistics}),
     )

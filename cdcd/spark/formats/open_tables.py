@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from cdcd.errors import TableLogUnreadable
 from cdcd.lsn import format_lsn
+from cdcd.spark.formats.delta_statistics import statistics_of
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.table_log import CommitLabel, Part, TableLog
@@ -65,6 +66,11 @@ class _Table:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """A merge in the background and a batch commit one after the other."""
 
+    def replace(self, removed: Iterable[BucketFile], parts: Iterable[Part]) -> None:
+        """Note the files that a commit has removed and added."""
+        gone = set(removed)
+        self.files = (*(one for one in self.files if one not in gone), *(one.file for one in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class _Change:
@@ -92,8 +98,7 @@ class OpenTables:
         """
         self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
         self._tables: dict[str, _Table] = {}
-        self.damaged: dict[str, TableLogUnreadable] = {}
-        """By topic, the tables whose logs are damaged."""
+        self.damaged: dict[str, TableLogUnreadable] = {}  # by topic
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
@@ -250,11 +255,7 @@ class OpenTables:
             entry = self._cleaned(entry, table.log)
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
-            gone = set(removed)
-            table.files = (
-                *(one for one in table.files if one not in gone),
-                *(one.file for one in parts),
-            )
+            table.replace(removed, parts)
             table.fields = shape.fields
             return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
 
@@ -336,10 +337,13 @@ class OpenTables:
         in_order = rows.take(pc.sort_indices(rows[KEY]))
         most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
         starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
-        return [
-            Part(*write_part(self._target, shape, schema, folder, in_order.slice(start, most), of_level))
-            for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True)
-        ]
+        has_statistics = self._version.table_format == "delta"
+        parts = []
+        for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
+            slice_ = in_order.slice(start, most).cast(schema)
+            written = write_part(self._target, shape, schema, folder, slice_, of_level)
+            parts.append(Part(*written, statistics_of(slice_) if has_statistics else {}))
+        return parts
 
     def _commit(
         self,
@@ -360,8 +364,8 @@ class OpenTables:
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
         """Return a merge if the table has many small files of one size."""
-        is_merged = topic in self._tables and _small(entry.files)
-        return Merge(topic, entry.files, (), is_whole=True) if is_merged else None
+        has_small = topic in self._tables and _small(entry.files)
+        return Merge(topic, entry.files, (), is_whole=True) if has_small else None
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
         """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
@@ -379,11 +383,7 @@ class OpenTables:
                 table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
             except Exception as error:
                 raise MergeUncertain from error
-            gone = set(small)
-            table.files = (
-                *(one for one in table.files if one not in gone),
-                *(one.file for one in parts),
-            )
+            table.replace(small, parts)
             return MergeResult(merge, table.files, (), table_version=table.log.version)
 
     def discard(self, result: MergeResult) -> None:
