@@ -13,9 +13,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
 from cdcd.lsn import format_lsn
@@ -32,7 +32,7 @@ from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
-__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "is_table"]
+__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
 
 OnError = Literal["park", "fail"]
 ON_ERROR: tuple[OnError, ...] = ("park", "fail")
@@ -56,6 +56,13 @@ def is_table(topic: str, prefix: str) -> bool:
     return not is_internal and not is_pseudo(topic)
 
 
+class Read(NamedTuple):
+    """The records that a batch has read of a topic. `size_bytes`: of their keys and values."""
+
+    rows: int
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """The result of a batch: `rows` read, `tables` changed, the mirror's position.
@@ -75,6 +82,9 @@ class BatchReport:
     loading: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
     commit_us: int = 0
+
+    reads: Mapping[str, Read] = field(default_factory=dict)
+    """By topic, of the tables whose records it has read."""
 
 
 class Observer(Protocol):
@@ -339,6 +349,7 @@ class MirrorBatches:
             version.loading,
             tuple(sorted(version.parked)),
             version.commit_us,
+            {one.topic: Read(one.rows, one.size_bytes) for one in looks},
         )
         log.info(
             "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",
