@@ -283,6 +283,16 @@ class StorageError(SparkReadError):
     hint = "check the URI of the target, the credentials, and the storage's own log"
 
 
+class TableLogUnreadable(StorageError):
+    """The log of a Delta or Iceberg table of a mirror is damaged."""
+
+    code = "CDCD-TABLE-LOG"
+    hint = (
+        "restore the file from a backup of the target, or remove the folder of the table; then copy the table again: "
+        "`cdcd snapshot start --table ... --recopy`"
+    )
+
+
 class StorageUnavailable(StorageError):
     """The storage of a target does not answer, refuses the credentials, or has no space now."""
 

@@ -33,11 +33,11 @@ from cdcd.spark.reading.catalog_state import CatalogState
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.mirrored_table import MirrorReader, is_of_a_mirror, mirrored_table
 from cdcd.spark.reading.table_frame import columns_of
+from cdcd.spark.source.backlog import Backlog
 from cdcd.spark.source.commits import Commits
 from cdcd.spark.source.cuts import (
     ID,
     LOADING,
-    Backlog,
     BatchLimits,
     Offsets,
     SourcePosition,

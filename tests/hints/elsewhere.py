@@ -62,6 +62,8 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-SNAPSHOT-INCOMPLETE": "tests/spark/test_snapshot_cuts.py::"
     "test_each_batch_ends_where_all_tables_are_complete_and_equal",
     "CDCD-STORAGE": "tests/spark/test_storage.py::test_an_endpoint_without_tls_has_to_be_allowed",
+    "CDCD-TABLE-LOG": "tests/spark/unit/test_damaged_logs.py::"
+    "test_a_damaged_log_parks_its_table_until_the_hint_is_followed",
     "CDCD-STORAGE-UNAVAILABLE": "tests/spark/unit/test_mirror_retries.py::"
     "test_a_disk_that_is_full_is_waited_for_and_no_file_is_left_over",
     "CDCD-STORAGE-CONFLICT": "tests/spark/test_mirror_in_bucket.py::"

@@ -38,10 +38,10 @@ from tests.spark.history_model import FIELDS, Model, batch_of, versions_of
 from tests.spark.topics import Sent, TopicsWriter, rewind, rows_of
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 COMMITS = 4
 """Between two faults."""
-WITHIN_S = 120
+WITHIN_S = 300
 
 
 class _Changes:

@@ -10,7 +10,6 @@ Must not: know what the rows mean; remove a file that a version names.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import pyarrow.parquet as pq
 from cdcd.errors import StorageError
 from cdcd.spark.applying.event_order import Flags, dense_ranks
 from cdcd.spark.formats.delta_access import DeltaAccess
+from cdcd.spark.formats.delta_statistics import as_json
 from cdcd.spark.storage.uri import Storage
 
 __all__ = ["KeyedTable"]
@@ -303,7 +303,7 @@ class KeyedTable:
             partition_values={},
             modification_time=int(time.time() * 1000),
             data_change=True,
-            stats=json.dumps({"numRecords": rows.num_rows} | _range(rows, self._keys[0])),
+            stats=as_json({"numRecords": rows.num_rows} | _range(rows, self._keys[0])),
         )
 
     def _synchronise(self) -> None:

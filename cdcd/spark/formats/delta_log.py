@@ -9,23 +9,30 @@ Must not: write or read rows; decide which version is the mirror's (its commit l
 from __future__ import annotations
 
 import json
+import logging
+import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import StorageError
-from cdcd.spark.formats.delta_access import DeltaAccess
+from cdcd.errors import StorageError, TableLogUnreadable
+from cdcd.spark.formats.delta_access import LOG, DeltaAccess
+from cdcd.spark.formats.delta_statistics import as_json
 from cdcd.spark.formats.table_log import CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
 __all__ = ["DeltaLog"]
 
+log = logging.getLogger("cdcd.spark.mirror")
 _RETENTION = "delta.logRetentionDuration"
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_MOST_LOOKED_AT = 200
+"""The most commits of a damaged log that are read to find the one that is not readable."""
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
 
@@ -52,9 +59,11 @@ class DeltaLog:
     ) -> None:
         """Do what `TableLog.restore` says."""
         with self._errors("restore"):
-            table = self._access.open()
-            recorded = table if table.version() == version else self._access.open(version)
-            if _live(recorded) != {one.path.rpartition("/")[2] for one in files}:
+            table = self._newest(version, check_owner)
+            recorded = table if table.version() <= version else self._access.open(version)
+            if recorded.version() < version or _live(recorded) != {
+                one.path.rpartition("/")[2] for one in files
+            }:
                 raise StorageError(
                     "the Delta table does not have the files that the mirror's commit log names",
                     hint="restore both from one backup, or mirror into an empty target",
@@ -72,6 +81,48 @@ class DeltaLog:
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
+    def _newest(self, version: int, check_owner: Callable[[], object] = lambda: None) -> Any:
+        """Open the newest version. One that is not readable, and later than a version of the mirror, is removed.
+
+        A crash of the host leaves such a commit, of which nothing is needed. Raises TableLogUnreadable if an earlier
+        one is not readable.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return self._access.open()
+        except (DeltaError, ValueError):
+            commits = self._commits()
+            for number in sorted((one for one in commits if one > version), reverse=True):
+                if _is_commit(self._target.read(commits[number])):
+                    break
+                check_owner()
+                log.warning("%s: version %d of its log is not readable, and removed", self._folder, number)
+                self._target.delete([commits.pop(number)])
+            self._refuse_damaged(commits)
+            return self._access.open()
+
+    def _commits(self) -> dict[int, str]:
+        """Return the paths of the commits by their numbers."""
+        found = {_COMMIT.fullmatch(path.rpartition("/")[2]): path for path in self._log_paths()}
+        return {int(one[1]): path for one, path in found.items() if one is not None}
+
+    def _log_paths(self) -> Iterator[str]:
+        return self._target.paths(f"{self._folder}/{LOG}")
+
+    def _refuse_damaged(self, commits: Mapping[int, str]) -> None:
+        """Raise TableLogUnreadable if a commit is not readable, or if there is none."""
+        newest = sorted(commits, reverse=True)[:_MOST_LOOKED_AT]
+        paths = (commits[number] for number in newest)
+        broken = next((path for path in paths if not _is_commit(self._target.read(path))), None)
+        if broken is not None or not commits:
+            raise TableLogUnreadable(
+                "the log of a Delta table of the target is damaged",
+                target=self._target.uri,
+                table=self._folder,
+                file=broken or f"{self._folder}/{LOG}",
+            )
+
     def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
         """Make the table with these files, or replace all of its columns and files."""
         from deltalake import Schema
@@ -79,7 +130,7 @@ class DeltaLog:
 
         known = self.version
         self._check(known)
-        with self._errors("create"):
+        with self._errors("create"), self._damage_found():
             create_table_with_add_actions(
                 self._access.uri,
                 Schema.from_arrow(schema),
@@ -163,6 +214,18 @@ class DeltaLog:
             raise self._access.changed(version=version)
 
     @contextmanager
+    def _damage_found(self) -> Iterator[None]:
+        """Raise TableLogUnreadable for an error of a table that this writer has not opened, if its log is damaged."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, ValueError):
+            if self.version is None and (commits := self._commits()):
+                self._refuse_damaged(commits)
+            raise
+
+    @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
         with self._access.errors(action, lambda: self.version):
             yield
@@ -179,6 +242,15 @@ def _properties(label: CommitLabel) -> dict[str, Any]:
     )
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
     return {"commit_properties": of_commit, "post_commithook_properties": hooks}
+
+
+def _is_commit(data: bytes) -> bool:
+    """Return whether bytes are a commit: a JSON object in each line."""
+    try:
+        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    except ValueError:
+        return False
+    return bool(actions) and all(isinstance(one, dict) for one in actions)
 
 
 def _live(table: Any) -> set[str]:
@@ -198,5 +270,5 @@ def _added(part: Part, *, changes_rows: bool) -> Any:
         partition_values={},
         modification_time=int(time.time() * 1000),
         data_change=changes_rows,
-        stats=json.dumps({"numRecords": part.file.rows}),
+        stats=as_json({"numRecords": part.file.rows, **part.statistics}),
     )

@@ -9,12 +9,13 @@ Must not: know what is in the metadata; put a library's text into an error, whic
 from __future__ import annotations
 
 import io
+import json
 import re
 import struct
 import uuid
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from cdcd.errors import ConfigError, StorageConflict, StorageError
@@ -109,6 +110,13 @@ class IcebergAccess:
     def metadata(self, number: int) -> bytes:
         """Return the metadata of a version. Raises StorageError also if there is none."""
         return self.target.read(self._path_of(number), max_bytes=MAX_BYTES)
+
+    def file_of(self, number: int) -> str:
+        """Return the path of the metadata of a version, or the folder of the metadata if that one is readable."""
+        with suppress(StorageError, ValueError):
+            if isinstance(json.loads(self.metadata(number)), dict):
+                return f"{self.folder}/{METADATA}"
+        return self._path_of(number)
 
     def newest(self, known: int | None = None) -> int | None:
         """Return the newest version, None if there is no table. `known`: one that exists."""

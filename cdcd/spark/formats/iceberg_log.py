@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from cdcd.errors import StorageError, StorageUnavailable
+from cdcd.errors import StorageError, StorageUnavailable, TableLogUnreadable
 from cdcd.spark.formats.iceberg_access import IcebergAccess
 from cdcd.spark.formats.iceberg_manifests import (
     VERSION,
@@ -34,6 +34,7 @@ from cdcd.spark.formats.iceberg_manifests import (
 from cdcd.spark.formats.iceberg_metadata import (
     FIRST,
     has_ended,
+    metadata_after,
     next_metadata,
     schema_as,
     snapshot_of,
@@ -46,6 +47,10 @@ from cdcd.spark.target.versions import BucketFile
 __all__ = ["IcebergLog"]
 
 log = logging.getLogger("cdcd.spark.mirror")
+_DAMAGED_HINT = (
+    "copy the table again: `cdcd snapshot start --table ... --recopy`; a mirror with --on-error fail needs the file "
+    "from a backup of the target"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class IcebergLog:
     ) -> None:
         """Do what `TableLog.restore` says; also if the target was moved, because the metadata has absolute paths."""
         with self._access.errors("restore"):
-            recorded = self._read(version)
+            recorded = self._recorded(version)
             newest_number = self._access.newest(version)
             assert newest_number is not None
             newest = recorded if newest_number == version else self._later(newest_number)
@@ -115,10 +120,31 @@ class IcebergLog:
                 )
             if newest is None or self._differs(newest, recorded):
                 check_owner()
-                self._replace_all(recorded, newest_number, files, label)
+                as_newest = metadata_after(recorded.metadata, None if newest is None else newest.metadata)
+                successor = replace(recorded, number=newest_number, metadata=as_newest)
+                self._replace_all(successor, files, label)
             else:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
+
+    def _recorded(self, version: int) -> _State:
+        """Return a version that the mirror names. Raises TableLogUnreadable if it is not readable."""
+        try:
+            with self._access.errors("read"):
+                return self._read(version)
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            newest = self._access.newest()
+            if newest is not None and newest < version:  # of another backup
+                raise
+            raise TableLogUnreadable(
+                "the metadata of an Iceberg table of the target is damaged",
+                hint=_DAMAGED_HINT,
+                target=self._target.uri,
+                table=self._folder,
+                file=self._access.file_of(version),
+            ) from error
 
     def _later(self, number: int) -> _State | None:
         """Return a version that the mirror does not name, None if it is not readable: none of it is needed."""
@@ -139,15 +165,16 @@ class IcebergLog:
             or newest.metadata.schema() != recorded.metadata.schema()
         )
 
-    def _replace_all(
-        self, recorded: _State, newest: int, files: Collection[BucketFile], label: CommitLabel
-    ) -> None:
-        """Commit an earlier version again, after the newest one, of which nothing remains: no snapshot either."""
+    def _replace_all(self, recorded: _State, files: Collection[BucketFile], label: CommitLabel) -> None:
+        """Commit an earlier version again, after the newest one, of which no snapshot remains.
+
+        `recorded`: the earlier version with the number of the newest one.
+        """
         had = recorded.live
         parts: list[Part] = []
         if recorded.metadata.location != self._access.location:
             parts = [Part(one, had[one.path.rpartition("/")[2]].file_size_in_bytes) for one in files]
-        self._held = replace(recorded, number=newest)
+        self._held = recorded
         removed = had.keys() if parts else ()
         self._commit(_Change(recorded.metadata.schema(), parts, removed, label, all_again=True))
 

@@ -21,7 +21,16 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from cdcd.spark.formats.iceberg_manifests import VERSION, NewSnapshot
 
-__all__ = ["FIRST", "MOST_SNAPSHOTS", "next_metadata", "schema_as", "snapshot_of", "totals_of"]
+__all__ = [
+    "FIRST",
+    "MOST_SNAPSHOTS",
+    "has_ended",
+    "metadata_after",
+    "next_metadata",
+    "schema_as",
+    "snapshot_of",
+    "totals_of",
+]
 
 FIRST = 1
 """The number of the first version."""
@@ -126,6 +135,17 @@ def next_metadata(
             SnapshotLogEntry(snapshot_id=one.snapshot_id, timestamp_ms=one.timestamp_ms) for one in snapshots
         ],
         **({} if current is None else _main(current)),
+    )
+
+
+def metadata_after(earlier: Any, newest: Any) -> Any:
+    """Return earlier metadata, which is committed again, with the time and the numbers that it has to succeed.
+
+    `newest` None: it is not readable.
+    """
+    names = ("last_updated_ms", "last_sequence_number", "last_column_id")
+    return earlier.model_copy(
+        update={name: max(getattr(earlier, name), getattr(newest, name, 0)) for name in names}
     )
 
 

@@ -8,7 +8,8 @@ Must not: import the library of a format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
@@ -18,7 +19,14 @@ from cdcd.spark.decoding.columns import without_time
 from cdcd.spark.target.shape import KEY, SPECIAL, Field, arrow_schema
 from cdcd.spark.target.versions import TableFormat
 
-__all__ = ["check_names", "delta_schema", "iceberg_schema", "open_schema"]
+__all__ = [
+    "check_names",
+    "delta_schema",
+    "has_same_types",
+    "iceberg_schema",
+    "is_extended",
+    "open_schema",
+]
 
 _OF_CDCD = {SPECIAL: 1, KEY: 4}
 """The ids of columns that no table of PostgreSQL has; those of a map's keys and values follow."""
@@ -106,3 +114,29 @@ def _inside(arrow: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(arrow):
         return [pa.field("key", arrow.key_type), pa.field("value", arrow.item_type)]
     return list(arrow) if pa.types.is_struct(arrow) else []
+
+
+def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether columns are those of a table, unchanged, and perhaps further ones."""
+    if not old:
+        return True
+    held = {one.name: (one.number, one.type) for one in _columns(table_format, new)}
+    return all(held.get(one.name) == (one.number, one.type) for one in _columns(table_format, old))
+
+
+def has_same_types(old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Return whether the columns that are in both have the same types, whatever their names are."""
+    held = {one.number: one.type for one in _columns("iceberg", old)}
+    return all(held.get(one.number, one.type) == one.type for one in _columns("iceberg", new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    number: int
+    type: pa.DataType
+
+
+def _columns(table_format: TableFormat, fields: Sequence[Field]) -> list[_Column]:
+    schema = open_schema(table_format, fields)
+    return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]

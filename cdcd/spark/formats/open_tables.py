@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcd.errors import TableLogUnreadable
 from cdcd.lsn import format_lsn
-from cdcd.spark.formats.delta_log import DeltaLog
-from cdcd.spark.formats.open_schemas import check_names, open_schema
+from cdcd.spark.formats.delta_statistics import statistics_of
+from cdcd.spark.formats.log_by_format import log_of
+from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
 from cdcd.spark.formats.table_log import CommitLabel, Part, TableLog
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import FAN, Merge, MergeResult, MergeUncertain
@@ -39,16 +42,16 @@ from cdcd.spark.tables.table_files import (
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
 from cdcd.spark.target.commit_log import oldest_version
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
-from cdcd.spark.target.versions import BucketFile, TableEntry, TableFormat, TargetVersion
+from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 
-__all__ = ["OpenTables", "log_of"]
+__all__ = ["OpenTables"]
 
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
 CLEAN_EVERY = 100
-"""After so many versions of a table, the oldest ones are removed."""
+"""After so many versions of a table since the last time, the oldest ones are removed."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
@@ -63,6 +66,11 @@ class _Table:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """A merge in the background and a batch commit one after the other."""
 
+    def replace(self, removed: Iterable[BucketFile], parts: Iterable[Part]) -> None:
+        """Note the files that a commit has removed and added."""
+        gone = set(removed)
+        self.files = (*(one for one in self.files if one not in gone), *(one.file for one in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class _Change:
@@ -72,41 +80,54 @@ class _Change:
     keys: pa.Array
 
 
-def log_of(table_format: TableFormat) -> Callable[[Storage, str, float], TableLog]:
-    """Return what makes the log of a table: of a storage, the table's folder, and how long versions last."""
-    if table_format == "iceberg":
-        from cdcd.spark.formats.iceberg_log import IcebergLog  # its library is optional
-
-        return IcebergLog
-    return DeltaLog
-
-
 class OpenTables:
     """The Delta or Iceberg tables of one target, and their merges in the background."""
 
     def __init__(
-        self, target: Storage, version: TargetVersion, check_owner: Callable[[], object] = lambda: None
+        self,
+        target: Storage,
+        version: TargetVersion,
+        check_owner: Callable[[], object] = lambda: None,
+        *,
+        parks: bool = False,
     ) -> None:
         """Open the tables of a version, and restore those that have other rows. Raises StorageError.
 
-        `check_owner` raises StorageConflict if another mirror has taken over the target.
+        `check_owner` raises StorageConflict if another mirror has taken over the target. `parks`: a damaged log is
+        no error, but in `damaged`, and its table is not opened.
         """
-        self._target, self._version, self._check_owner = target, version, check_owner
+        self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
         self._tables: dict[str, _Table] = {}
+        self.damaged: dict[str, TableLogUnreadable] = {}  # by topic
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
-                self._tables[entry.topic] = table
+                if isinstance(table, TableLogUnreadable):
+                    self.damaged[entry.topic] = table
+                else:
+                    self._tables[entry.topic] = table
             left = [one for one in version.dropped.values() if one.table_version is not None]
             for _ in pool.map(self._emptied, left):
                 pass
 
-    def _restored(self, entry: TableEntry) -> _Table:
+    def _restored(self, entry: TableEntry) -> _Table | TableLogUnreadable:
         assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
-        table.log.restore(entry.table_version, entry.files, label, self._check_owner)
-        return table
+        with self._parking() as damage:
+            table.log.restore(entry.table_version, entry.files, label, self._check_owner)
+        return damage[0] if damage else table
+
+    @contextmanager
+    def _parking(self) -> Iterator[list[TableLogUnreadable]]:
+        """Put the error of a damaged log into the list, if it has to end nothing."""
+        found: list[TableLogUnreadable] = []
+        try:
+            yield found
+        except TableLogUnreadable as error:
+            if not self._parks:
+                raise
+            found.append(error)
 
     def _emptied(self, entry: TableEntry) -> None:
         """Remove the rows of a table that was dropped from the mirror."""
@@ -179,8 +200,11 @@ class OpenTables:
         before: TargetVersion,
         plans: Mapping[str, TablePlan],
         folded: Iterable[FoldResult],
-    ) -> TargetVersion:
-        """Commit the rows of the planned tables; return the version with their files, to be published next."""
+    ) -> tuple[TargetVersion, dict[str, TableLogUnreadable]]:
+        """Commit the rows of the planned tables; return the version with their files, to be published next.
+
+        Also return by topic the error of each table whose log is damaged: nothing of it is committed.
+        """
         mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
         for one in folded:
             if one.topic in mine and one.changed:
@@ -192,10 +216,19 @@ class OpenTables:
             for topic, plan in plans.items()
             if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
-        run = partial(self._stored, version, before.number + 1, emptied)
+
+        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | TableLogUnreadable:
+            with self._parking() as damage:
+                return self._stored(version, before.number + 1, emptied, results)
+            return damage[0]
+
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
-            stored = pool.map(run, mine.items())
-            return replace(version, tables={**version.tables, **{one.topic: one for one in stored}})
+            found = dict(zip(mine, pool.map(run, mine.items()), strict=True))
+        damaged = {topic: one for topic, one in found.items() if isinstance(one, TableLogUnreadable)}
+        for topic in damaged:
+            del self._tables[topic]
+        stored = {topic: one for topic, one in found.items() if isinstance(one, TableEntry)}
+        return replace(version, tables={**version.tables, **stored}), damaged
 
     def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
         """Make the tables that have no rows; return the entries with their versions."""
@@ -219,18 +252,20 @@ class OpenTables:
         change = self._change(folds, shape)
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
-            known = table.log.version
-            if known is not None and known == entry.table_version and known % CLEAN_EVERY == 0:
-                table.log.remove_old_versions(partial(self._first_named, topic))
+            entry = self._cleaned(entry, table.log)
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
-            gone = set(removed)
-            table.files = (
-                *(one for one in table.files if one not in gone),
-                *(one.file for one in parts),
-            )
+            table.replace(removed, parts)
             table.fields = shape.fields
             return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
+
+    def _cleaned(self, entry: TableEntry, table_log: TableLog) -> TableEntry:
+        """Remove old versions of a table, if the last time is long ago; return the entry that says when it was."""
+        known = table_log.version
+        if known is None or known != entry.table_version or known < entry.cleaned + CLEAN_EVERY:
+            return entry
+        table_log.remove_old_versions(partial(self._first_named, entry.topic))
+        return replace(entry, cleaned=known)
 
     def _first_named(self, topic: str) -> int:
         """Return the version of the table that the oldest readable version of the mirror names, 0: any."""
@@ -302,10 +337,13 @@ class OpenTables:
         in_order = rows.take(pc.sort_indices(rows[KEY]))
         most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
         starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
-        return [
-            Part(*write_part(self._target, shape, schema, folder, in_order.slice(start, most), of_level))
-            for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True)
-        ]
+        has_statistics = self._version.table_format == "delta"
+        parts = []
+        for start, of_level in zip(starts, [*[FULL] * (len(starts) - 1), level], strict=True):
+            slice_ = in_order.slice(start, most).cast(schema)
+            written = write_part(self._target, shape, schema, folder, slice_, of_level)
+            parts.append(Part(*written, statistics_of(slice_) if has_statistics else {}))
+        return parts
 
     def _commit(
         self,
@@ -326,7 +364,8 @@ class OpenTables:
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
         """Return a merge if the table has many small files of one size."""
-        return Merge(topic, entry.files, (), is_whole=True) if _small(entry.files) else None
+        has_small = topic in self._tables and _small(entry.files)
+        return Merge(topic, entry.files, (), is_whole=True) if has_small else None
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
         """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
@@ -344,41 +383,11 @@ class OpenTables:
                 table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
             except Exception as error:
                 raise MergeUncertain from error
-            gone = set(small)
-            table.files = (
-                *(one for one in table.files if one not in gone),
-                *(one.file for one in parts),
-            )
+            table.replace(small, parts)
             return MergeResult(merge, table.files, (), table_version=table.log.version)
 
     def discard(self, result: MergeResult) -> None:
         """Leave the files of a merge that no version of the mirror names: the table has them."""
-
-
-def is_extended(table_format: TableFormat, old: Sequence[Field], new: Sequence[Field]) -> bool:
-    """Return whether columns are those of a table, unchanged, and perhaps further ones."""
-    if not old:
-        return True
-    held = {one.name: (one.number, one.type) for one in _columns(table_format, new)}
-    return all(held.get(one.name) == (one.number, one.type) for one in _columns(table_format, old))
-
-
-def has_same_types(old: Sequence[Field], new: Sequence[Field]) -> bool:
-    """Return whether the columns that are in both have the same types, whatever their names are."""
-    held = {one.number: one.type for one in _columns("iceberg", old)}
-    return all(held.get(one.number, one.type) == one.type for one in _columns("iceberg", new))
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    number: int
-    type: pa.DataType
-
-
-def _columns(table_format: TableFormat, fields: Sequence[Field]) -> list[_Column]:
-    schema = open_schema(table_format, fields)
-    return [_Column(one.name, one.number, schema.field(one.name).type) for one in fields]
 
 
 def _small(files: Sequence[BucketFile]) -> tuple[BucketFile, ...]:

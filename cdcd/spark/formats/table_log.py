@@ -8,9 +8,9 @@ Must not: know a format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ class Part:
 
     file: BucketFile
     size_bytes: int
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    """Of a file of a Delta table, those that its log has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,11 @@ from pyspark.sql import SparkSession
 from cdcd.errors import ConfigError
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.data_source import CdcdStreamReader
+from cdcd.spark.mirroring.batches import is_table
 from cdcd.spark.mirroring.records import Records, read_in_spark, read_on_driver
 from cdcd.spark.session import parallelism
-from cdcd.spark.source.cuts import Backlog, Offsets, SourcePosition, with_loading, without_start
+from cdcd.spark.source.backlog import Backlog
+from cdcd.spark.source.cuts import Offsets, SourcePosition, with_loading, without_start
 from cdcd.spark.source.pieces import pieces
 from cdcd.spark.source.record_sizes import RecordSizes
 from cdcd.spark.source.source_options import parse_options
@@ -80,8 +82,15 @@ class MirrorSource:
         return self.end != self._start
 
     def backlog(self, *, is_applied: bool) -> Backlog:
-        """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen."""
-        return self._reader.backlog(self.end if is_applied else self._start)
+        """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen.
+
+        By topic it has those of tables.
+        """
+        found = self._reader.backlog(self.end if is_applied else self._start)
+        of_tables = {
+            topic: one for topic, one in found.topics.items() if is_table(topic, self._connection.prefix)
+        }
+        return found._replace(topics=of_tables)
 
     def records(self, buckets: int) -> Records:
         """Return the records of the current batch. The driver tries to read a batch that should not be too large."""

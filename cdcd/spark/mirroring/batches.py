@@ -13,9 +13,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
 from cdcd.lsn import format_lsn
@@ -32,7 +32,7 @@ from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
-__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "is_table"]
+__all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
 
 OnError = Literal["park", "fail"]
 ON_ERROR: tuple[OnError, ...] = ("park", "fail")
@@ -56,6 +56,13 @@ def is_table(topic: str, prefix: str) -> bool:
     return not is_internal and not is_pseudo(topic)
 
 
+class Read(NamedTuple):
+    """The records that a batch has read of a topic. `size_bytes`: of their keys and values."""
+
+    rows: int
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """The result of a batch: `rows` read, `tables` changed, the mirror's position.
@@ -75,6 +82,9 @@ class BatchReport:
     loading: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
     commit_us: int = 0
+
+    reads: Mapping[str, Read] = field(default_factory=dict)
+    """By topic, of the tables whose records it has read."""
 
 
 class Observer(Protocol):
@@ -109,7 +119,9 @@ class MirrorBatches:
         self._merged = 0
         self._expired_s = float("-inf")
         is_open = self.version.table_format != "parquet"
-        self._open = OpenTables(target, self.version, writer.own_latest) if is_open else None
+        self._open = (
+            OpenTables(target, self.version, writer.own_latest, parks=self._parks) if is_open else None
+        )
         self._compactor = Compactor(self._merges())
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
@@ -139,7 +151,10 @@ class MirrorBatches:
         version = with_position(park(version, now, failures, time.time()), position)
         if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
-            version = self._open.store(version, now, sound, folded)
+            version, damaged = self._open.store(version, now, sound, folded)
+            self._remove([one for one in folded if one.topic in damaged])
+            failures |= (found := {topic: (error.code, str(error)) for topic, error in damaged.items()})
+            version = park(version, now, found, time.time())
         version = self._publish(version)
         if self._open is not None:  # Spark's tasks have written the rows that the tables have now
             stored = [one for one in folded if one.topic not in failures]
@@ -150,9 +165,15 @@ class MirrorBatches:
         self._report_parked(failures)
 
     def publish_start(self) -> None:
-        """Publish what the start has changed of tables in an open format."""
-        if self._open is not None and (changed := self._open.at_start()) != self.version:
+        """Publish what the start has changed of tables in an open format; park those whose logs are damaged."""
+        if self._open is None:
+            return
+        damaged = {topic: (error.code, str(error)) for topic, error in self._open.damaged.items()}
+        found = {topic: one for topic, one in damaged.items() if topic not in self.version.parked}
+        changed = park(self._open.at_start(), self.version, found, time.time())
+        if changed != self.version:
             self._publish(changed)
+        self._report_parked(found)
 
     def note_position(self, position: SourcePosition) -> None:
         """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""
@@ -229,7 +250,7 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
-        until_s = time.time() - version.retain_s
+        until_s = self._writer.due_s(version, time.time())
         if self._open is not None:
             version = self._open.expire(version, until_s)
         version = self._writer.publish(version, until_s=until_s)
@@ -328,6 +349,7 @@ class MirrorBatches:
             version.loading,
             tuple(sorted(version.parked)),
             version.commit_us,
+            {one.topic: Read(one.rows, one.size_bytes) for one in looks},
         )
         log.info(
             "batch %d: %d events, %d tables, %d files with %d rows, as of %s, %.1f s",

@@ -24,7 +24,7 @@ from prometheus_client import (
 )
 
 from cdcd.metrics.group import MetricGroup
-from cdcd.spark.source.cuts import Backlog
+from cdcd.spark.source.backlog import Backlog
 
 if TYPE_CHECKING:  # the page of the metrics is made without Spark
     from cdcd.spark.mirroring.batches import BatchReport
@@ -54,6 +54,8 @@ class MirrorMetrics:
         self._before_us = 0
         """The commit time of the version before."""
         self._backlog = Backlog()
+        self._row_bytes: dict[str, float] = {}
+        """By topic, the mean bytes of a record in the last batch that has read some."""
         self._looked_s: float | None = None
         self._complete_s: float | None = None
         """The last time at which the mirror had everything that the topics had."""
@@ -86,6 +88,12 @@ class MirrorMetrics:
             absent="before the first look, and while progress records of a large backlog are not read",
         )
         backlog.set_function(lambda: self._backlog.offsets)
+        in_bytes = new.optional(
+            "mirror_backlog_bytes",
+            "Bytes of the backlog's records of tables, by the mean of the last ones that were read of each.",
+            absent="as the offsets, and while the backlog has a table of which the mirror has read no record",
+        )
+        in_bytes.set_function(self._backlog_bytes)
         self._latency = new.histogram(
             "mirror_visible_latency_seconds",
             "Time from a commit in PostgreSQL to its visibility in the target, of the last commit of each batch.",
@@ -116,6 +124,7 @@ class MirrorMetrics:
     def _make_progress(self, new: MetricGroup) -> None:
         self._batches = new.counter("mirror_batches_total", "Batches that became visible in the target.")
         self._rows = new.counter("mirror_rows_read_total", "Records of tables that these batches have read.")
+        self._read_bytes = new.counter("mirror_read_bytes_total", "Bytes of their keys and values.")
         self._written = new.counter("mirror_rows_written_total", "Rows written to files of the target.")
         self._files = new.counter("mirror_files_written_total", "Files of rows written to the target.")
         self._duration = new.histogram(
@@ -208,6 +217,9 @@ class MirrorMetrics:
         """Count a batch, whose version was published before."""
         self._batches.inc()
         self._rows.inc(report.rows)
+        self._read_bytes.inc(sum(one.size_bytes for one in report.reads.values()))
+        with self._lock:
+            self._row_bytes |= {topic: one.size_bytes / one.rows for topic, one in report.reads.items()}
         self._written.inc(report.written_rows)
         self._files.inc(report.files)
         self._duration.observe(report.seconds)
@@ -238,6 +250,13 @@ class MirrorMetrics:
         self._retrying.set(0)
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _backlog_bytes(self) -> float | None:
+        with self._lock:
+            backlog, known = self._backlog, dict(self._row_bytes)
+        if backlog.offsets is None or not backlog.topics.keys() <= known.keys():
+            return None
+        return sum(count * known[topic] for topic, count in backlog.topics.items())
 
     def _of_version(self, value: Callable[[TargetVersion], float]) -> float | None:
         return None if self._version is None else value(self._version)

@@ -31,13 +31,17 @@ from cdcd.spark.target.versions import ALL_BUCKETS
 
 
 class Summary(NamedTuple):
-    """The records of one topic under one schema in one partition. `last`: the value of the last one."""
+    """The records of one topic under one schema in one partition. `last`: the value of the last one.
+
+    `size_bytes`: of keys and values.
+    """
 
     topic: str
     rows: int
     keyed: int
     keyless: int
     last: bytes | None
+    size_bytes: int
 
 
 class Records(Protocol):
@@ -81,15 +85,20 @@ class RecordsOnDriver:
                 "keyed": pc.and_(pc.is_valid(keys), has_value),
                 "keyless": pc.and_(pc.is_null(keys), has_value),
                 "row": pa.array(range(len(self._records)), pa.int64()),
+                "bytes": pc.add(_lengths(keys), _lengths(values)),
             }
         )
         grouped = table.group_by(["topic", "partition", "header"]).aggregate(
-            [("row", "count"), ("keyed", "sum"), ("keyless", "sum"), ("row", "max")]
+            [("row", "count"), ("keyed", "sum"), ("keyless", "sum"), ("row", "max"), ("bytes", "sum")]
         )
         # The records of a partition are in the order of their offsets.
         last = values.take(grouped["row_max"])
         return [
-            Summary(one["topic"], one["row_count"], one["keyed_sum"], one["keyless_sum"], value.as_py())
+            Summary(
+                *(one["topic"], one["row_count"], one["keyed_sum"], one["keyless_sum"]),
+                last=value.as_py(),
+                size_bytes=one["bytes_sum"],
+            )
             for one, value in zip(grouped.to_pylist(), last, strict=True)
         ]
 
@@ -118,6 +127,10 @@ class RecordsOnDriver:
         self._records = RAW_SCHEMA.empty_table()
 
 
+def _lengths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.binary_length(texts).cast(pa.int64()), 0)
+
+
 def _bucket(key: bytes | None, buckets: int) -> int:
     """Return what `_bucket_column` computes."""
     return 0 if key is None else bucket_of(key[HEADER_BYTES:], buckets)
@@ -138,6 +151,7 @@ class RecordsInSpark:
                 F.sum(F.expr("cast(key is not null and value is not null as long)")).alias("keyed"),
                 F.sum(F.expr("cast(key is null and value is not null as long)")).alias("keyless"),
                 F.max_by("value", "offset").alias("last"),
+                F.sum(F.expr("coalesce(length(key), 0L) + coalesce(length(value), 0L)")).alias("bytes"),
             )
             .collect()
         )
@@ -148,6 +162,7 @@ class RecordsInSpark:
                 one["keyed"],
                 one["keyless"],
                 None if one["last"] is None else bytes(one["last"]),
+                one["bytes"],
             )
             for one in found
         ]
@@ -215,6 +230,7 @@ def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collectio
             look,
             rows=look.rows + one.rows,
             keyed_rows=look.keyed_rows + one.keyed,
+            size_bytes=look.size_bytes + one.size_bytes,
             last_values=look.last_values if one.last is None else (*look.last_values, one.last),
         )
     keyless = {one.topic for one in found if one.keyless}

@@ -16,15 +16,14 @@ from functools import cached_property, partial
 
 from cdcd.errors import PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.clients.kafka import Cluster, Range
+from cdcd.spark.source.backlog import Backlog, backlog_after
 from cdcd.spark.source.cuts import (
     ID,
     NO_LIMITS,
-    Backlog,
     BatchLimits,
     Commit,
     Offsets,
     SourcePosition,
-    backlog_after,
     cut,
     has_records,
     ids_of,

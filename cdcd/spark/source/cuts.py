@@ -74,33 +74,6 @@ class SourcePosition(NamedTuple):
     commit_us: int = 0
 
 
-class Backlog(NamedTuple):
-    """What the topics have after a position, as far as their progress records were read.
-
-    `offsets`: the distance to the newest commit, None if unknown. `is_pending`: there is a commit after the position.
-    `oldest_us`: the time of the first one (Unix epoch, microseconds), 0 if unknown.
-    """
-
-    offsets: int | None = None
-    is_pending: bool = True
-    oldest_us: int = 0
-
-
-def backlog_after(
-    offsets: Offsets, commits: Iterable[Commit], newest: Offsets, *, is_behind: bool
-) -> Backlog:
-    """Return what is after these offsets. `newest`: those of the newest known commit; `is_behind`: there are more."""
-    reached = of_topics(offsets)
-    first = next((one for one in commits if not covers(offsets, one)), None)
-    distances = (
-        max(0, end - reached.get(topic, {}).get(partition, 0))
-        for topic, partitions in of_topics(newest).items()
-        for partition, end in partitions.items()
-    )
-    is_pending = is_behind or first is not None
-    return Backlog(None if is_behind else sum(distances), is_pending, 0 if first is None else first.commit_us)
-
-
 def position_at(offsets: Offsets, commits: Iterable[Commit]) -> SourcePosition:
     """Return the position of offsets that are the end of one of these commits, which are in order."""
     found = SourcePosition()

@@ -51,6 +51,8 @@ class Look:
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
     """In a keyed table these records are its TRUNCATE events, and markers of gaps."""
+    size_bytes: int = 0
+    """Of the records' keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

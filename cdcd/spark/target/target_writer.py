@@ -55,7 +55,7 @@ class TargetWriter:
             is_complete = True
         if before is not None and before.published_s < now_s - before.retain_s / 2:
             self._check_latest(before.number)  # records after this one may be removed already
-        until_s = min(until_s, now_s - version.retain_s)
+        until_s = min(until_s, self.due_s(version, now_s))
         next_one = _successor(before, version, now_s, until_s, unnamed, is_complete=is_complete)
         data = record_of(next_one, None if is_complete else before)
         self._create(path_of(next_one.number), data)
@@ -64,6 +64,11 @@ class TargetWriter:
             self._write_latest(next_one.number)
         self._remove_expired(before)
         return self.version
+
+    def due_s(self, version: TargetVersion, now_s: float) -> float:
+        """Return the time (Unix epoch) before which a file was replaced that no reader may need any more."""
+        replaced = () if self.version is None else self.version.replaced
+        return max(now_s - version.retain_s, _time_of_most(replaced))
 
     def _create(self, path: str, data: bytes) -> None:
         try:
@@ -143,9 +148,10 @@ def _successor(
     number = 1 if before is None else before.number + 1
     replaced: tuple[tuple[str, float], ...] = ()
     complete: tuple[tuple[int, float], ...] = ()
+    until_s = max(until_s, 0.0)  # JSON has no infinite numbers
     if before is not None:
         replaced, complete = before.replaced, before.complete
-        until_s = max(until_s, before.retained_from_s, _time_of_most(replaced))
+        until_s = max(until_s, before.retained_from_s)
         gone = [*_gone(before, version), *unnamed]
         replaced = (*without_expired(replaced, until_s), *((path, now_s) for path in gone))
     if is_complete:

@@ -107,6 +107,8 @@ class TableEntry:
     """The oids of the former tables of this name."""
     table_version: int | None = None
     """The version of the Delta or Iceberg table that has exactly `files`; None: the table is in Parquet files."""
+    cleaned: int = 0
+    """The version of the Delta or Iceberg table before which old versions were removed last, 0: never."""
 
     @property
     def is_empty(self) -> bool:

@@ -520,8 +520,21 @@ def test_a_table_without_its_events_is_an_error(tmp_path: Path) -> None:
         pa.array([-719_162, 2_932_896], pa.date32()),
         nightly(pa.array([1, 2], pa.int8())),
         pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]),
+        pa.array(
+            ["\U00020000", "\U00020001"]
+        ),  # some readers of JSON decode their escapes as U+10000 and U+10001
     ],
-    ids=["boolean", "binary", "double", "date", "far dates", "first and last date", "tinyint", "struct"],
+    ids=[
+        "boolean",
+        "binary",
+        "double",
+        "date",
+        "far dates",
+        "first and last date",
+        "tinyint",
+        "struct",
+        "plane 2",
+    ],
 )
 def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys: pa.Array) -> None:
     def batch(sequence: int, op: str) -> pa.Table:

@@ -278,13 +278,19 @@ def test_a_pause_expires_nothing_and_a_longer_time_brings_nothing_back(tmp_path:
         read_version(tmp_path, 2)
 
 
-def test_a_start_and_a_dropped_table_remove_no_file(tmp_path: Path, clock: Clock) -> None:
-    """A table in an open format may name it, until the mirror has changed that."""
+@pytest.mark.parametrize("most", [100_000, 2])
+def test_a_start_and_a_dropped_table_remove_no_file(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A table in an open format may name it, until the mirror has changed that; also if there are too many."""
     log = _published(tmp_path, 10)
     for _ in range(10):
+        clock.now_s += 1
         log.publish()
     before = {*open_storage(tmp_path).paths()}
     clock.now_s += 10 * RETAIN_S
+    assert len(log.versions[-1].replaced) > 2
+    monkeypatch.setattr(target_writer, "MOST_REPLACED", most)
     log.writer = take_over(tmp_path, log.versions[-1])
     assert log.writer.version is not None
     topic = next(iter(log.writer.version.tables))
@@ -344,6 +350,18 @@ def test_a_failed_replacement_of_the_number_is_a_conflict_only_if_another_has_re
     with pytest.raises(StorageError) as raised:
         take_over(tmp_path, log.versions[-1])
     assert isinstance(raised.value, StorageConflict) is is_taken
+
+
+def test_each_record_is_json_for_every_reader(tmp_path: Path, clock: Clock) -> None:
+    """JSON has no infinite numbers, which Python writes and reads all the same."""
+    log = _published(tmp_path, 11)
+    log.publish()
+    log.writer = take_over(tmp_path, log.versions[-1])
+    drop_table(tmp_path, next(iter(log.versions[-1].tables)).removeprefix("shop."))
+    records = [path for path in open_storage(tmp_path).paths("_cdcd") if path != LATEST]
+    assert len(records) == 4
+    for path in records:
+        json.loads((tmp_path / path).read_bytes(), parse_constant=pytest.fail)
 
 
 def test_a_missing_record_is_an_error(tmp_path: Path) -> None:

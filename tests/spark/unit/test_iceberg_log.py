@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +15,14 @@ from pyiceberg.table import StaticTable
 from cdcd.errors import MirrorInconsistent, StorageUnavailable
 from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_tables
 from cdcd.spark.formats.iceberg_access import IcebergAccess
+from cdcd.spark.formats.iceberg_log import IcebergLog
 from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_schema
 from cdcd.spark.mirroring import batches as mirror_batches
 from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import SourcePosition
 from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.target import target_writer
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.shape import Field
 from cdcd.spark.target.target_writer import TargetWriter
@@ -78,6 +81,34 @@ def test_metadata_of_versions_that_are_not_retained_is_removed(
     assert newest(items) == recorded(items) == mirrored(items.target)
 
 
+def test_old_metadata_is_removed_whatever_numbers_the_versions_have(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each batch its predecessor expires, which is a version too: each batch begins at an odd one."""
+    cleaned: list[int] = []
+    real = IcebergLog.remove_old_versions
+
+    def remove(self: IcebergLog, first: Callable[[], int]) -> None:
+        assert self.version is not None
+        cleaned.append(self.version)
+        real(self, first)
+
+    monkeypatch.setattr(IcebergLog, "remove_old_versions", remove)
+    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 6)
+    monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
+    for lsn in range(20, 32):
+        items.retain_s = 3600.0
+        update(items, lsn)
+        items.retain_s = -1.0
+        with items.mirror() as mirror:
+            mirror.note_position(SourcePosition(end_lsn=lsn))
+        assert read_mirror(items.target).version.tables[TOPIC].table_version == 2 * lsn - 37
+    assert cleaned == [7, 13, 19], "no start forgets when the last one was"
+    folder = items.target / FOLDER / "metadata"
+    assert len([*folder.glob("v*.metadata.json")]) <= 2 * 6
+    assert newest(items) == recorded(items) == mirrored(items.target)
+
+
 def test_the_metadata_names_the_snapshots_that_are_retained(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +159,19 @@ def scanned(items: Batches) -> list[pa.Table]:
     """Return the rows of each snapshot that the newest metadata names."""
     table = StaticTable.from_metadata(str(items.target / FOLDER))
     return [table.scan(snapshot_id=one).to_arrow() for one in snapshots_of(items)]
+
+
+def test_a_table_names_no_file_of_too_many_that_are_removed(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too many replaced files the oldest go before the retention is over, and so do their snapshots."""
+    monkeypatch.setattr(target_writer, "MOST_REPLACED", 2)
+    for lsn in range(20, 26):
+        update(items, lsn)
+        assert all(scanned(items))
+        assert len([*(items.target / FOLDER).glob("part-*")]) <= 4
+    assert len(snapshots_of(items)) > 1
+    assert newest(items) == recorded(items) == mirrored(items.target)
 
 
 def test_a_table_that_was_dropped_has_no_snapshot_with_rows(
@@ -188,6 +232,27 @@ def test_a_start_leaves_no_snapshot_of_a_batch_that_it_takes_back(
         assert read_mirror(items.target).version.tables[TOPIC].table_version == number + 1
         assert lost not in snapshots_of(items)
         assert [normalised(one) for one in scanned(items)] == [rows, rows]
+
+
+def test_a_start_that_takes_back_a_version_succeeds_it(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the time nor the sequence number of the metadata goes back, for readers that have seen the version."""
+    metadata = items.target / FOLDER / "metadata"
+    number = crashed(items, monkeypatch)
+    path = metadata / f"v{number}.metadata.json"
+    later = {"last-updated-ms": int(time.time() * 1000) + 3_600_000, "last-sequence-number": 50}
+    # The clock of the host was set back since.
+    path.write_text(json.dumps(json.loads(path.read_text()) | later))
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        found = metadata_of(items)
+        assert found["last-updated-ms"] == later["last-updated-ms"]
+        assert found["last-sequence-number"] == 51
+        assert newest(items) == recorded(items) == mirrored(items.target)
+    update(items, 30)
+    assert metadata_of(items)["last-sequence-number"] == 52
+    assert newest(items) == recorded(items) == mirrored(items.target)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format-version": 3}'])

@@ -15,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdcd.errors import ConfigError
 from cdcd.metrics.group import NEVER
 from cdcd.spark.mirroring import metrics_server
-from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.mirroring.batches import BatchReport, Read
 from cdcd.spark.mirroring.metrics import FRESH_S, MirrorMetrics
 from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
 from cdcd.spark.reading.catalog_state import CatalogState, Registered
-from cdcd.spark.source.cuts import Backlog, Commit, backlog_after
+from cdcd.spark.source.backlog import Backlog, backlog_after
+from cdcd.spark.source.cuts import Commit
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 
 LAG = "cdcd_mirror_lag_seconds"
@@ -74,7 +75,8 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
     tables = {one: TableEntry(one) for one in ("shop.public.a", "shop.public.c")} | {parked.topic: parked}
     metrics.published(replace(version, commit_us=0))
     metrics.published(replace(version, tables=tables, loading=("shop.public.c",)), merges=2)
-    metrics.batch(BatchReport(0, 7, 1, 2, 90, 8, 0.2, commit_us=version.commit_us))
+    read = {"shop.public.a": Read(10, 700)}
+    metrics.batch(BatchReport(0, 7, 1, 2, 90, 8, 0.2, commit_us=version.commit_us, reads=read))
     metrics.looked(NOTHING, AT_S)
     metrics.failed("CDCD-SINK-UNAVAILABLE", is_retried=True)
     metrics.registered(CatalogState("c.shop", {"a": Registered("a"), "b": Registered("b", "refused")}))
@@ -92,6 +94,8 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
         "cdcd_mirror_visible_latency_seconds_count": 1,
         "cdcd_mirror_batches_total": 1,
         "cdcd_mirror_rows_read_total": 7,
+        "cdcd_mirror_read_bytes_total": 700,
+        "cdcd_mirror_backlog_bytes": 0,
         "cdcd_mirror_rows_written_total": 8,
         "cdcd_mirror_files_written_total": 2,
         "cdcd_mirror_versions_total": 2,
@@ -113,6 +117,31 @@ def test_each_metric_has_a_value_after_a_batch_and_an_error(metrics: MirrorMetri
     found = _samples(metrics)
     assert found["cdcd_mirror_retrying"] == 0
     assert not any("catalog" in name for name in found), "unknown"
+
+
+def test_the_backlog_in_bytes_is_absent_while_a_topic_of_it_was_never_read(metrics: MirrorMetrics) -> None:
+    """The mean bytes of a record are those of the last batch that has read some of the topic."""
+
+    def backlog(*topics: tuple[str, int], is_behind: bool = False) -> float | None:
+        offsets = None if is_behind else sum(count for _, count in topics)
+        metrics.looked(Backlog(offsets, True, 0, dict(topics)), AT_S)
+        return _samples(metrics).get("cdcd_mirror_backlog_bytes")
+
+    def read(**reads: Read) -> None:
+        metrics.batch(BatchReport(0, 7, 1, 2, 90, 8, 0.2, reads=reads))
+
+    assert backlog(("a", 5)) is None
+    read(a=Read(10, 700))
+    assert backlog(("a", 5)) == 350
+    assert backlog(("a", 5), ("b", 1)) is None
+    read(b=Read(2, 50))
+    assert backlog(("a", 5), ("b", 1)) == 375
+    read(a=Read(3, 30))
+    assert backlog(("a", 5), ("b", 1)) == 75
+    assert backlog(("a", 5), is_behind=True) is None
+    metrics.looked(NOTHING, AT_S)
+    assert _samples(metrics)["cdcd_mirror_backlog_bytes"] == 0
+    assert _samples(metrics)["cdcd_mirror_read_bytes_total"] == 780
 
 
 def test_a_batch_without_a_later_commit_has_no_latency(metrics: MirrorMetrics) -> None:
@@ -149,8 +178,12 @@ def test_the_backlog_is_what_follows_the_position() -> None:
         Commit("0/3", {"t": {"0": 9}}, commit_us=3),
     ]
     newest = {"t": {"0": 9}, "u": {"1": 4}}
-    assert backlog_after({"t": {"0": 5}}, commits, newest, is_behind=False) == Backlog(8, True, 2)
-    assert backlog_after({"t": {"0": 5}}, commits, newest, is_behind=True) == Backlog(None, True, 2)
+    assert backlog_after({"t": {"0": 5}}, commits, newest, is_behind=False) == Backlog(
+        8, True, 2, {"t": 4, "u": 4}
+    )
+    assert backlog_after({"t": {"0": 5}}, commits, newest, is_behind=True) == Backlog(
+        None, True, 2, {"t": 4, "u": 4}
+    )
     assert backlog_after(newest, commits, newest, is_behind=False) == NOTHING
     assert backlog_after(newest, [], newest, is_behind=True) == Backlog(None, True, 0)
 
