@@ -25,7 +25,7 @@ from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.lsn import parse_lsn
 from tests.support.stack import CONFIRMED_POSITION, WAL_POSITION, written_position
-from tests.support.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, eventually
+from tests.support.waiting import FIRST_PAUSE_S, eventually, next_pause
 
 DEADLINE_S = 120.0
 LASTING = frozenset({"streaming", "halted"})
@@ -170,16 +170,13 @@ class Daemon:
 
     def wait_state(self, *states: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """Wait until the pipeline is in one of these states; states that may end soon are asked for more often."""
-        end_s = time.monotonic() + deadline_s
-        pause_s = FIRST_PAUSE_S
-        while time.monotonic() < end_s:
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + deadline_s:
             page = self.status()
             if page.get("state") in states and (page["state"] != "halted" or self._has_reported_halt()):
                 return page
             self.assert_alive()
-            time.sleep(pause_s)
-            if LASTING.issuperset(states):
-                pause_s = min(LONGEST_PAUSE_S, pause_s * 1.25)
+            time.sleep(next_pause(begun_s) if LASTING.issuperset(states) else FIRST_PAUSE_S)
         raise AssertionError(f"state never in {states}: {self.status()}:\n{self.log()[-4000:]}")
 
     def assert_alive(self) -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro import parse_schema, schemaless_reader
 
+from tests.support.waiting import next_pause
+
 DEADLINE_S = 120.0
+FIRST_PAUSE_S = 0.1
 MARKERS_S = 5.0
 """How long a read waits for the markers of transactions that were open when it reached the end of a partition.
 
@@ -79,11 +83,8 @@ class Reader:
 
     def topics(self, prefix: str) -> list[str]:
         """Return the topics with this prefix that have rows."""
-        consumer = self._consumer()
-        try:
+        with closing(self._consumer()) as consumer:
             names = consumer.list_topics(timeout=10).topics
-        finally:
-            consumer.close()
         return sorted(name for name in names if name.startswith(f"{prefix}.") and "__" not in name)
 
     def read(self, *topics: str) -> list[Event]:
@@ -92,19 +93,20 @@ class Reader:
 
     def each(self, *topics: str) -> Iterator[Event]:
         """Yield all records committed to these topics so far."""
-        return self._from({}, topics, MARKERS_S)
+        with closing(self._consumer()) as consumer:
+            yield from self._from(consumer, {}, topics, MARKERS_S)
 
     def _from(
-        self, positions: dict[tuple[str, int], int], topics: Iterable[str], markers_s: float = 0
+        self,
+        consumer: Consumer,
+        positions: dict[tuple[str, int], int],
+        topics: Iterable[str],
+        markers_s: float = 0,
     ) -> Iterator[Event]:
         """Yield the records from these offsets on, of other partitions all; advance the offsets to the ends."""
-        consumer = self._consumer()
-        try:
-            partitions = self._partitions(consumer, topics)
-            consumer.assign([TopicPartition(*one, positions.get(one, 0)) for one in partitions])
-            yield from self._drain(consumer, set(partitions), positions, markers_s)
-        finally:
-            consumer.close()
+        partitions = self._partitions(consumer, topics)
+        consumer.assign([TopicPartition(*one, positions.get(one, 0)) for one in partitions])
+        yield from self._drain(consumer, set(partitions), positions, markers_s)
 
     def wait(
         self, topics: Iterable[str], condition: Callable[[list[Event]], bool], deadline_s: float = DEADLINE_S
@@ -113,17 +115,17 @@ class Reader:
         names = tuple(topics)
         events: list[Event] = []
         positions: dict[tuple[str, int], int] = {}
-        end_s = time.monotonic() + deadline_s
-        pause_s = 0.1
-        while True:
-            events += self._from(positions, names)
-            if condition(events):
-                return events
-            if time.monotonic() > end_s:
-                seen = [(event.topic, event.op, event.key) for event in events[-20:]]
-                raise AssertionError(f"condition not met by {len(events)} events, the last: {seen}")
-            time.sleep(pause_s)
-            pause_s = min(0.4, pause_s * 1.25)
+        begun_s = time.monotonic()
+        with closing(self._consumer()) as consumer:
+            while True:
+                events += self._from(consumer, positions, names)
+                if condition(events):
+                    return events
+                if time.monotonic() > begun_s + deadline_s:
+                    seen = [(event.topic, event.op, event.key) for event in events[-20:]]
+                    raise AssertionError(f"condition not met by {len(events)} events, the last: {seen}")
+                consumer.unassign()  # otherwise it fetches during the pause
+                time.sleep(next_pause(begun_s, FIRST_PAUSE_S))
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -141,8 +143,9 @@ class Reader:
 
     @staticmethod
     def _partitions(consumer: Consumer, topics: Iterable[str]) -> list[tuple[str, int]]:
-        metadata = consumer.list_topics(timeout=10).topics
-        return [(name, number) for name in topics if name in metadata for number in metadata[name].partitions]
+        """Return the partitions, none of a missing topic. All topics at once would be hundreds of other tests."""
+        found = ((name, consumer.list_topics(name, timeout=10).topics[name]) for name in topics)
+        return [(name, number) for name, topic in found for number in topic.partitions]
 
     def _drain(
         self,

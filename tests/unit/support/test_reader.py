@@ -35,17 +35,20 @@ LAST: list[Step] = [
 
 
 class PlayedConsumer:
-    """Delivers the given steps, from the assigned offsets on."""
+    """Delivers the next steps after each assignment, from the assigned offsets on."""
 
-    def __init__(self, steps: list[Step]) -> None:
-        self._steps = steps
+    def __init__(self, *rounds: list[Step]) -> None:
+        self._rounds = iter(rounds)
 
-    def list_topics(self, timeout: float) -> Any:
+    def list_topics(self, _topic: str, timeout: float) -> Any:
         return SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None, 1: None})})
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         at = {one.partition: one.offset for one in partitions}
-        self._left = iter([step for step in self._steps if step[1] >= at[step[0]]])
+        self._left = iter([step for step in next(self._rounds) if step[1] >= at[step[0]]])
+
+    def unassign(self) -> None:
+        self._left = iter(())
 
     def poll(self, timeout: float) -> Any:
         partition, offset, is_end = next(self._left)
@@ -67,9 +70,8 @@ def test_records_committed_after_a_partitions_end_was_reached_are_returned_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A partition may grow while the end of another one is waited for."""
-    consumers = iter([PlayedConsumer(steps) for steps in (GROWS_AFTER_ITS_END, LATER, LAST)])
     reader = Reader("nowhere", "http://nowhere")
-    monkeypatch.setattr(reader, "_consumer", lambda: next(consumers))
+    monkeypatch.setattr(reader, "_consumer", lambda: PlayedConsumer(GROWS_AFTER_ITS_END, LATER, LAST))
     counts: list[int] = []
 
     def third_time(events: list[Event]) -> bool:
