@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 @pytest.fixture(scope="module")
 def server(pg_server: PostgresServers) -> Iterator[PostgresServer]:
     """A server that may be stopped."""
-    own = pg_server.fresh(17)
+    own = pg_server.fresh(18)
     with own:
         yield own
 

@@ -27,7 +27,7 @@ PARTS = 10
 
 
 @pytest.mark.parametrize("streaming", ["parallel", pytest.param("off", marks=pytest.mark.long)])
-@pytest.mark.parametrize("rows", [100_000, nightly(250_000), pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows", [40_000, nightly(250_000), pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(420)
 def test_a_transaction_of_very_many_rows(
     rows: int,
@@ -38,8 +38,8 @@ def test_a_transaction_of_very_many_rows(
     reader: Reader,
 ) -> None:
     """F14, F30: wal_sender_timeout is 5 s; streamed rows are on disk until their commit."""
-    small = {"buffer": {"memory": "8MiB"}}
-    _run(rows, streaming, pg_server, kafka, new_daemon, reader, work_mem="4MB", over=small)
+    small = {"buffer": {"memory": "1MiB"}}
+    _run(rows, streaming, pg_server, kafka, new_daemon, reader, work_mem="1MB", over=small)
 
 
 @pytest.mark.long

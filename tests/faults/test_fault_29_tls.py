@@ -20,7 +20,7 @@ def test_certificates_and_authorities_that_were_changed_are_read_at_the_next_con
         authority(tmp_path / generation)
     ours = tmp_path / "ours"
     ours.mkdir()
-    server = pg_server.fresh(17, settings={"ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
+    server = pg_server.fresh(18, settings={"ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
     with server:
         install(tmp_path / "one", server.data_folder, "server.crt", "server.key", "ca.crt")
         rules = server.data_folder / "pg_hba.conf"

@@ -30,7 +30,7 @@ def test_a_password_that_was_changed_is_read_at_the_next_connection(
 ) -> None:
     secret = tmp_path / "password"
     secret.write_text("first")
-    with pg_server.fresh(17, authentication="scram-sha-256") as server:
+    with pg_server.fresh(18, authentication="scram-sha-256") as server:
         server.create_database("shop")
         server.execute(TABLE, dbname="shop")
         server.create_role("cdcd", "first")

@@ -37,7 +37,7 @@ def samples(daemon: Daemon) -> dict[str, float]:
 def test_a_slot_of_an_idle_database_advances_while_another_database_is_busy(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
-    with pg_server.fresh(17) as server:
+    with pg_server.fresh(18) as server:
         for name in ("idle", "busy"):
             server.create_database(name)
             server.execute(TABLE, dbname=name)
@@ -48,7 +48,7 @@ def test_a_slot_of_an_idle_database_advances_while_another_database_is_busy(
         ):
             for daemon in (without, beating):
                 daemon.start().wait_state("streaming")
-            server.execute("INSERT INTO t SELECT generate_series(1, 200000)", dbname="busy")
+            server.execute("INSERT INTO t SELECT generate_series(1, 50000)", dbname="busy")
             end_lsn = wal_position(server)
             for daemon in (without, beating):
                 eventually(
@@ -78,7 +78,7 @@ def test_a_slot_of_an_idle_database_advances_while_another_database_is_busy(
 def test_a_role_without_permission_for_heartbeats_is_reported_and_a_read_only_role_has_it(
     pg_server: PostgresServers, new_daemon: NewDaemon
 ) -> None:
-    with pg_server.fresh(17) as server:
+    with pg_server.fresh(18) as server:
         server.create_database("shop")
         server.execute(TABLE, dbname="shop")
         server.create_role("reads")

@@ -174,6 +174,7 @@ CRASHES = [
 ]
 
 
+@pytest.mark.nightly  # the next but two is of a crash, too
 @pytest.mark.parametrize(
     ("table", "crashes"),
     nightly_except(

@@ -16,6 +16,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from tests.support.nightly import nightly
 from tests.support.stack import PostgresServers, run_script
 from tests.support.topics import new_name
 
@@ -136,7 +137,7 @@ def test_the_commands_of_a_dry_run_are_sql_that_works(
     assert [line for line in plan.splitlines() if not line.startswith("kafka-topics.sh")] == []
 
 
-@pytest.mark.parametrize("by", ["init", "sql"])
+@pytest.mark.parametrize("by", ["init", nightly("sql")])
 def test_a_slot_for_prepared_transactions_is_made_as_one_and_checked(
     by: str, command: Command, postgres: PostgresServer, database: str
 ) -> None:

@@ -45,8 +45,6 @@ WRONG = ("several", "tab", "password file missing", "word in a variable")
         ],
         "daemon: several",
         "check: password file missing",
-        "init --dry-run: tab",
-        "config show: word in a variable",
     ),
 )
 def test_a_wrong_configuration_ends_with_78_and_only_its_lines(

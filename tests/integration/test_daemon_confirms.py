@@ -49,12 +49,12 @@ def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_on
             _set_timeout(server, "5s")
             large = psycopg2.connect(server.dsn("f71"))
             with large.cursor() as cursor:
-                cursor.execute("INSERT INTO t SELECT g, repeat('d', 500) FROM generate_series(1000, 24999) g")
+                cursor.execute("INSERT INTO t SELECT g, repeat('d', 500) FROM generate_series(1000, 12999) g")
             kafka_door.hold()
             before = len(tap.heard)
             server.execute("INSERT INTO t VALUES (2, 'c')", dbname="f71")
             received = eventually(lambda: _lsns(tap.heard[before:], "commit"), "C is received")
-            tap.bytes_per_second = 1_200_000
+            tap.bytes_per_second = 600_000
             large.commit()
             c_end_lsn = received[0]
             eventually(
@@ -71,8 +71,8 @@ def test_a_received_transaction_is_not_confirmed_by_keepalives_while_a_larger_on
             large.close()
             daemon.config["source"]["dsn"] = direct
             daemon.start()
-            events = reader.wait([topic], lambda events: len(events) >= 24_002, 120)
-            assert len(events) == 24_002
+            events = reader.wait([topic], lambda events: len(events) >= 12_002, 120)
+            assert len(events) == 12_002
             assert_each_once(events)
     finally:
         server.stop("immediate")

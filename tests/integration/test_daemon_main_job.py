@@ -93,7 +93,7 @@ def test_a_kill_in_the_snapshot_copies_the_table_anew_and_forgets_deleted_rows(
         assert set(fold(events, lambda row: row["id"])) == set(range(30001, 60001))
 
 
-@pytest.mark.parametrize("rows", [25_000, nightly(60_000)])
+@pytest.mark.parametrize("rows", [10_000, nightly(60_000)])
 def test_a_transaction_is_seen_whole_or_not_at_all_when_killed_in_its_middle(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader, rows: int
 ) -> None:

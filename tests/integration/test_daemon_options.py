@@ -34,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", nightly_except(WAYS, "parallel", "tiny buffer"))
+@pytest.mark.parametrize("way", nightly_except(WAYS, "parallel"))
 def test_the_same_rows_arrive_in_every_way(
     way: str, postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import psycopg2
+import pytest
 
 from cdcd.demo import rows
 from cdcd.demo.load import create_shop, load
@@ -58,6 +59,7 @@ def test_the_same_seed_leaves_the_same_rows(postgres: PostgresServer, database: 
     assert run_shop(postgres.dsn(database), 3) == first
 
 
+@pytest.mark.nightly  # the demo runs them
 def test_writers_and_the_large_transaction_run_side_by_side(postgres: PostgresServer, database: str) -> None:
     dsn = postgres.dsn(database)
     create_shop(dsn, password="secret")

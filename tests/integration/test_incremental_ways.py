@@ -49,7 +49,7 @@ KEYS = {
     "floats": ("float8", "{g} / 7.0"),
 }
 IN_BINARY = ("integers", "texts", "uuids", "flags")
-FEW = ("integers", "strange", "numerics", "times", "domains", "colours")
+FEW = ("integers", "strange", "domains", "colours")
 """Of fixed and of variable size, of equal values with different bytes, of a derived type, of two columns."""
 TYPES = (
     "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",

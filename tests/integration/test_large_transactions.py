@@ -54,7 +54,7 @@ def parts_of(kafka: KafkaBroker, daemon: Daemon) -> int:
 
 
 @pytest.mark.parametrize(
-    ("streaming", "rows"), [("streamed", ROWS // 2), nightly("plain", ROWS), nightly("streamed", ROWS)]
+    ("streaming", "rows"), [("streamed", ROWS // 4), nightly("plain", ROWS), nightly("streamed", ROWS)]
 )
 def test_each_change_is_there_once_after_kills_between_parts(
     postgres: PostgresServer,
@@ -81,7 +81,7 @@ def test_each_change_is_there_once_after_kills_between_parts(
         topic = f"{daemon.name}.public.t"
         daemon.start().wait_state("streaming")
         before = wal_position(postgres)
-        kafka_door.slow(bytes_per_s=500_000)  # so that the kill comes between its parts
+        kafka_door.slow(bytes_per_s=300_000)  # so that the kill comes between its parts
         postgres.execute(large(rows), dbname=database)
         for kill in range(2):
             known = parts_of(kafka, daemon)

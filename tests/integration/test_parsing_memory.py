@@ -63,7 +63,6 @@ BINARY_HEADS = {
                 for part in (b"a ", b'"\\', b'x"')
             ),
         ],
-        MIXED,
         b'x\\\\y""',
         b'x"',
         of=lambda case: case[2],

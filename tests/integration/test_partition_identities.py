@@ -186,10 +186,7 @@ def dbname(server: PostgresServer) -> Iterator[str]:
     nightly_except(
         cases(),
         "default-same_index",
-        "full-nothing",
-        "nothing-full",
         "keyless-own_key",
-        "keyless_full-full",
     ),
 )
 async def test_a_change_is_what_the_server_did_or_halts(

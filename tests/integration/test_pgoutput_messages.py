@@ -58,7 +58,7 @@ _BULK = [*range(1000, 2500), *range(7000, 8500), *range(9000, 10000)]
     ("major", "version", "streaming"),
     [
         nightly(14, 1, "off"),
-        (14, 2, "on"),
+        nightly(14, 2, "on"),
         nightly(16, 2, "on"),
         nightly(16, 4, "parallel"),
         (18, 1, "off"),

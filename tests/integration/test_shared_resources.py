@@ -136,7 +136,6 @@ def other_database(postgres: PostgresServer, database: str) -> Any:
     nightly_except(
         (pytest.param(case, id=name) for name, case in REFUSED.items()),
         "one transactional id",
-        "one slot, two names",
     ),
 )
 def test_who_shares_something_with_another_is_refused_and_leaves_no_trace(

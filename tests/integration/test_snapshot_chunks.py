@@ -227,7 +227,7 @@ INDEXES = {
 }
 
 
-@pytest.mark.parametrize("major", nightly_except(MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(MAJORS, 18))
 @pytest.mark.parametrize(("collation", "index"), INDEXES.values(), ids=INDEXES)
 def test_the_order_is_that_of_the_index_and_not_of_the_column(
     pg_server: PostgresServers, major: int, collation: str, index: str
@@ -268,7 +268,7 @@ def test_a_key_without_a_unique_index_has_no_order(pg_server: PostgresServers) -
                 assert table.key == ()
 
 
-@pytest.mark.parametrize("major", nightly_except(MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(MAJORS, 18))
 def test_chunks_use_the_index(pg_server: PostgresServers, major: int) -> None:
     """A chunk does not read and sort the whole table, with operators of one schema and of several."""
     with source_database(
@@ -295,7 +295,7 @@ def test_chunks_use_the_index(pg_server: PostgresServers, major: int) -> None:
                     assert "Seq Scan" not in plan, plan
 
 
-@pytest.mark.parametrize("major", nightly_except(MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(MAJORS, 18))
 def test_each_row_is_in_exactly_one_range_of_blocks(pg_server: PostgresServers, major: int) -> None:
     """Inherited tables are not read: ONLY the table's own file is."""
     with (

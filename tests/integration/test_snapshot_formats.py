@@ -20,6 +20,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.session.snapshot_copy import in_best_format, tables_to_copy
 from cdcd.source.catalog import Catalog
 from tests.integration.conftest import NewDaemon
+from tests.support.nightly import nightly
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.topics import committed_values
@@ -125,7 +126,7 @@ def test_each_value_is_that_of_the_stream(
             assert len(copied) == rows
 
 
-@pytest.mark.parametrize("major", [12, 18])
+@pytest.mark.parametrize("major", [nightly(12), 18])
 def test_the_format_is_chosen_by_the_types(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, "CREATE PUBLICATION pub FOR ALL TABLES") as settings:

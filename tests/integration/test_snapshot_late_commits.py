@@ -23,7 +23,7 @@ KEYS = 40
 
 
 @pytest.mark.parametrize("major", [nightly(14), 18])
-@pytest.mark.parametrize("crash", ["", "committed:1"])
+@pytest.mark.parametrize("crash", [nightly(""), "committed:1"])
 def test_each_row_is_in_the_snapshot_or_in_the_stream_and_none_in_neither(
     crash: str, major: int, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:

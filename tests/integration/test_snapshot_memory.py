@@ -34,7 +34,7 @@ def roomy_broker(artefacts: Cache, stack_folder: Path) -> Iterator[KafkaBroker]:
 @pytest.mark.parametrize(
     ("rows", "row_bytes", "broker"),
     [
-        (50_000, 5 * MB, "kafka"),
+        (30_000, 5 * MB, "kafka"),
         nightly(50_000, ROW_BYTES, "roomy_broker"),
         pytest.param(
             1_000_000, ROW_BYTES, "roomy_broker", marks=[pytest.mark.long, pytest.mark.timeout(1200)]

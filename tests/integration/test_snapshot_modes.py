@@ -178,7 +178,6 @@ def test_the_transaction_topic_has_begin_and_end_of_each_tables_snapshot(
             "true; SELECT",
             "true -- all",
         ],
-        "nope > 1",
         "true) UNION (SELECT",
     ),
 )

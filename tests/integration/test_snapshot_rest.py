@@ -112,10 +112,10 @@ def copied(events: list[Event]) -> int:
     "crashes",
     [
         nightly(("slot_made",)),
-        nightly(("committed:1",)),
+        ("committed:1",),
         nightly(("produced:4",)),
         nightly(("committed:4", "slot_made")),
-        ("committed:8", "committed:1"),
+        nightly(("committed:8", "committed:1")),
         nightly(("committed:12", "snapshot_copied")),
         nightly(("committed:3", "in_transaction:1")),
         nightly(("committed:3", "confirmed:9", "committed:2")),

@@ -17,11 +17,12 @@ from cdcd.snapshot.running_xids import RUNNING, RunningTransactions
 from cdcd.snapshot.visibility import Snapshot, end_of_commits
 from cdcd.source.connection import connect_sql
 from tests.support.late_commits import END_WAITS, WAITING, let_commits_wait
+from tests.support.nightly import nightly
 from tests.support.source import make_slot, settings_for, streaming, until
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
 
-MAJORS = (12, 18)
+MAJORS = (nightly(12), 18)
 
 
 @contextlib.contextmanager

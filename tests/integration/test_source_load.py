@@ -15,6 +15,7 @@ from cdcd.snapshot.load_limits import Sessions
 from cdcd.source.connection import connect_sql, translate
 from cdcd.source.identity import identify
 from cdcd.source.settings import SourceSettings
+from tests.support.nightly import nightly
 from tests.support.source import settings_for
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -31,7 +32,7 @@ def reader(settings: SourceSettings) -> Iterator[ChunkReader]:
         yield one
 
 
-@pytest.mark.parametrize("major", [12, 18])
+@pytest.mark.parametrize("major", [nightly(12), 18])
 def test_active_sessions_count_and_those_that_may_be(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     settings = settings_for(server, "postgres")

@@ -368,7 +368,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
         assert complaints(settings) == {}
 
 
-@pytest.mark.parametrize("where", ["dsn", "file"])
+@pytest.mark.parametrize("where", [nightly("dsn"), "file"])
 def test_a_wrong_password_is_never_shown(pg_server: PostgresServers, where: str) -> None:
     with pg_server.fresh(18, authentication="scram-sha-256") as server:
         server.create_role("cdcd", "right-secret")

@@ -94,7 +94,7 @@ def test_a_slot_for_prepared_transactions_says_so(pg_server: PostgresServers, ma
 
 
 def test_a_failover_slot_says_so(pg_server: PostgresServers) -> None:
-    with source_database(pg_server(17)) as settings:
+    with source_database(pg_server(18)) as settings:
         make_slot(replace(settings, failover=True))
         with contextlib.closing(connect_sql(settings)) as connection:
             state = read_slot(connection, settings.slot)

@@ -57,6 +57,7 @@ def test_the_wheels_postgres_starts(stack_folder: Path, major: int) -> None:
         assert int(server.execute("SHOW server_version_num")[0][0]) // 10000 == major
 
 
+@pytest.mark.nightly  # tests of the daemon stop and kill servers
 def test_postgres_keeps_port_and_data_over_stop_and_kill(pg_server: PostgresServers) -> None:
     with pg_server.fresh(17) as server:
         server.execute("CREATE TABLE kept AS SELECT 1 AS n")

@@ -19,7 +19,7 @@ from cdcd.schema.relation_schema import relation_schemas
 from cdcd.schema.resolve import EXTENSIONS, FAMILIES, resolve
 from cdcd.source.catalog import Catalog
 from cdcd.source.settings import SourceSettings
-from tests.support.nightly import nightly_except
+from tests.support.nightly import nightly, nightly_except
 from tests.support.source import source_database
 from tests.support.stack import POSTGRES_MAJORS, PostgresServers
 from tests.support.type_answers import BUILT_IN, OF_EXTENSIONS, SINCE_13, SINCE_14, STRING
@@ -58,7 +58,7 @@ def avro_of(entry: PgType, types: dict[int, PgType]) -> Any:
     return resolve(entry.oid, -1, types).codec.avro
 
 
-@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 18))
 def test_every_type_has_its_answer(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, *OWN) as settings:
@@ -84,7 +84,7 @@ def test_every_type_has_its_answer(pg_server: PostgresServers, major: int) -> No
     assert sum(entry.kind == "m" for entry in columns) == (7 if major >= 14 else 0)
 
 
-@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 18))
 def test_arrays_and_composite_types_are_made_of_their_parts(pg_server: PostgresServers, major: int) -> None:
     server = pg_server(major)
     with source_database(server, *OWN) as settings:
@@ -104,7 +104,7 @@ def test_arrays_and_composite_types_are_made_of_their_parts(pg_server: PostgresS
             assert field["type"] == ["null", of_column], (entry.name, attribute.name)
 
 
-@pytest.mark.parametrize("major", [12, 18])
+@pytest.mark.parametrize("major", [nightly(12), 18])
 def test_a_table_with_a_column_of_every_type_has_a_legal_schema(
     pg_server: PostgresServers, major: int
 ) -> None:

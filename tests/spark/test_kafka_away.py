@@ -60,7 +60,7 @@ def _records(brokers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "ask", [_listed, nightly(_said_its_id), nightly(_gave_offsets), nightly(_progress), _records]
+    "ask", [nightly(_listed), nightly(_said_its_id), nightly(_gave_offsets), nightly(_progress), _records]
 )
 def test_an_unreachable_broker_is_logged_as_records_and_the_error_names_the_readers_option(
     ask: Callable[[str], None],

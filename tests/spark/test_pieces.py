@@ -15,6 +15,7 @@ from cdcd.spark.pieces import ROW_BYTES, UNKNOWN_BYTES, pieces
 from cdcd.spark.ranges import read_ranges
 from cdcd.spark.record_sizes import REMEMBERED_OFFSETS, SMALL_BATCH_OFFSETS, RecordSizes
 from tests.spark.ranges import Topic
+from tests.support.nightly import nightly
 from tests.support.topics import new_name
 
 MEGABYTE_OFFSETS = 1_000_000 // (UNKNOWN_BYTES + ROW_BYTES)
@@ -64,7 +65,7 @@ def topics(kafka: KafkaBroker) -> tuple[Topic, Topic]:
     return small, large
 
 
-@pytest.mark.parametrize("tasks", [2, 5])
+@pytest.mark.parametrize("tasks", [nightly(2), 5])
 def test_tasks_are_even_with_small_and_large_records(
     topics: tuple[Topic, Topic], kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:

@@ -97,7 +97,7 @@ def _bytes_of(batches: list[pa.RecordBatch]) -> int:
 
 
 @pytest.mark.usefixtures("items")
-@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("is_committed", [nightly(True), False])
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_restart_goes_on_from_the_checkpoint(
     topics: TopicsWriter, limit: dict[str, str], is_committed: bool
@@ -118,7 +118,7 @@ def test_a_restart_goes_on_from_the_checkpoint(
         again.stop()
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["available now", "as it comes"])
+@pytest.mark.parametrize("ends", [True, nightly(False)], ids=["available now", "as it comes"])
 def test_a_backlog_is_not_read_before_it_is_needed(
     topics: TopicsWriter, items: Table, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:

@@ -176,7 +176,7 @@ def test_the_newest_commit_is_in_the_progress_of_a_limited_stream(topics: Topics
         whole.stop()
 
 
-@pytest.mark.parametrize("limits", [{}, {"maxCommits": "2"}])
+@pytest.mark.parametrize("limits", [nightly({}), {"maxCommits": "2"}])
 def test_the_driver_forgets_the_commits_that_are_read(
     topics: TopicsWriter, limits: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
