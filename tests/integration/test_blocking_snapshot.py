@@ -174,7 +174,7 @@ CRASHES = [
 ]
 
 
-@pytest.mark.nightly  # the next but two is of a crash, too
+@pytest.mark.nightly  # `test_a_repetition_doubles_no_row_without_a_key` has a crash, too
 @pytest.mark.parametrize(
     ("table", "crashes"),
     nightly_except(
