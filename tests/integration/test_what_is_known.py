@@ -149,6 +149,7 @@ FIELDS = {
     "last_error": "+ + + + + + + + + e + e",
     "waiting_for": "? ? e ? ? ? ? ? e ? ? e",
     "uptime_s": "^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^ ^",
+    "waiters": "0 0 0 0 0 0 0 0 0 0 0 0",
     "server_version_num": "- - + + + + - + + + + +",
     "protocol_version": "- - + + + + - + + + + +",
     "streaming": "- - + + + + - + + + + +",
