@@ -46,12 +46,12 @@ class TopicAdmin:
     @property
     def client(self) -> AdminClient:
         """The admin client of librdkafka."""
-        return self.client
+        return self._admin.client
 
     @property
     def timeout_s(self) -> float:
         """The timeout of a request."""
-        return self.timeout_s
+        return self._settings.operation_timeout_s
 
     def metadata(self) -> ClusterMetadata:
         """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""

@@ -22,7 +22,6 @@ from cdcd.model import (
     Control,
     PlainItem,
     PreparedBefore,
-    Relation,
     RowBatch,
     TransactionBatch,
     TransactionInfo,
@@ -30,7 +29,8 @@ from cdcd.model import (
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode, format_of
 from cdcd.pgoutput.messages import AnyMessage, MessageFormat
-from cdcd.txn.contents import event_of, expect, logical_message, with_origin
+from cdcd.txn.contents import expect, logical_message, with_origin
+from cdcd.txn.descriptions import Descriptions
 from cdcd.txn.events import (
     Event,
     LogicalMessage,
@@ -39,10 +39,8 @@ from cdcd.txn.events import (
     Skipped,
     TransactionBegun,
     TransactionCommitted,
-    Truncated,
-    TypeSeen,
 )
-from cdcd.txn.frames import count_operations, first_relid
+from cdcd.txn.frames import count_operations
 from cdcd.txn.open_transactions import (
     OldestPrepared,
     OpenStreams,
@@ -54,12 +52,11 @@ from cdcd.txn.relations import RelationCache
 from cdcd.txn.states import ROW_TYPES, STEPS, TWO_PHASE, Action, State, out_of_order, step
 from cdcd.txn.store import ChangeStore, MemoryStore
 from cdcd.txn.transaction_batch import xids_of
+from cdcd.txn.unsafe_streaming import SUBTRANSACTIONS_LIMIT, OrphanSubxids, is_later
 
 _PROTOCOL_VERSIONS = range(1, 5)
 _ROW = ROW_TYPES[0]
 _STREAM_COMMIT, _STREAM_PREPARE = b"c", b"p"
-SUBTRANSACTIONS_LIMIT = 100_000
-"""The most subtransactions of open streams that are tracked, here and in the stores, in about 10 MB."""
 
 
 class Assembler:
@@ -94,14 +91,12 @@ class Assembler:
         self._written_commit_lsn = written_commit_lsn
         self._refuse_unsafe_streaming = refuse_unsafe_streaming
         self._prepared_before = prepared_before
-        self._orphan_subxids: set[int] = set()
+        self._orphan_subxids = OrphanSubxids()
         self._state = State.OUTSIDE
         self._info: TransactionInfo | None = None
         self._is_begin_pending = False
-        self._session_relations = RelationCache()
-        self._relation_ordinal = 0
-        self._described: Relation | None = None
-        """The relation that the last message described, if it was a Relation message."""
+        self._descriptions = Descriptions()
+        self._session_relations = self._descriptions.relations
         self._streams = OpenStreams()
         self._prepared = PreparedTransactions()
         self._gathering: OpenTransaction | None = None
@@ -183,11 +178,11 @@ class Assembler:
         if is_of_stream != (batch.xid is not None):
             why = "it carries no xid" if is_of_stream else "it carries the xid of a stream"
             raise out_of_order(self._state, "a batch of rows", why)
-        shown = self._shown_by(batch)
+        shown = self._descriptions.shown_by(batch)
         if self._gathering is None:
-            return self._released(*self._session_sees(shown), Rows(batch))
+            return self._released(*self._descriptions.see(shown), Rows(batch))
         if shown is not None:
-            self._gathering.relations.see(shown, self._relation_ordinal)
+            self._gathering.relations.see(shown, self._descriptions.ordinal)
             self._gathering.published_as[-1] = shown.published_as
         if is_of_stream:
             self._note_subtransaction(self._gathering, batch.xid)
@@ -195,28 +190,7 @@ class Assembler:
             return iter(())
         self._gathering.adopt((relid for relid, _ in count_operations(batch)), self._session_relations)
         self._gathering.store.append(batch)
-        return iter(self._session_sees(shown))
-
-    def _shown_by(self, batch: RowBatch) -> Relation | None:
-        """Return the last described relation with the `published_as` that the next batch shows; None if unchanged.
-
-        The server describes a row's own table last, after the partitioned table under which the row is published. If
-        the row names another relid than the last described one, the row's relid is that partitioned table (F78).
-        """
-        described, self._described = self._described, None
-        if described is None:
-            return None
-        relid = first_relid(batch)
-        published_as = None if relid == described.relid else relid
-        return (
-            None if published_as == described.published_as else replace(described, published_as=published_as)
-        )
-
-    def _session_sees(self, shown: Relation | None) -> tuple[RelationSeen, ...]:
-        if shown is None:
-            return ()
-        self._session_relations.see(shown, self._relation_ordinal)
-        return (RelationSeen(shown, INVALID_LSN),)
+        return iter(self._descriptions.see(shown))
 
     def _note_subtransaction(self, stream: OpenTransaction, xid: int | None) -> None:
         is_new = self._streams.note(stream, xid)
@@ -235,7 +209,7 @@ class Assembler:
             if row.type_byte in ROW_TYPES:
                 raise out_of_order(self._state, row.name, "rows must be in batches")
             next_state, action = step(self._state, row)
-            self._described = None
+            self._descriptions.last = None
             events = self._act(action, item, row)
         except (ProtocolError, FeatureUnsupported) as error:
             error.context.setdefault("lsn", item.lsn)
@@ -276,13 +250,13 @@ class Assembler:
         return iter(())
 
     def _content(self, item: Control, message: AnyMessage) -> Iterator[Event]:
-        event = self._event_of(item, message, self._session_relations, self._state)
+        event = self._descriptions.event_of(item, message, self._session_relations, self._state)
         self._note_description(event)
         return self._released(event)
 
     def _note_description(self, event: Event) -> None:
         if isinstance(event, RelationSeen):
-            self._described = event.relation
+            self._descriptions.last = event.relation
             if self._gathering is not None:
                 self._gathering.published_as.append(event.relation.published_as)
 
@@ -335,7 +309,9 @@ class Assembler:
 
     def _store(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         gathering = expect(self._gathering, OpenTransaction)
-        event = self._event_of(item, message, gathering.relations, self._state)  # raises its errors now
+        event = self._descriptions.event_of(
+            item, message, gathering.relations, self._state
+        )  # raises its errors now
         self._note_description(event)
         if isinstance(message, messages.Truncate):
             self._note_subtransaction(gathering, message.xid)
@@ -348,7 +324,7 @@ class Assembler:
         A message of cdcd's own, which is no data, is left out.
         """
         gathering = expect(self._gathering, OpenTransaction)
-        event = self._event_of(item, message, gathering.relations, self._state)
+        event = self._descriptions.event_of(item, message, gathering.relations, self._state)
         if expect(event, LogicalMessage).is_wal_flush:
             return iter(())
         raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
@@ -367,23 +343,11 @@ class Assembler:
             self._orphan_subxids.discard(abort.xid)
         elif stream is None:
             # PostgreSQL 18 also sends rollbacks from before the first segment: no changes have to be dropped.
-            self._note_orphan_subxid(abort.xid)
+            self._orphan_subxids.note(abort.xid, is_limited=self._refuse_unsafe_streaming)
         else:
             self._streams.roll_back(stream, abort.subxid)
-            stream.is_unsafe |= not _is_later(stream, abort, item.sent_at_pg_us)
+            stream.is_unsafe |= not is_later(stream, abort, item.sent_at_pg_us)
         return iter(())
-
-    def _note_orphan_subxid(self, xid: int) -> None:
-        """Note an orphan subxid. Their number is limited: the server may never send more of the transaction."""
-        if (
-            xid not in self._orphan_subxids
-            and len(self._orphan_subxids) >= SUBTRANSACTIONS_LIMIT
-            and self._refuse_unsafe_streaming
-        ):
-            raise UnsafeStreaming(
-                "too many transactions have a rolled-back subtransaction for cdcd to track", xid=xid
-            )
-        self._orphan_subxids.add(xid)
 
     def _stream_commit(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         commit = expect(message, messages.StreamCommit)
@@ -402,6 +366,10 @@ class Assembler:
             raise out_of_order(self._state, message_name, f"transaction {xid} has no first segment")
         return stream
 
+    def _open_transaction(self, xid: int, *, is_streamed: bool, is_unsafe: bool = False) -> OpenTransaction:
+        relations = RelationCache(shared_with=self._session_relations)
+        return OpenTransaction(xid, self._new_store(), is_streamed, relations, is_unsafe=is_unsafe)
+
     # --- prepared transactions ----------------------------------------------------------------------------
 
     def _prepare_begin(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -413,13 +381,13 @@ class Assembler:
         gathering = expect(self._gathering, OpenTransaction)
         if isinstance(message, messages.Truncate):
             gathering.adopt(message.relids, self._session_relations)
-        event = self._event_of(item, message, gathering.relations, self._state)
+        event = self._descriptions.event_of(item, message, gathering.relations, self._state)
         self._note_description(event)
         gathering.store.append(item)
         if not isinstance(event, RelationSeen):
             return iter(())
         # Outside streams a Relation message applies to the whole session, even if the transaction is rolled back.
-        self._session_relations.see(event.relation, self._relation_ordinal)
+        self._descriptions.see(event.relation)
         return iter((event,))
 
     def _prepare(self, item: Control, message: AnyMessage) -> Iterator[Event]:
@@ -507,7 +475,7 @@ class Assembler:
                 yield Skipped()
             else:
                 message = self._decode(item, in_stream=contents.is_streamed)
-                event = self._event_of(item, message, relations, State.IN_STREAM)
+                event = self._descriptions.event_of(item, message, relations, State.IN_STREAM)
                 if isinstance(event, RelationSeen):  # the rows that showed it may have been rolled back
                     event = replace(event, relation=replace(event.relation, published_as=next(published_as)))
                 yield event
@@ -516,29 +484,6 @@ class Assembler:
             yield RelationSeen(relation, info.commit_lsn)
         self._is_replaying = False
         yield TransactionCommitted(info, end_lsn)
-
-    # --- contents, live, stored and replayed --------------------------------------------------------------
-
-    def _open_transaction(self, xid: int, *, is_streamed: bool, is_unsafe: bool = False) -> OpenTransaction:
-        relations = RelationCache(shared_with=self._session_relations)
-        return OpenTransaction(xid, self._new_store(), is_streamed, relations, is_unsafe=is_unsafe)
-
-    def _event_of(
-        self, item: Control, message: AnyMessage, relations: RelationCache, state: State
-    ) -> RelationSeen | TypeSeen | Truncated | LogicalMessage:
-        self._relation_ordinal += isinstance(message, messages.Relation)
-        return event_of(item, message, relations, self._relation_ordinal, state)
-
-
-def _is_later(stream: OpenTransaction, abort: messages.StreamAbort, sent_at_pg_us: int) -> bool:
-    """Return whether the rollback happened after the last segment was sent, so that it did not affect its decoding.
-
-    Only protocol version 4 sends the time of a rollback. With a replication origin it is the origin's time: by
-    another clock, or an arbitrary value (pg_replication_origin_xact_setup).
-    """
-    if abort.abort_pg_us is None or stream.origin is not None:
-        return False
-    return stream.stopped_at_pg_us < abort.abort_pg_us <= sent_at_pg_us
 
 
 _ACTIONS: dict[Action, Callable[[Assembler, Control, AnyMessage], Iterator[Event]]] = {

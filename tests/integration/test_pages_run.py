@@ -30,7 +30,7 @@ DEADLINE_S = 120
 
 
 BY_OTHERS = ("make demo ", "pip install .")
-"""test_demo_run.py runs the demo, tests/unit/test_blocks.py parses the arguments of all its lines, and `make` runs pip."""
+"""test_demo_run.py runs the demo; tests/unit/test_blocks.py parses the arguments of its lines; `make` runs pip."""
 
 
 class Shell:

@@ -308,6 +308,6 @@ def _explained(error: Exception) -> tuple[str, str]:
     if status is None:
         return (
             "the client cannot make the request",
-            "correct the URI, the options, and the variables and files of credentials; docs/spark/storage.md has the forms",
+            "correct the URI, the options, and the variables and files of credentials: see docs/spark/storage.md",
         )
     return "the storage answers with an error", "look up the code in the storage's documentation, or its log"

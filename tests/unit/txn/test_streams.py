@@ -10,7 +10,7 @@ import pytest
 from cdcd.errors import MessageOutOfOrder, RelationUnknown, UnsafeStreaming
 from cdcd.model import Control, Item, RowBatch, TransactionBatch, TransactionInfo
 from cdcd.pgoutput import messages as m
-from cdcd.txn.assembler import SUBTRANSACTIONS_LIMIT, Assembler
+from cdcd.txn.assembler import Assembler
 from cdcd.txn.events import (
     LogicalMessage,
     RelationSeen,
@@ -21,6 +21,7 @@ from cdcd.txn.events import (
 )
 from cdcd.txn.store import MemoryStore
 from cdcd.txn.transaction_batch import gather
+from cdcd.txn.unsafe_streaming import SUBTRANSACTIONS_LIMIT
 from tests.support.pgoutput_encode import encode
 
 from . import wire
