@@ -96,7 +96,9 @@ class BlockingSnapshots:
         for one, state in zip(described, states, strict=True):
             self._copies.set_blocking(one.table.relid, state)
             if state.empties:
-                self._copies.note_coverage(one.table.relid, is_whole=False)  # until all of its rows are copied
+                self._copies.note_coverage(
+                    one.table.relid, is_whole=False
+                )  # until all of its rows are copied
             self._parts.reports.begin_blocking(one.table.relid, state, one)
             self._stale.pop(one.table.relid, None)
 

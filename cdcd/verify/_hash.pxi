@@ -12,12 +12,24 @@ cdef inline uint32_t word(const uint8_t* at) noexcept nogil:
 
 
 cdef inline void mix(uint32_t* a, uint32_t* b, uint32_t* c) noexcept nogil:
-    a[0] -= c[0]; a[0] ^= rotated(c[0], 4); c[0] += b[0]  # no-cython-lint
-    b[0] -= a[0]; b[0] ^= rotated(a[0], 6); a[0] += c[0]  # no-cython-lint
-    c[0] -= b[0]; c[0] ^= rotated(b[0], 8); b[0] += a[0]  # no-cython-lint
-    a[0] -= c[0]; a[0] ^= rotated(c[0], 16); c[0] += b[0]  # no-cython-lint
-    b[0] -= a[0]; b[0] ^= rotated(a[0], 19); a[0] += c[0]  # no-cython-lint
-    c[0] -= b[0]; c[0] ^= rotated(b[0], 4); b[0] += a[0]  # no-cython-lint
+    a[0] -= c[0]
+    a[0] ^= rotated(c[0], 4)
+    c[0] += b[0]
+    b[0] -= a[0]
+    b[0] ^= rotated(a[0], 6)
+    a[0] += c[0]
+    c[0] -= b[0]
+    c[0] ^= rotated(b[0], 8)
+    b[0] += a[0]
+    a[0] -= c[0]
+    a[0] ^= rotated(c[0], 16)
+    c[0] += b[0]
+    b[0] -= a[0]
+    b[0] ^= rotated(a[0], 19)
+    a[0] += c[0]
+    c[0] -= b[0]
+    c[0] ^= rotated(b[0], 4)
+    b[0] += a[0]
 
 
 cdef uint64_t hash_of(const uint8_t* data, Py_ssize_t size, uint64_t seed) noexcept nogil:

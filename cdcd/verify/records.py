@@ -136,8 +136,8 @@ class Found:
     `truncates`: by position, the xid and the places of their records; `gap`: the last marker of missing changes;
     `keyless`: the last record without a key; `other_key`: the last one with another key; `former`: the last one of a
     former table of the name; `unnumbered`: the last one whose schema has no attnums; `disordered`: the last one in a
-    partition behind a record of the same or a later position; `copied`: the last row of a copy. `firsts` and `lasts`: by topic and partition, the
-    first position, and the last one of the stream.
+    partition behind a record of the same or a later position; `copied`: the last row of a copy. `firsts` and `lasts`:
+    by topic and partition, the first position, and the last one of the stream.
     """
 
     truncates: dict[bytes, tuple[int | None, set[tuple[int, int]]]] = field(default_factory=dict)

@@ -65,7 +65,8 @@ _UNCOPIED = "the configuration does not copy all tables (snapshot.mode)"
 _JOINS_WITHIN_S = 25.0
 """cdcd looks for tables that have joined its publications every 10 s."""
 _PARTIAL = (
-    "the last copy of the table had a condition (--where) or was stopped: copy it again with --recopy to compare it"
+    "the last copy of the table had a condition (--where) or was stopped: copy it again with --recopy to"
+    " compare it"
 )
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""
@@ -142,7 +143,7 @@ class Verification:
         return "" if self._options.is_copied else _UNCOPIED
 
     def _await_copy(self, table: PublishedTable) -> None:
-        """Wait until cdcd has compared its tables with the publications again. Raises CannotTell if it copies then."""
+        """Wait until cdcd has looked for new tables again. Raises CannotTell if it copies this one then."""
         self._awaited.add(table.relid)
         ends_s = time.monotonic() + _JOINS_WITHIN_S
         while time.monotonic() < ends_s:
@@ -202,7 +203,7 @@ class Verification:
             source = SpillFolder(folder, "source", KEY_BYTES + 8 * len(opened.compared.columns), bits)
             source.remove()
             self._spill_rows(opened, sorted(wrong), source)
-            is_covered = not uncovered and self._may_be_copied(opened, log.found, barriers)
+            is_covered = not uncovered and self._is_copied(opened, log.found, barriers)
             again = Fold(barriers, opened.view)
             uncopied = self._narrow(opened, log, again, wrong, outcome, source, is_covered=is_covered)
             if uncopied and not uncovered:
@@ -216,8 +217,8 @@ class Verification:
             raise CannotTell(f"{uncopied:,} rows have no record, and {uncovered}")
         return outcome
 
-    def _may_be_copied(self, opened: OpenTable, found: Found, barriers: Barriers) -> bool:
-        """Return whether cdcd may have copied the table; False as long as it may be about to."""
+    def _is_copied(self, opened: OpenTable, found: Found, barriers: Barriers) -> bool:
+        """Return whether the topic has the rows of a copy, or cdcd is not about to copy the table."""
         return found.copied > barriers.emptied or opened.compared.relid in self._awaited
 
     def _refuse(self, log: TopicLog, barriers: Barriers) -> None:

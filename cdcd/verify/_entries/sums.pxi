@@ -137,7 +137,7 @@ cdef class _Sums:
 
 
 def sums(blocks, int width, view, bytes emptied not None, bytes hidden not None):
-    """Return by bucket (rows, unknown, sums modulo 2^64, lacking), and the counts of `Fold`. `blocks`: sorted entries."""
+    """Return by bucket (rows, unknown, sums modulo 2^64, lacking), and the counts of `Fold`. `blocks`: in order."""
     cdef _Sums found = _Sums(width, view, emptied, hidden)
     cdef Py_ssize_t size = HEAD_BYTES + 8 * width, at
     cdef const uint8_t* data

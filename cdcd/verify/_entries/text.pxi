@@ -103,7 +103,7 @@ cdef int quote_from(Text* text, int64_t begin) noexcept nogil:
     into = text.data + text.size + more - 1
     text.size += more
     into[0] = c'"'
-    for at in range(begin + size - 1, begin - 1, -1):  # from the end, so that nothing is overwritten before it is read
+    for at in range(begin + size - 1, begin - 1, -1):  # backwards: nothing is overwritten before it is read
         into -= 1
         into[0] = text.data[at]
         if into[0] == c'"' or into[0] == c'\\':
