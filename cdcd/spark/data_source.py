@@ -27,6 +27,7 @@ from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Range
+from cdcd.spark.clients.sent_to_tasks import SentToTasks
 from cdcd.spark.decoding.decode import Decoding, decoding_of
 from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.reading.catalog_state import CatalogState
@@ -110,7 +111,7 @@ def _read(
     return batches if decoding is None else decoding.decode(batches)
 
 
-class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading.
 
     Spark 4.1 does not say where a batch starts. It is the end of the last batch: after a restart Spark first plans an
@@ -250,7 +251,7 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return self._commits
 
 
-class CdcdReader(DataSourceReader):  # type: ignore[misc]
+class CdcdReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the end, by default the newest commit at the call.
 
     It has no `pushFilters`: up to 4.3 Spark plans two filters of one frame with the ranges of the last one, so a
@@ -282,7 +283,7 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         return _read(self._options.connection, partition.value, self._decoding)
 
 
-class CdcdDataSource(DataSource):  # type: ignore[misc]
+class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
     """`spark.read.format("cdcd")` and `spark.readStream.format("cdcd")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
