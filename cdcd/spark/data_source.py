@@ -254,8 +254,9 @@ class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvail
 class CdcdReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the end, by default the newest commit at the call.
 
-    It has no `pushFilters`: up to 4.3 Spark plans two filters of one frame with the ranges of the last one, so a
-    union of both would lose rows, also if the filters are returned to Spark.
+    It has no `pushFilters`: up to 4.3 Spark plans each query of a frame with the ranges of the frame's last filter, so
+    a union of two filters, or a query without one, would lose rows, also if the filters are returned to Spark
+    (tests/spark/test_filters.py).
     """
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
