@@ -254,8 +254,8 @@ class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvail
 class CdcdReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the end, by default the newest commit at the call.
 
-    It has no `pushFilters`: up to 4.3 Spark plans each query of a frame with the ranges of the frame's last filter, so
-    a union of two filters, or a query without one, would lose rows, also if the filters are returned to Spark
+    It has no `pushFilters`: up to 4.3 Spark plans each query of a frame with the ranges of the frame's last filter,
+    so a union of two filters, or a query without one, would lose rows, also if the filters are returned to Spark
     (tests/spark/test_filters.py).
     """
 
@@ -319,7 +319,7 @@ class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
         """Return the batch reader."""
         if is_of_a_mirror(self.options):
             return MirrorReader(mirrored_table(self.options), schema)
-        return CdcdReader(self._parsed(), self._decoding)
+        return CdcdReader(self._parsed_with_schema(), self._decoding)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader. Raises ConfigError for a mirror."""
@@ -327,7 +327,17 @@ class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
             raise ConfigError(
                 "a mirror is no stream", hint="read the topics as a stream, or use `cdcd.spark.changes`"
             )
-        return CdcdStreamReader(self._parsed().of_a_stream(), self._decoding)
+        return CdcdStreamReader(self._parsed_with_schema().of_a_stream(), self._decoding)
+
+    def _parsed_with_schema(self) -> SourceOptions:
+        """Return the options. Raises ConfigError if the query has given a schema, so that Spark asks for none."""
+        options = self._parsed()
+        if options.tables is not None and self._decoding is None:
+            raise ConfigError(
+                "schema() does not choose the columns of a table: the topics' schemas have them",
+                hint="remove schema(...), and set the option columns to the names of the wanted columns",
+            )
+        return options
 
     def _parsed(self) -> SourceOptions:
         if self._known is None:
