@@ -27,6 +27,7 @@ from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.errors import ConfigError, PositionUnavailable, SnapshotIncomplete
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Range
+from cdcd.spark.clients.sent_to_tasks import SentToTasks
 from cdcd.spark.decoding.decode import Decoding, decoding_of
 from cdcd.spark.decoding.schemas import access_of
 from cdcd.spark.reading.catalog_state import CatalogState
@@ -110,7 +111,7 @@ def _read(
     return batches if decoding is None else decoding.decode(batches)
 
 
-class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """The streaming reader. Spark has one on the driver for planning, and others in the tasks for reading.
 
     Spark 4.1 does not say where a batch starts. It is the end of the last batch: after a restart Spark first plans an
@@ -250,11 +251,12 @@ class CdcdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return self._commits
 
 
-class CdcdReader(DataSourceReader):  # type: ignore[misc]
+class CdcdReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
     """The batch reader: from the start to the end, by default the newest commit at the call.
 
-    It has no `pushFilters`: up to 4.3 Spark plans two filters of one frame with the ranges of the last one, so a
-    union of both would lose rows, also if the filters are returned to Spark.
+    It has no `pushFilters`: up to 4.3 Spark plans each query of a frame with the ranges of the frame's last filter,
+    so a union of two filters, or a query without one, would lose rows, also if the filters are returned to Spark
+    (tests/spark/test_filters.py).
     """
 
     def __init__(self, options: SourceOptions, decoding: Decoding | None = None) -> None:
@@ -282,7 +284,7 @@ class CdcdReader(DataSourceReader):  # type: ignore[misc]
         return _read(self._options.connection, partition.value, self._decoding)
 
 
-class CdcdDataSource(DataSource):  # type: ignore[misc]
+class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
     """`spark.read.format("cdcd")` and `spark.readStream.format("cdcd")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -317,7 +319,7 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
         """Return the batch reader."""
         if is_of_a_mirror(self.options):
             return MirrorReader(mirrored_table(self.options), schema)
-        return CdcdReader(self._parsed(), self._decoding)
+        return CdcdReader(self._parsed_with_schema(), self._decoding)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader. Raises ConfigError for a mirror."""
@@ -325,7 +327,17 @@ class CdcdDataSource(DataSource):  # type: ignore[misc]
             raise ConfigError(
                 "a mirror is no stream", hint="read the topics as a stream, or use `cdcd.spark.changes`"
             )
-        return CdcdStreamReader(self._parsed().of_a_stream(), self._decoding)
+        return CdcdStreamReader(self._parsed_with_schema().of_a_stream(), self._decoding)
+
+    def _parsed_with_schema(self) -> SourceOptions:
+        """Return the options. Raises ConfigError if the query has given a schema, so that Spark asks for none."""
+        options = self._parsed()
+        if options.tables is not None and self._decoding is None:
+            raise ConfigError(
+                "schema() does not choose the columns of a table: the topics' schemas have them",
+                hint="remove schema(...), and set the option columns to the names of the wanted columns",
+            )
+        return options
 
     def _parsed(self) -> SourceOptions:
         if self._known is None:

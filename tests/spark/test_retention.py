@@ -1,25 +1,26 @@
-"""The broker's own retention under a running query of Spark: the log start moves while the query waits."""
+"""The broker's own retention under a running query: the log start moves while the query waits."""
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import HistoryMissing
+from cdcd.spark import offsets
 from cdcd.spark.clients.kafka import Cluster
-from cdcd.spark.data_source import register
+from cdcd.spark.data_source import CdcdReader
+from cdcd.spark.source.source_options import parse_options
 from tests.spark.events import Table, column
-from tests.spark.topics import TopicsWriter
+from tests.spark.source_stream import Stream
+from tests.spark.topics import PARTITIONS, TopicsWriter
 from tests.support.waiting import eventually
 
 COLUMNS = [column("id", "int", required=True)]
@@ -72,65 +73,48 @@ class Retention:
             future.result(30)
 
 
-class Counted:
-    """A query that counts the records of each offset."""
-
-    def __init__(self, spark: SparkSession, topics: TopicsWriter, folder: Path) -> None:
-        register(spark)
-        options = {"brokers": topics.bootstrap, "prefix": topics.prefix}
-        self._changes = spark.readStream.format("cdcd").options(**options).load()
-        self._folder = folder
-        self.found: list[tuple[str, int, int]] = []
-
-    def start(self) -> StreamingQuery:
-        """Start, or continue from the checkpoint."""
-        writing = self._changes.writeStream.foreachBatch(self._add)
-        return writing.option("checkpointLocation", str(self._folder)).start()
-
-    def _add(self, batch: Any, number: int) -> None:
-        self.found += [(one.topic, one.partition, one.offset) for one in batch.collect()]
-
-
-def _writer(topics: TopicsWriter, table: Table) -> Callable[[int], None]:
-    """Return what writes a commit with a row of each partition."""
-
-    def write(lsn: int) -> None:
-        topics.commit(lsn, [(table.topic, number, b"k", None) for number in range(3)])
-
-    return write
+def _write(topics: TopicsWriter, table: Table, lsn: int) -> None:
+    """Write a commit with a record in each partition."""
+    topics.commit(lsn, [(table.topic, number, b"k", None) for number in range(PARTITIONS)])
+    topics.wait_until_readable(lsn)
 
 
 @pytest.mark.nightly
-def test_a_query_reads_on_after_the_broker_has_removed_all_that_it_has_read(
-    spark: SparkSession, topics: TopicsWriter, tmp_path: Path
-) -> None:
+def test_a_query_reads_on_after_the_broker_has_removed_all_that_it_has_read(topics: TopicsWriter) -> None:
     """Retention removes the marker at which the query is. A record that was not read is an error."""
     table = topics.table("items", COLUMNS)
-    retention, write = Retention(topics, table), _writer(topics, table)
-    counted = Counted(spark, topics, tmp_path / "checkpoint")
-    query = counted.start()
+    retention = Retention(topics, table)
+    stream = Stream(brokers=topics.bootstrap, prefix=topics.prefix)
     try:
         for number in range(1, ROUNDS + 1):
             before = retention.starts()
-            write(10 * number)
-            eventually(lambda: query.exception() or len(counted.found) == 3 * number, "the rows are read")  # noqa: B023
-            assert query.exception() is None
+            _write(topics, table, 10 * number)
+            assert stream.batch() == PARTITIONS
             retention.expire_all()
             assert all(now > then for now, then in zip(retention.starts(), before, strict=True))
-            if number == 2:
-                query.stop()
-                query = counted.start()
-        write(1000)
-        eventually(lambda: query.exception() or len(counted.found) == 3 * (ROUNDS + 1), "the rows are read")
-        assert query.exception() is None
-        assert len(set(counted.found)) == len(counted.found)
-        query.stop()
-        write(1010)
+            if number % 2:
+                stream.again()
+        _write(topics, table, 1000)
+        assert stream.batch() == PARTITIONS
+        _write(topics, table, 1010)
         retention.expire_all()
-        write(1020)
-        query = counted.start()
-        with pytest.raises(StreamingQueryException, match="CDCD-HISTORY-MISSING"):
-            query.awaitTermination(120)
-        assert len(counted.found) == 3 * (ROUNDS + 1)
+        _write(topics, table, 1020)
+        with pytest.raises(HistoryMissing):
+            stream.batch()
     finally:
-        query.stop()
+        stream.reader.stop()
+
+
+@pytest.mark.nightly
+def test_a_batch_from_earliest_has_what_the_broker_has_left(topics: TopicsWriter) -> None:
+    """Also the offsets for Spark's own source begin there."""
+    table = topics.table("items", COLUMNS)
+    retention = Retention(topics, table)
+    _write(topics, table, 10)
+    retention.expire_all()
+    _write(topics, table, 20)
+    options = {"brokers": topics.bootstrap, "prefix": topics.prefix}
+    reader = CdcdReader(parse_options(options))
+    assert sum(one.num_rows for part in reader.partitions() for one in reader.read(part)) == PARTITIONS
+    starting = json.loads(offsets(options)["startingOffsets"])[table.topic]
+    assert [starting[str(number)] for number in range(PARTITIONS)] == retention.starts()

@@ -24,6 +24,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from cdcd.errors import ConfigError, RegistryRefused, SparkReadError
 from cdcd.spark.clients.connection import Connection, RegistryAccess, SchemaAccess
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding import frame, jvm_decoding
 from cdcd.spark.decoding.change_columns import (
     ChangeReader,
@@ -93,7 +94,7 @@ def decode(
     wanted = df.where(F.col("topic").isin(*topics)).select("topic", "partition", "offset", "key", "value")
     if is_on_jvm(df.sparkSession, engine, on_error):
         return jvm_decoding.decode(wanted, decoding.choices, decoding.written, decoding.schema)
-    return wanted.mapInArrow(decoding.decode, decoding.schema)
+    return wanted.mapInArrow(for_tasks(decoding.decode), decoding.schema)
 
 
 @dataclass(frozen=True, slots=True)

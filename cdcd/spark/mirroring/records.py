@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Range
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.schemas import HEADER_BYTES
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.storage.uri import Storage
@@ -217,7 +218,7 @@ def read_in_spark(
                 yield from read_ranges(connection.brokers, connection.read_properties(), shares[share])
 
     numbers = spark.range(0, len(shares), 1, len(shares))
-    return RecordsInSpark(numbers.mapInArrow(read, RAW_DDL), buckets)
+    return RecordsInSpark(numbers.mapInArrow(for_tasks(read), RAW_DDL), buckets)
 
 
 def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collection[str]) -> list[Look]:

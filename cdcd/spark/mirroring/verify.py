@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from cdcd.errors import CdcdError, SparkReadError
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Cluster
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.data_source import register
 from cdcd.spark.decoding.decode import decode, decoding_of
 from cdcd.spark.decoding.schemas import access_of, schema_by_id
@@ -218,7 +219,7 @@ class _Table:
         if names is None:
             return decode(raw, topic=self._topic, connection=self._connection)
         decoding = names.decoding(decoding_of(access_of(self._connection), [self._topic]))
-        return names.renamed(raw.mapInArrow(decoding.decode, decoding.schema))
+        return names.renamed(raw.mapInArrow(for_tasks(decoding.decode), decoding.schema))
 
     def _typed(self, changes: DataFrame) -> list[tuple[str, str]]:
         """Return the mirror's columns with the types of `decode`."""

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.spark.clients.sent_to_tasks import SentToTasks
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.table_frame import columns_of, part_rows, parts_of
 from cdcd.spark.source.table_options import topics_of
@@ -108,7 +109,7 @@ class PartPartition(InputPartition):  # type: ignore[misc]
         super().__init__(part)
 
 
-class MirrorReader(DataSourceReader):  # type: ignore[misc]
+class MirrorReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
     """The batch reader of a mirrored table, with the columns that Spark has of it."""
 
     def __init__(self, table: MirroredTable, schema: StructType) -> None:

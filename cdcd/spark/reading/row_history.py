@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructField, StructType
 
 from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.decoding.events import SNAPSHOT
@@ -182,7 +183,7 @@ def _in_tasks(spark: SparkSession, count: int, read: Reading, columns: pa.Schema
     if not count:
         return spark.createDataFrame([], schema)
     numbers = spark.createDataFrame([(number,) for number in range(count)], "file int")
-    return numbers.repartition(count).mapInArrow(read, schema)
+    return numbers.repartition(count).mapInArrow(for_tasks(read), schema)
 
 
 # --- versions of rows ----------------------------------------------------------------------------------------

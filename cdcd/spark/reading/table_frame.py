@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.storage.uri import Storage
@@ -43,7 +44,7 @@ def table_frame(
                 yield from rows.select(names).cast(fields).to_batches(max_chunksize=_ROWS)
 
     numbers = spark.createDataFrame([(number,) for number in range(len(parts))], "file int")
-    return numbers.repartition(len(parts)).mapInArrow(read, schema)
+    return numbers.repartition(len(parts)).mapInArrow(for_tasks(read), schema)
 
 
 def parts_of(entry: TableEntry) -> list[BucketFile | None]:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from cdcd.errors import CdcdError, GapInTopic, MirrorInconsistent
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding import events as ev
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.arrow_fold import Changes, Latest, changes_of, latest
@@ -102,7 +103,8 @@ def fold_in_tasks(
 
     chosen = changes.select("topic", "bucket", "key", "value")
     return _unpacked(
-        one.asDict() for one in chosen.groupBy("topic", "bucket").applyInArrow(run, _RESULT).collect()
+        one.asDict()
+        for one in chosen.groupBy("topic", "bucket").applyInArrow(for_tasks(run), _RESULT).collect()
     )
 
 

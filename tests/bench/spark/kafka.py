@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.registry import SchemaRegistry
 from tests.bench.spark import envelopes
+from tests.bench.spark.asked import asked
 from tests.bench.spark.jars import AVRO_SERIES, avro_jar, kafka_jars
 from tests.bench.spark.wanted import said
 from tests.spark.events import register_schema
@@ -26,8 +29,9 @@ WANTED = 2.0
 LARGE_JVM = ("-Xmx1g", "-Xshare:auto")
 
 
-def by_pipelines(rows: int, rounds: int) -> None:
-    """Print the rows per second and the CPU of each way."""
+@contextmanager
+def pipeline_rounds(rows: int) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Yield what measures a round: for each way its name, its seconds, and its CPU seconds by process."""
     cache = Cache()
     with (
         TemporaryDirectory() as folder,
@@ -42,16 +46,22 @@ def by_pipelines(rows: int, rounds: int) -> None:
             "prefix": topics.prefix,
             "topic": topic,
             "broker": kafka.pid,
-            "rounds": rounds,
             "jars": [str(jar) for jar in (avro_jar(), *kafka_jars())],
             "schema": envelopes.schema(),
             "pruned": envelopes.pruned_schema(envelopes.all_columns()),
         }
         topics.close()
         command = [str(python_with_spark(AVRO_SERIES)), "-m", "tests.bench.spark.pipeline", json.dumps(given)]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        with asked(command) as measured_round:
+            yield measured_round
+
+
+def by_pipelines(rows: int, rounds: int) -> None:
+    """Print the rows per second and the CPU of each way."""
+    with pipeline_rounds(rows) as measured_round:
+        lines = [line for _ in range(rounds) for line in measured_round()]
     results: dict[str, list[dict[str, float]]] = {}
-    for line in map(json.loads, output.splitlines()):
+    for line in lines:
         results.setdefault(line["way"], []).append(line)
     print(f"{rows} records from Kafka to 13 columns, local[2], {rounds} rounds; CPU seconds a million rows")
     print(f"{'way':18} {'rows/s':>12} {'JVM':>7} {'workers':>8} {'both':>7} {'broker':>7}")

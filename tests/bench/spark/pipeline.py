@@ -1,8 +1,8 @@
 """From Kafka to typed columns: `format("cdcd")` with `decode`, beside Spark's own Kafka source with `from_avro`.
 
 Run by the Python of a Spark for which both jars exist.
-In: JSON with the servers, the topic, the jars and the schemas.
-Out: a line of JSON for each way and round: seconds, and the CPU seconds of the JVM, its workers and the broker.
+In: JSON with the servers, the topic, the jars and the schemas; on standard input a line for each round.
+Out: for each round a line of JSON with each way: seconds, and the CPU seconds of the JVM, its workers, the broker.
 Each way writes the same 13 columns into a noop sink.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,14 +36,20 @@ def main(text: str) -> None:
         "cdcd + decode": lambda: by_decode(spark, given),
         "kafka + from_avro": lambda: by_spark(spark, given),
     }
-    for number in range(1 + given["rounds"]):  # the first one warms up
-        for name, way in ways.items():
-            begun_s = time.monotonic()
-            used = cost(way, given["broker"])
-            seconds = time.monotonic() - begun_s
-            if number:
-                print(json.dumps({"way": name, "s": seconds, **asdict(used)}), flush=True)
+    _round(ways, given["broker"])  # which warms up
+    print(flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(_round(ways, given["broker"])), flush=True)
     spark.stop()
+
+
+def _round(ways: Mapping[str, Callable[[], DataFrame]], broker: int) -> list[dict[str, Any]]:
+    found = []
+    for name, way in ways.items():
+        begun_s = time.monotonic()
+        used = cost(way, broker)
+        found.append({"way": name, "s": time.monotonic() - begun_s, **asdict(used)})
+    return found
 
 
 def by_table(spark: SparkSession, given: dict[str, Any]) -> DataFrame:
