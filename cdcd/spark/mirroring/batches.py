@@ -151,10 +151,8 @@ class MirrorBatches:
         version = with_position(park(version, now, failures, time.time()), position)
         if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
-            version, damaged = self._open.store(version, now, sound, folded)
-            self._remove([one for one in folded if one.topic in damaged])
-            failures |= (found := {topic: (error.code, str(error)) for topic, error in damaged.items()})
-            version = park(version, now, found, time.time())
+            version, damaged = self._stored(self._open, version, now, sound, folded)
+            failures |= damaged
         version = self._publish(version)
         if self._open is not None:  # Spark's tasks have written the rows that the tables have now
             stored = [one for one in folded if one.topic not in failures]
@@ -163,6 +161,20 @@ class MirrorBatches:
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
         self._report_parked(failures)
+
+    def _stored(
+        self,
+        tables: OpenTables,
+        version: TargetVersion,
+        now: TargetVersion,
+        plans: dict[str, TablePlan],
+        folded: list[FoldResult],
+    ) -> tuple[TargetVersion, Failures]:
+        """Commit to the tables in an open format; return the version, in which those with damaged logs are parked."""
+        version, errors = tables.store(version, now, plans, folded)
+        self._remove([one for one in folded if one.topic in errors])
+        damaged = {topic: (error.code, str(error)) for topic, error in errors.items()}
+        return park(version, now, damaged, time.time()), damaged
 
     def publish_start(self) -> None:
         """Publish what the start has changed of tables in an open format; park those whose logs are damaged."""

@@ -18,10 +18,12 @@ from cdcd.spark.mirroring import metrics_server
 from cdcd.spark.mirroring.batches import BatchReport, Read
 from cdcd.spark.mirroring.metrics import FRESH_S, MirrorMetrics
 from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
+from cdcd.spark.mirroring.records import RecordsOnDriver, looks_of
 from cdcd.spark.reading.catalog_state import CatalogState, Registered
 from cdcd.spark.source.backlog import Backlog, backlog_after
 from cdcd.spark.source.cuts import Commit
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
+from tests.spark.batches import records_table
 
 LAG = "cdcd_mirror_lag_seconds"
 AT_S = 1_700_000_000.0
@@ -142,6 +144,14 @@ def test_the_backlog_in_bytes_is_absent_while_a_topic_of_it_was_never_read(metri
     metrics.looked(NOTHING, AT_S)
     assert _samples(metrics)["cdcd_mirror_backlog_bytes"] == 0
     assert _samples(metrics)["cdcd_mirror_read_bytes_total"] == 780
+
+
+def test_the_bytes_of_records_are_those_of_keys_and_values() -> None:
+    """A deleted row has no value, a marker no key. Spark counts them in the same way (`test_mirror_records`)."""
+    records = [(b"k" * 6, b"v" * 9), (b"k" * 7, None), (None, b"\0" * 5)]
+    looks = looks_of(RecordsOnDriver(records_table(records)), lambda _: True, ())  # type: ignore[arg-type]
+    assert sum(one.size_bytes for one in looks) == 6 + 9 + 7 + 5
+    assert sum(one.rows for one in looks) == 3
 
 
 def test_a_batch_without_a_later_commit_has_no_latency(metrics: MirrorMetrics) -> None:
