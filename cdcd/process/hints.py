@@ -16,7 +16,8 @@ __all__ = ["adapt_hint"]
 
 _BACK = "nothing was written or confirmed. Take the change back, then `cdcd resume`"
 _FORMER_KEY = (
-    "no record with the new key was written or confirmed. Give the table its former key again, then `cdcd resume`"
+    "no record with the new key was written or confirmed. "
+    "Give the table its former key again, then `cdcd resume`"
 )
 
 
