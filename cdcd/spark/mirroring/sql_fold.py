@@ -1,8 +1,8 @@
 """The rows that follow from the changes of one keyed table, in Spark SQL: a mirror is verified against them.
 
 In: the columns of `decode`.  Out: for each key that exists the newest value of each column.
-Invariant: shares no code with the mirror's fold and its decoder: an error of one of them shows as a
-difference.
+Invariant: shares no code with the mirror's fold, so that an error of one of them shows as a difference. The decoder
+of records is the same: `cdcd verify` compares the topics with PostgreSQL by another one.
 Must not: do I/O of its own, log values.
 
 The changes of a key up to a delete are a life of the key. A value that PostgreSQL did not send (`unchanged`) is the
