@@ -12,6 +12,7 @@ cdef enum:  # slots of an envelope, as in `cdcd.verify.program`
     AFTER = 8
 
 cdef int64_t MOST_U32 = 0xFFFFFFFF
+cdef uint32_t MOST_TOPIC = 0xFF  # an entry has a byte for the number
 
 cdef struct Change:
     int kind
@@ -122,7 +123,7 @@ cdef class Reader:
         cdef uint8_t key[KEY_BYTES]
         cdef int64_t begin = self._entries.size, size = HEAD_BYTES + 8 * self._columns, xid = 0
         cdef uint8_t* entry
-        if not self._has_change(&change, position, &xid) or not self._has_key(key):
+        if self._topic_number > MOST_TOPIC or not self._has_change(&change, position, &xid) or not self._has_key(key):
             return False
         change.key_hash = u64_of(key)
         if ((((<uint32_t>key[8] << 8) | key[9]) - self._first) & 0xFFFF) < self._share:
