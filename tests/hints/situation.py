@@ -124,7 +124,7 @@ class World:
     def printed_hint(self, code: str) -> str:
         """Return the hint of the last log line with this error code."""
         reported = [line for line in self.daemon.lines() if line.get("code") == code][-1]
-        self.hint = hint_of(" ".join(filter(None, (str(reported["error"]), reported.get("hint")))))
+        self.hint = hint_of(_shown(reported))
         return self.hint
 
     def follow(self, hint: str, name: str, value: Any = None) -> None:
@@ -221,13 +221,19 @@ def _printed(one: Situation, daemon: Daemon) -> str:
                 if found["event"] in passing - {one.reported}:
                     continue
                 assert found["event"] == one.reported, found
-                return " ".join(filter(None, (str(found["error"]), found.get("hint"))))
+                return _shown(found)
         return ""
 
     try:
         return eventually(reported, f"{one.code} is {one.reported}", SHOWN_WITHIN_S)
     except AssertionError as error:
         raise AssertionError(f"{error}:\n{daemon.log()[-4000:]}") from None
+
+
+def _shown(line: dict[str, Any]) -> str:
+    """Return the error of a log line with its hint; a hint of the line itself repeats that of the error."""
+    error, _, hint = str(line["error"]).partition(" -> ")
+    return f"{error} -> {line.get('hint', hint)}"
 
 
 def _assert_well(world: World) -> None:

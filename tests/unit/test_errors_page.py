@@ -24,7 +24,7 @@ def tree(root: type[CdcdError] = CdcdError) -> Iterator[type[CdcdError]]:
             yield from tree(child)
 
 
-CLASSES = {cls.code: cls for cls in tree()}
+CLASSES = {cls.code: cls for cls in tree() if cls is not CdcdError}  # the root is never raised itself
 ROWS = {row["code"]: row for row in ROW.finditer(PAGE.read_text())}
 
 
