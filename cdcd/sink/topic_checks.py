@@ -45,8 +45,8 @@ class TopicChecks:
         """Return findings on whether a write to these topics would fail, without creating or changing anything.
 
         `metadata` comes from `Topics.cluster_metadata`. `own` are the topics of cdcd's own records, with one
-        partition, and their settings; `keyless` are the names whose records have no key. `describes`: also check whether a topic
-        that has held records was recreated, which costs about 100 bytes of memory each time.
+        partition, and their settings; `keyless` are the names whose records have no key. `describes`: also check
+        whether a topic that has held records was recreated, which costs about 100 bytes of memory each time.
         """
         wanted = {name: self._cluster.new(name) for name in names}
         singles = {name: self._cluster.new_single(name, properties) for name, properties in own.items()}
