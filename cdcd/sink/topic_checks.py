@@ -27,15 +27,11 @@ _SEE_ACLS = "grant the principal Describe and Write on the topics (kafka-acls --
 
 
 class TopicChecks:
-    """The checks of topics, by the metadata that `metadata` returns."""
+    """The checks of topics, by the metadata that `Topics.cluster_metadata` returns."""
 
     def __init__(self, cluster: TopicAdmin, identities: TopicIdentities | None) -> None:
         self._cluster = cluster
         self._identities = identities
-
-    def metadata(self) -> ClusterMetadata:
-        """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""
-        return self._cluster.metadata()
 
     def topics(
         self,
@@ -48,9 +44,9 @@ class TopicChecks:
     ) -> list[Finding]:
         """Return findings on whether a write to these topics would fail, without creating or changing anything.
 
-        `metadata` comes from `metadata`. `own` are the topics of cdcd's own records, with one partition, and
-        their settings; `keyless` are the names whose records have no key. `describes`: also check whether a topic
-        that has held records was recreated, which costs about 100 bytes of memory each time.
+        `metadata` comes from `Topics.cluster_metadata`. `own` are the topics of cdcd's own records, with one
+        partition, and their settings; `keyless` are the names whose records have no key. `describes`: also check
+        whether a topic that has held records was recreated, which costs about 100 bytes of memory each time.
         """
         wanted = {name: self._cluster.new(name) for name in names}
         singles = {name: self._cluster.new_single(name, properties) for name, properties in own.items()}

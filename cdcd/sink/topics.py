@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import TopicMismatch, TopicMissing
 from cdcd.sink.error_map import kafka_errors
@@ -116,6 +116,10 @@ class Topics:
     def partitions(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of the existing topics in `names`."""
         return self._cluster.partitions(names)
+
+    def cluster_metadata(self) -> ClusterMetadata:
+        """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""
+        return self._cluster.metadata()
 
     def has_records(self, name: str) -> bool:
         """Whether the topic ever had a record. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 def look(topics: Topics, names: list[str], own: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
     """Return the state of these topics that a start finds."""
-    return topics.checks.topics(topics.checks.metadata(), names, own or {}, **more)
+    return topics.checks.topics(topics.cluster_metadata(), names, own or {}, **more)
 
 
 def make(bootstrap: str, *, create: bool = True, copies: int = 1, **properties: str) -> Topics:
@@ -217,7 +217,7 @@ def test_check_reports_topics_that_lose_records_with_a_broker(bootstrap: str) ->
     for name in names:
         create_topic(bootstrap, name, config={"unclean.leader.election.enable": "true"})
     topics = make(bootstrap)
-    reported = topics.checks.durability(topics.checks.metadata(), names)
+    reported = topics.checks.durability(topics.cluster_metadata(), names)
     assert [(one.level, "5 topics" in one.message) for one in reported] == [("warn", True)]
     assert "one replica and unclean.leader.election.enable=true" in reported[0].message
 

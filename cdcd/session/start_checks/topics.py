@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_MESSAGES = 140_000
 def check_kafka(known: StartContext) -> list[Finding]:
     """Check that the cluster answers; read its metadata."""
     known.sink, known.topics, known.ownership = known.open_sink()
-    known.metadata = known.topics.checks.metadata()
+    known.metadata = known.topics.cluster_metadata()
     brokers = len(known.metadata.brokers)
     return [Finding("ok", "kafka", f"cluster {known.metadata.cluster_id} answers, {brokers} brokers")]
 
