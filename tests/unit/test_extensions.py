@@ -6,7 +6,7 @@ import pytest
 
 from cdcd import extensions
 
-ROWS, COLUMNS, PRODUCE_BATCH, COPY_ROWS, READING, FRAMES, HASHES = extensions.EXTENSIONS
+ROWS, COLUMNS, PRODUCE_BATCH, COPY_ROWS, READING, FRAMES, ENTRIES, HASHES = extensions.EXTENSIONS
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_fallback_that_was_asked_for_is_no_warning(
 ) -> None:
     monkeypatch.setenv(extensions.VARIABLE, "python")
     assert extensions.extension(ROWS) is None
-    missing = ", ".join((ROWS, COLUMNS, PRODUCE_BATCH, COPY_ROWS, READING, FRAMES, HASHES))
+    missing = ", ".join((ROWS, COLUMNS, PRODUCE_BATCH, COPY_ROWS, READING, FRAMES, ENTRIES, HASHES))
     assert extensions.implementation() == f"Python fallback for {missing}"
     there.clear()
     assert not extensions.is_fallback()
