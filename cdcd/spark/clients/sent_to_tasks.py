@@ -64,7 +64,7 @@ class _State:
 
 
 def _restored(of: type, state: dict[str, Any]) -> Any:
-    made = of.__new__(of)
+    made = object.__new__(of)
     made.__dict__.update(state)
     return made
 
