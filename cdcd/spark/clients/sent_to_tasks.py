@@ -64,7 +64,7 @@ class _State:
 
 
 def _restored(of: type, state: dict[str, Any]) -> Any:
-    made = object.__new__(of)
+    made: Any = object.__new__(of)
     made.__dict__.update(state)
     return made
 

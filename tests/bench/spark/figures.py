@@ -59,7 +59,8 @@ def by_figures(rows: int, rounds: int) -> None:
 
 def median_of(figures: list[Figure]) -> Figure:
     """Return the median of each value."""
-    return Figure(*(None if one[0] is None else statistics.median(one) for one in zip(*figures, strict=True)))
+    rate, *used = (None if one[0] is None else statistics.median(one) for one in zip(*figures, strict=True))
+    return Figure(rate or 0.0, *used)
 
 
 def print_table(medians: dict[Way, Figure]) -> None:
