@@ -131,7 +131,7 @@ def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
     assert known.sink is not None
     assert known.topics is not None
     topic = known.config.progress_topic
-    if topic not in known.topics.checks.metadata().topics:
+    if topic not in known.topics.cluster_metadata().topics:
         return None, True
     try:
         return peek(known.sink, PEEK_TIMEOUT_S)

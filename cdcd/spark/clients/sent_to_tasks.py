@@ -63,8 +63,8 @@ class _State:
         return _restored, (self._of, self._state)
 
 
-def _restored(of: Any, state: dict[str, Any]) -> Any:
-    made = of.__new__(of)
+def _restored(of: type, state: dict[str, Any]) -> Any:
+    made: Any = object.__new__(of)
     made.__dict__.update(state)
     return made
 

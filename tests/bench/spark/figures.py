@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.bench.spark import decoding, envelopes, kafka
 from tests.bench.spark.wanted import said
@@ -59,8 +59,8 @@ def by_figures(rows: int, rounds: int) -> None:
 
 def median_of(figures: list[Figure]) -> Figure:
     """Return the median of each value."""
-    values: list[Any] = [None if one[0] is None else statistics.median(one) for one in zip(*figures, strict=True)]
-    return Figure(*values)
+    rate, *used = (None if one[0] is None else statistics.median(one) for one in zip(*figures, strict=True))
+    return Figure(rate or 0.0, *used)
 
 
 def print_table(medians: dict[Way, Figure]) -> None:

@@ -16,8 +16,7 @@ TOPIC = "cdcd.progress"
 def known(*listings: list[str]) -> Any:
     """Return a context whose cluster lists these topics, one listing after the other."""
     answers = iter(listings)
-    checks = SimpleNamespace(metadata=lambda: SimpleNamespace(topics=dict.fromkeys(next(answers))))
-    topics = SimpleNamespace(checks=checks)
+    topics = SimpleNamespace(cluster_metadata=lambda: SimpleNamespace(topics=dict.fromkeys(next(answers))))
     return SimpleNamespace(
         sink=object(), topics=topics, config=SimpleNamespace(progress_topic=TOPIC), metadata=None
     )
