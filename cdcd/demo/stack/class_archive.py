@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def class_archive_flags(artefact: Path, java: str, train: Train) -> tuple[str, .
             (base, *sorted(artefact.rglob("*.jar"))),
             lambda path: train((*extended, f"-XX:ArchiveClassesAtExit={path}")),
         )
-    except (OSError, StackError):  # a read-only cache, a Java before 13
+    except (OSError, StackError, subprocess.TimeoutExpired):  # a read-only cache, a Java before 13
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *QUIET)
 
