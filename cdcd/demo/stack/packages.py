@@ -209,20 +209,24 @@ def run(
     account: Account | None = None,
     timeout_s: float = 900,
 ) -> str:
-    """Run a tool to its end. Raises StackError with its last lines."""
-    done: subprocess.CompletedProcess[str] = subprocess.run(
-        list(command),
-        cwd=cwd,
-        env=dict(environment) if environment is not None else None,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout_s,
-        text=True,
-        errors="replace",
-        check=False,
-        **as_account(account),
-    )
+    """Run a tool to its end. Raises StackError with its last lines, or after `timeout_s`."""
+    try:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            list(command),
+            cwd=cwd,
+            env=dict(environment) if environment is not None else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            text=True,
+            errors="replace",
+            check=False,
+            **as_account(account),
+        )
+    except subprocess.TimeoutExpired:
+        hint = "start it again; a build continues with what it has done, and a busy machine needs longer"
+        raise StackError(f"{failure} within {timeout_s:g} s", hint=hint, command=command[0]) from None
     if done.returncode != 0:
         last = "\n".join(done.stdout.splitlines()[-20:])
         raise StackError(f"{failure} (exit status {done.returncode}):\n{last}", command=command[0])

@@ -22,6 +22,8 @@ from cdcd.demo.stack.server import LocalServer
 VERSION = "v1.8.0"
 _MODULE = "github.com/versity/versitygw/cmd/versitygw"
 USER = "cdcd-demo"
+BUILD_TIMEOUT_S = 3600
+"""A machine with many other programs has taken 20 minutes."""
 
 
 def versitygw_artefact() -> Artefact:
@@ -31,7 +33,13 @@ def versitygw_artefact() -> Artefact:
         go = program("go", "install Go, which builds the S3 server at its first use")
         environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
         command = [go, "install", "-trimpath", "-ldflags=-s -w", f"{_MODULE}@{VERSION}"]
-        run(command, f"{_MODULE} could not be built", cwd=folder, environment=environment)
+        run(
+            command,
+            f"{_MODULE} could not be built",
+            cwd=folder,
+            environment=environment,
+            timeout_s=BUILD_TIMEOUT_S,
+        )
 
     def probe(folder: Path) -> None:
         run([str(folder / "versitygw"), "--version"], "the S3 server does not run")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from pathlib import Path
 
 import pytest
 
 from cdcd.demo.stack.artefacts import Artefact, Cache, user_cache_folder
+from cdcd.demo.stack.packages import run
 from cdcd.demo.stack.s3 import versitygw_artefact
 from cdcd.errors import StackError
 
@@ -107,3 +109,12 @@ def test_without_go_the_s3_server_is_refused_with_a_hint(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StackError, match=r"go is not on PATH.*install Go"):
         Cache(tmp_path / "cache").get(versitygw_artefact())
+
+
+def test_a_tool_that_takes_too_long_is_an_error_of_the_stack() -> None:
+    with pytest.raises(StackError, match=r"could not be built within 0.1 s.*start it again"):
+        run(
+            [sys.executable, "-c", "import signal; signal.pause()"],
+            "the tool could not be built",
+            timeout_s=0.1,
+        )
