@@ -26,6 +26,7 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
+from cdcd.errors import commands
 from tests.support.doors import KafkaDoors
 from tests.support.forked import Forks
 from tests.support.memory_folder import MemoryFolder
@@ -215,7 +216,8 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture(autouse=True)
-def _no_secrets_of_other_tests() -> Iterator[None]:
-    """Forget the secrets that a test has read, so that they are not redacted in the texts of later tests."""
+def _nothing_of_other_tests() -> Iterator[None]:
+    """Forget what a test has set for the whole process: secrets to redact, the configuration file named in hints."""
     yield
     redaction.forget()
+    commands.use_file(None)

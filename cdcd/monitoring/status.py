@@ -508,7 +508,7 @@ class Status:
             if self._guarded is None
             else {
                 "level": self._guarded.level.name.lower(),
-                "why": self._guarded.why,
+                "reason": self._guarded.why,
                 "held_by": self._guarded.holder,
             },
             "rows_written": self._rows,

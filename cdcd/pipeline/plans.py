@@ -40,6 +40,9 @@ from cdcd.txn.lookahead import Lookahead
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 8
 _PLANS_OF_A_TOPIC = 16
+_IDENTITY_HINT = (
+    "no action is needed: `before` has other columns from this change on; docs/evolution.md says which"
+)
 """How many recent plans of a topic `of_record` can find: enough for the records that are not durable yet."""
 
 
@@ -191,6 +194,7 @@ class Plans:
                 table=f"{relation.schema}.{relation.name}",
                 was=was.identity.name,
                 now=relation.identity.name,
+                hint=_IDENTITY_HINT,
             )
         if was != relation:
             self._identities.forget(relation)

@@ -159,7 +159,7 @@ def foreign_schema(w: World) -> Iterator[None]:
 @situation(
     "CDCD-SCHEMA-TOPIC",
     "a newer version of cdcd wrote to it",
-    "run the version of cdcd that wrote the record",
+    "Run the version of cdcd that wrote the record",
     is_well_after=False,
 )
 def newer_schema(w: World) -> Iterator[None]:

@@ -166,7 +166,7 @@ FIELDS = {
     "prepared.may_be_lost": "- - - - - - - - - 0 - -",
     "wal_guard": "- ? + + + - - ? ? ? - ?",
     "wal_guard.level": "- ? + + + - - ? ? ? - ?",
-    "wal_guard.why": "- ? e e e - - ? ? ? - ?",
+    "wal_guard.reason": "- ? e e e - - ? ? ? - ?",
     "wal_guard.held_by": "- ? e e e - - ? ? ? - ?",
     "rows_written": "0 k + + + + 0 0 k + + +",
     "transactions_written": "0 0 + + + + 0 0 k + + +",
