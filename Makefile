@@ -135,5 +135,5 @@ $(STAMP) $(VENV)/.installed-test $(DOCS_STAMP): pyproject.toml
 		{ echo "cdcd needs Python 3.11 or later; $(PYTHON) is older" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "cannot create the virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(REQUIRED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(REQUIRED)
 	@touch $@
