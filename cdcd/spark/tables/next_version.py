@@ -70,9 +70,10 @@ def park(
     for topic, (code, reason) in failures.items():
         entry = before.tables.get(topic) or before.dropped.get(topic, TableEntry(topic))
         end_lsn = 0 if topic in before.loading else before.end_lsn
+        offsets: Mapping[str, int] | None = before.offsets.get(topic, {})
         if entry.parked is not None:  # its rows are still those from before the first error
-            end_lsn = entry.parked.end_lsn
-        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s))
+            end_lsn, offsets = entry.parked.end_lsn, entry.parked.offsets
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets))
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
     return replace(version, tables=tables, dropped=dropped)
 
