@@ -36,6 +36,8 @@ MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY = 100
 _LONGEST_TEXT = 64
+_FIRST_OF_NO_ORDER = "\ue000"
+"""By UTF-16, characters from U+10000 on come before this one."""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
 _READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -243,10 +245,10 @@ class KeyedTable:
         first = pc.unique(keys[self._keys[0]]).drop_null()
         has_null = bool(keys[self._keys[0]].null_count)
         for file in self._files():
-            if not (file.first.is_valid and file.last.is_valid) or (has_null and file.nulls != 0):
+            bounds = [one.cast(self._type) for one in (file.first, file.last)]
+            if not all(map(_is_known, bounds)) or (has_null and file.nulls != 0):
                 yield file
                 continue
-            bounds = [one.cast(self._type) for one in (file.first, file.last)]
             is_inside = pc.and_(pc.greater_equal(first, bounds[0]), pc.less_equal(first, bounds[1]))
             if pc.any(is_inside).as_py():
                 yield file
@@ -317,6 +319,17 @@ def _properties(transactions: dict[str, int]) -> Any:
 
     named = [Transaction(name, number) for name, number in transactions.items()]
     return CommitProperties(max_commit_retries=0, app_transactions=named)
+
+
+def _is_known(bound: pa.Scalar) -> bool:
+    """Return whether a bound of Delta's statistics is one, whoever has written it.
+
+    Not a text with a character from U+E000 on. The order of UTF-8 and of code points is another one than that of UTF-16
+    there. A shortened largest value ends with such a character, which is no bound of all texts if it is U+FFFD. delta-rs
+    decodes an escaped character of plane 2, which earlier versions wrote, as one of plane 1.
+    """
+    value = bound.as_py() if pa.types.is_string(bound.type) else None
+    return bool(bound.is_valid) and (value is None or max(value, default="") < _FIRST_OF_NO_ORDER)
 
 
 def _is_exact(type_: pa.DataType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -556,6 +557,56 @@ def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys
         DeltaTable(str(folder)).optimize.compact()
     done.apply(batch(50, "u"))
     assert values() == [50, 50]
+
+
+SMILE = "\U0001f600"
+OF_OTHERS = {
+    "escaped, which delta-rs decodes as others": (["\U00020000", "\U00020001"], "\U00010000", "\U00010001"),
+    "the largest by UTF-16": (["a", "\ufffd", SMILE], "a", "\ufffd"),
+    "the smallest by UTF-16": ([SMILE, "\uffee", "\ue000"], SMILE, "\uffee"),
+    "shortened inside a pair of UTF-16": (["x", "x" * 31 + SMILE + "z"], "x", "x" * 31 + "?\ufffd"),
+    "shortened before a pair of UTF-16": (["x", "x" * 32 + SMILE + "z"], "x", "x" * 32 + "\ufffd"),
+}
+
+
+@pytest.mark.parametrize("case", OF_OTHERS)
+def test_a_key_is_found_whatever_bounds_another_writer_has_written(tmp_path: Path, case: str) -> None:
+    """Writers in Java order texts by UTF-16, and shorten them; some write escapes, which delta-rs decodes as others."""
+    keys, smallest, largest = OF_OTHERS[case]
+
+    def batch(keys: Sequence[str], sequence: int) -> pa.Table:
+        rows = {"k": keys, "v": [sequence] * len(keys), OP: ["u"] * len(keys)}
+        return pa.table(rows | {SEQUENCE: pa.array(range(sequence, sequence + len(keys)))})
+
+    rule = TableRule(("k",))
+    table(tmp_path, rule).apply(batch(keys, 10))
+    for folder in (tmp_path, tmp_path / STATE):
+        with_bounds(folder, "k", smallest, largest)
+    table(tmp_path, rule).apply(batch(keys[-1:], 20))
+    expected = [{"k": key, "v": 10} for key in keys[:-1]] + [{"k": keys[-1], "v": 20}]
+    assert rows_of(tmp_path) == sorted(expected, key=repr)
+
+
+def with_bounds(folder: Path, key: str, smallest: str, largest: str) -> None:
+    """Give the file of a table with one version these bounds."""
+    (commit,) = (folder / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    (added,) = (one["add"] for one in actions if "add" in one)
+    added["stats"] = json.dumps(
+        {"numRecords": json.loads(added["stats"])["numRecords"]}
+        | {"minValues": {key: smallest}, "maxValues": {key: largest}, "nullCount": {key: 0}},
+        ensure_ascii=False,
+    )
+    commit.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in actions))
+
+
+def test_only_files_that_may_have_a_text_key_are_read(tmp_path: Path) -> None:
+    keyed = KeyedTable(open_storage(tmp_path), "", ["k"])
+    for place, keys in enumerate((["a", "m"], ["\ud7ff", "ä"], ["x", "\ue000"])):
+        rows = pa.table({"k": keys})
+        keyed.replace(rows, rows, {}) if place else keyed.create(rows, {}, "")
+    found = [{*keyed._read(one)["k"].to_pylist()} for one in keyed._files_with(pa.table({"k": ["m"]}))]
+    assert sorted(map(sorted, found)) == [["a", "m"], ["x", "\ue000"]]
 
 
 def test_a_key_that_is_not_utf_8_is_an_error_without_its_value(tmp_path: Path) -> None:
