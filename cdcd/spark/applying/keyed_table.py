@@ -324,9 +324,9 @@ def _properties(transactions: dict[str, int]) -> Any:
 def _is_known(bound: pa.Scalar) -> bool:
     """Return whether a bound of Delta's statistics is one, whoever has written it.
 
-    Not a text with a character from U+E000 on. The order of UTF-8 and of code points is another one than that of UTF-16
-    there. A shortened largest value ends with such a character, which is no bound of all texts if it is U+FFFD. delta-rs
-    decodes an escaped character of plane 2, which earlier versions wrote, as one of plane 1.
+    Not a text with a character from U+E000 on: there the order of UTF-8, that of the code points, is not that of
+    UTF-16. A shortened largest value ends with such a character, which is no bound of all texts if it is U+FFFD.
+    delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as one of plane 1.
     """
     value = bound.as_py() if pa.types.is_string(bound.type) else None
     return bool(bound.is_valid) and (value is None or max(value, default="") < _FIRST_OF_NO_ORDER)

@@ -104,16 +104,21 @@ class IcebergAccess:
 
     def new_input(self, location: str) -> MetadataFile:
         """Return a file that the metadata names. It is looked up by its name, wherever the target was before."""
-        path = self._path(location.rpartition("/")[2])
-        return MetadataFile(location, self.target.read(path, max_bytes=MAX_BYTES))
+        return MetadataFile(location, self._content(self._path(location.rpartition("/")[2])))
 
     def metadata(self, number: int) -> bytes:
-        """Return the metadata of a version. Raises StorageError also if there is none."""
-        return self.target.read(self._path_of(number), max_bytes=MAX_BYTES)
+        """Return the metadata of a version. Raises FileNotFoundError if there is none, StorageError."""
+        return self._content(self._path_of(number))
+
+    def _content(self, path: str) -> bytes:
+        found = self.target.read_versioned(path, max_bytes=MAX_BYTES)
+        if found is None:
+            raise FileNotFoundError(path)
+        return found.data
 
     def file_of(self, number: int) -> str:
         """Return the path of the metadata of a version, or the folder of the metadata if that one is readable."""
-        with suppress(StorageError, ValueError):
+        with suppress(OSError, ValueError):
             if isinstance(json.loads(self.metadata(number)), dict):
                 return f"{self.folder}/{METADATA}"
         return self._path_of(number)

@@ -8,10 +8,11 @@ Must not: write files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from cdcd.errors import MirrorInconsistent
+from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, SourcePosition, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.storage.uri import Target
@@ -20,6 +21,8 @@ from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
 from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
+
+log = logging.getLogger("cdcd.spark.mirror")
 
 
 def next_version(
@@ -76,6 +79,27 @@ def park(
         tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets))
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
     return replace(version, tables=tables, dropped=dropped)
+
+
+def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVersion:
+    """Return a version without the tables' parking for damaged logs that are readable now.
+
+    `damaged`: the topics of the others. Only a table of which no record was read since has all of its changes. One
+    that the mirror has never had is forgotten, so that it is found again.
+    """
+    tables = dict(version.tables)
+    for topic, parked in version.parked.items():
+        if (
+            parked.code == TableLogUnreadable.code
+            and topic not in damaged
+            and parked.offsets == version.offsets.get(topic, {})
+        ):
+            log.info("%s goes on: its log is readable again, and no change was left out", topic)
+            if tables[topic].table_version is None:
+                del tables[topic]
+            else:
+                tables[topic] = replace(tables[topic], parked=None)
+    return replace(version, tables=tables)
 
 
 def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:

@@ -72,8 +72,8 @@ class Parked:
     """Why a table is not updated any more: the error's code and text.
 
     `end_lsn`: the table has the rows of this position in the source, 0: of no one position, because it was copied
-    at that time, or unknown. `since_s`: the time (Unix epoch). `offsets`: the next ones of each partition of its topic,
-    of which no record is applied; None: unknown.
+    at that time, or unknown. `since_s`: the time (Unix epoch). `offsets`: those of the first record of each partition
+    that is left out; None: unknown.
     """
 
     code: str

@@ -571,7 +571,7 @@ OF_OTHERS = {
 
 @pytest.mark.parametrize("case", OF_OTHERS)
 def test_a_key_is_found_whatever_bounds_another_writer_has_written(tmp_path: Path, case: str) -> None:
-    """Writers in Java order texts by UTF-16, and shorten them; some write escapes, which delta-rs decodes as others."""
+    """Some order texts by UTF-16, or shorten them, or write escapes, which delta-rs decodes as other characters."""
     keys, smallest, largest = OF_OTHERS[case]
 
     def batch(keys: Sequence[str], sequence: int) -> pa.Table:
