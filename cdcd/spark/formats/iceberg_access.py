@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import fastavro
+
 from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark.storage.uri import Storage, Version
 
@@ -103,8 +105,14 @@ class IcebergAccess:
         self.target.write(self._path(file.location.rpartition("/")[2]), file.data)
 
     def new_input(self, location: str) -> MetadataFile:
-        """Return a file that the metadata names. It is looked up by its name, wherever the target was before."""
-        return MetadataFile(location, self._content(self._path(location.rpartition("/")[2])))
+        """Return an Avro file that the metadata names. It is looked up by its name, wherever the target was before.
+
+        Raises an error for bytes that are no Avro: PyIceberg's decoder reads behind their end, which ends the process.
+        """
+        data = self._content(self._path(location.rpartition("/")[2]))
+        for _ in fastavro.reader(io.BytesIO(data)):
+            pass
+        return MetadataFile(location, data)
 
     def metadata(self, number: int) -> bytes:
         """Return the metadata of a version. Raises FileNotFoundError if there is none, StorageError."""

@@ -292,20 +292,21 @@ def test_a_version_that_cannot_be_read_now_is_not_replaced(
     assert not path.with_name(f"v{number + 1}.metadata.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Encountered invalid snapshot summary")
 @pytest.mark.parametrize("kind", ["v1.metadata.json", "snap-*.avro", "manifest-*.avro"])
 def test_any_damage_of_the_metadata_is_an_error_of_the_table(items: Batches, kind: str) -> None:
-    """PyIceberg ends with errors of many kinds, such as SystemError for a length below zero."""
+    """PyIceberg ends with errors of many kinds, and its decoder reads behind the end of damaged bytes."""
     (path,) = (items.target / FOLDER / "metadata").glob(kind)
     entry, dice, saved = read_mirror(items.target).version.tables[TOPIC], random.Random(1), path.read_bytes()
     assert entry.table_version is not None
     found = 0
-    for _ in range(300):
+    for _ in range(250):
         path.write_bytes(damaged(saved, dice))
         try:
             IcebergLog(open_storage(str(items.target)), FOLDER, 0.0)._recorded(entry.table_version)
         except TableLogUnreadable:
             found += 1
-    assert found > 150
+    assert found > 200
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:
