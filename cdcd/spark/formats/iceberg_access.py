@@ -107,7 +107,7 @@ class IcebergAccess:
     def new_input(self, location: str) -> MetadataFile:
         """Return an Avro file that the metadata names. It is looked up by its name, wherever the target was before.
 
-        Raises an error for bytes that are no Avro: PyIceberg's decoder reads behind their end, which ends the process.
+        Raises an error for other bytes: PyIceberg's decoder reads behind their end, which ends the process.
         """
         data = self._content(self._path(location.rpartition("/")[2]))
         for _ in fastavro.reader(io.BytesIO(data)):
