@@ -134,12 +134,15 @@ class DeltaDamage:
 
 
 def _is_json(data: bytes) -> bool:
-    """Return whether bytes are actions: a JSON object in each line."""
+    """Return whether bytes are actions: a JSON object of objects in each line."""
     try:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
     except ValueError:
         return False
-    return bool(actions) and all(isinstance(one, dict) for one in actions)
+    are_objects = all(isinstance(one, dict) for one in actions)
+    return (
+        bool(actions) and are_objects and all(isinstance(of, dict) for one in actions for of in one.values())
+    )
 
 
 def _is_parquet(data: bytes) -> bool:

@@ -162,7 +162,7 @@ class IcebergAccess:
                 return
             except StorageConflict:
                 pass
-        found = self.target.read_versioned(path, max_bytes=64)
+        found = self.target.read_versioned(path, max_bytes=MAX_BYTES)
         if found is None:
             self._hint = self.target.put_new(path, data)
         elif found.data == data:
@@ -171,7 +171,12 @@ class IcebergAccess:
             self._hint = self.target.replace(path, data, found.version)
 
     def _is_higher(self, hint: bytes, number: int) -> bool:
-        return hint.isdigit() and int(hint) > number and self.target.exists(self._path_of(int(hint)))
+        return (
+            hint.isdigit()
+            and len(hint) < 19
+            and int(hint) > number
+            and self.target.exists(self._path_of(int(hint)))
+        )
 
     def remove_before(self, number: int, needed: set[str]) -> None:
         """Remove the files of earlier versions, except those of which the names are needed."""

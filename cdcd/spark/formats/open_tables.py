@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.errors import TableLogUnreadable
+from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
 from cdcd.spark.formats.log_by_format import log_of
@@ -51,6 +51,8 @@ FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
+Damage = TableLogUnreadable | MirrorInconsistent
+"""The errors of one table whose log, or a file of its rows, is not readable."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
@@ -81,18 +83,18 @@ class OpenTables:
         """
         self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
         self._tables: dict[str, OpenTable] = {}
-        self.damaged: dict[str, TableLogUnreadable] = {}  # by topic
+        self.damaged: dict[str, Damage] = {}  # by topic
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
-                if isinstance(table, TableLogUnreadable):
+                if isinstance(table, Damage):
                     self.damaged[entry.topic] = table
                 else:
                     self._tables[entry.topic] = table
             left = [one for one in version.dropped.values() if one.table_version is not None]
             self._dropped = {one.topic: one for one in pool.map(self._emptied, left)}
 
-    def _restored(self, entry: TableEntry) -> OpenTable | TableLogUnreadable:
+    def _restored(self, entry: TableEntry) -> OpenTable | Damage:
         assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
@@ -101,12 +103,12 @@ class OpenTables:
         return damage[0] if damage else table
 
     @contextmanager
-    def _parking(self) -> Iterator[list[TableLogUnreadable]]:
-        """Put the error of a damaged log into the list, if it has to end nothing."""
-        found: list[TableLogUnreadable] = []
+    def _parking(self) -> Iterator[list[Damage]]:
+        """Put the error of a damaged log or file into the list, if it has to end nothing."""
+        found: list[Damage] = []
         try:
             yield found
-        except TableLogUnreadable as error:
+        except (TableLogUnreadable, MirrorInconsistent) as error:
             if not self._parks:
                 raise
             found.append(error)
@@ -191,10 +193,10 @@ class OpenTables:
         before: TargetVersion,
         plans: Mapping[str, TablePlan],
         folded: Iterable[FoldResult],
-    ) -> tuple[TargetVersion, dict[str, TableLogUnreadable]]:
+    ) -> tuple[TargetVersion, dict[str, Damage]]:
         """Commit the rows of the planned tables; return the version with their files, to be published next.
 
-        Also return by topic the error of each table whose log is damaged: nothing of it is committed.
+        Also return by topic the error of each table whose log or files are damaged: nothing of it is committed.
         """
         mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
         for one in folded:
@@ -207,14 +209,14 @@ class OpenTables:
             if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
 
-        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | TableLogUnreadable:
+        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | Damage:
             with self._parking() as damage:
                 return self._stored(version, before.number + 1, emptied, results)
             return damage[0]
 
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             found = dict(zip(mine, pool.map(run, mine.items()), strict=True))
-        damaged = {topic: one for topic, one in found.items() if isinstance(one, TableLogUnreadable)}
+        damaged = {topic: one for topic, one in found.items() if isinstance(one, Damage)}
         for topic in damaged:
             del self._tables[topic]
         stored = {topic: one for topic, one in found.items() if isinstance(one, TableEntry)}
@@ -222,7 +224,7 @@ class OpenTables:
 
     def create(
         self, version: TargetVersion, entries: Mapping[str, TableEntry]
-    ) -> tuple[dict[str, TableEntry], dict[str, TableLogUnreadable]]:
+    ) -> tuple[dict[str, TableEntry], dict[str, Damage]]:
         """Make the tables that have no rows; return the entries with their versions.
 
         Also return by topic the error of each table whose log is damaged.

@@ -167,16 +167,24 @@ def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, Mirro
 
 
 def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
-    missing = [
-        lsn
-        for file in entry.incomplete
-        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
-        for _, lsn in columns
-    ]
+    try:
+        first = min(_missing_since(target, entry))
+    except MirrorInconsistent as error:  # a file that cannot be decoded
+        return error
     return MirrorInconsistent(
         "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
         hint=_LACKS,
         topic=entry.topic,
         rows=sum(file.rows for file in entry.incomplete),
-        first_commit_lsn=min(missing),
+        first_commit_lsn=first,
     )
+
+
+def _missing_since(target: Target, entry: TableEntry) -> list[str]:
+    """Return the LSNs of the changes that did not send a value."""
+    return [
+        lsn
+        for file in entry.incomplete
+        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
+        for _, lsn in columns
+    ]

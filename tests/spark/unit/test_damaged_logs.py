@@ -34,7 +34,7 @@ from tests.spark.foreign_readers import READERS
 from tests.spark.unit.test_open_tables import BODY, ID, OPEN, apply, crash, mirrored, newest, normalised, row
 
 OTHERS, NEW = "shop.public.others", "shop.public.new"
-UNREADABLE = [b"{", b"", b"\0" * 300, b'{"commitInfo":{}}\n{"add":', b"[]\n"]
+UNREADABLE = [b"{", b"", b"\0" * 300, b'{"commitInfo":{}}\n{"add":', b"[]\n", b'{"add":5}\n']
 
 
 @pytest.fixture(params=OPEN)
@@ -53,12 +53,14 @@ def items(tmp_path: Path, table_format: TableFormat) -> Batches:
     return batches
 
 
-def apply_to_both(mirror: MirrorBatches, records: Sequence[Record], end: Offsets | None = None) -> None:
+def apply_to_both(
+    mirror: MirrorBatches, records: Sequence[Record], end: Offsets | None = None, loading: Sequence[str] = ()
+) -> None:
     of_items = records_table(records)
     place = of_items.column_names.index("topic")
     names = pa.array([OTHERS] * len(records), of_items.schema.field("topic").type)
     both = pa.concat_tables([of_items, of_items.set_column(place, of_items.schema.field("topic"), names)])
-    mirror.apply(RecordsOnDriver(both), with_loading(end or {}, frozenset()))
+    mirror.apply(RecordsOnDriver(both), with_loading(end or {}, frozenset(loading)))
 
 
 def version_of(target: Storage) -> TargetVersion:

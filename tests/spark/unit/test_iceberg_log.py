@@ -385,7 +385,7 @@ def test_a_table_without_a_row_is_readable(items: Batches) -> None:
     assert [(one.column_names, one.num_rows) for one in found] == [(["id", "body", "__special"], 0)] * 2
 
 
-@pytest.mark.parametrize("content", [None, b"", b"7", b"1", b"x"])
+@pytest.mark.parametrize("content", [None, b"", b"7", b"1", b"x", b"9" * 5000])
 def test_a_start_corrects_the_hint_of_the_newest_version(items: Batches, content: bytes | None) -> None:
     update(items, 20)
     hint = items.target / FOLDER / "metadata" / "version-hint.text"
