@@ -71,7 +71,7 @@ class DeltaDamage:
     def remove_checkpoints(self, version: int | None, check_owner: Callable[[], object]) -> None:
         """Remove the checkpoints that a reader of a version, None: of the newest one, finds and cannot read.
 
-        Raises TableLogUnreadable if the commits before are not complete.
+        Raises TableLogUnreadable if the commits from there on, or since a checkpoint before, are not complete.
         """
         commits, checkpoints = self._commits(), self._by_version(_CHECKPOINT)
         newest = max(commits) if version is None else version
@@ -82,23 +82,27 @@ class DeltaDamage:
                 break
             broken += checkpoints[number]
         hint = self._hint(checkpoints.keys())
+        for number in range(first, newest + 1):
+            if number not in commits:
+                raise self._unreadable(broken[0] if broken else hint or self._path(f"{number:020d}.json"))
         if not broken and hint is None:
             return
-        if not commits.keys() >= set(range(first, newest + 1)):
-            raise self._unreadable(broken[0] if broken else hint)
         check_owner()
         for path in broken:
             log.warning("%s is not readable, and removed: the log has all commits since the one before", path)
-        self.target.delete([f"{self.folder}/{LOG}/{_LAST}", *broken])
+        self.target.delete([self._path(_LAST), *broken])
 
     def _hint(self, known: Iterable[int]) -> str | None:
         """Return the path of the file that names the last checkpoint, if there is no such one."""
-        path = f"{self.folder}/{LOG}/{_LAST}"
+        path = self._path(_LAST)
         stored = self.target.read_versioned(path)
         try:
             return None if stored is None or json.loads(stored.data)["version"] in known else path
         except (ValueError, TypeError, KeyError):
             return path
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{LOG}/{name}"
 
     def _commits(self) -> Paths:
         return self._by_version(_COMMIT)

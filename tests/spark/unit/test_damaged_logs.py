@@ -346,6 +346,20 @@ def test_an_empty_commit_that_the_mirror_names_parks_the_table(delta: Batches) -
     assert row(1, "changed") in others(delta)
 
 
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_commit_that_is_missing_parks_the_table(delta: Batches, number: int) -> None:
+    rows, path = mirrored(delta.target), log_file(delta, number)
+    path.unlink()
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert path.name in found.reason
+    assert mirrored(delta.target) == rows
+    assert row(1, "changed") in others(delta)
+
+
 def checkpoint_of(items: Batches) -> Path:
     (found,) = (items.target / "public.items" / "_delta_log").glob("*.checkpoint.parquet")
     return found
