@@ -10,6 +10,7 @@ Must not: know what the rows mean; remove a file that a version names.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +30,14 @@ from cdcd.spark.storage.uri import Storage
 
 __all__ = ["KeyedTable"]
 
+log = logging.getLogger("cdcd.spark.apply_changes")
 FILE_ROWS = 100_000
 """The most rows of a new file: a changed row costs the writing of all rows of its file."""
 SMALL_ROWS = FILE_ROWS // 2
 MERGED = 8
 """So many small files are merged with the rows of a commit."""
-VACUUM_EVERY = 100
+VACUUM_EVERY, VACUUM_AGAIN = 100, 10
+"""At so many versions old files are removed; at so many after an attempt that failed."""
 _LONGEST_TEXT = 64
 _FIRST_OF_NO_ORDER = "\ue000"
 """By UTF-16, characters from U+10000 on come before this one."""
@@ -70,6 +73,8 @@ class KeyedTable:
         self._target, self._folder, self._keys = target, folder, list(keys)
         self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
         self._table: Any = None
+        self._is_overdue = False
+        """Whether old files could not be removed."""
 
     @property
     def version(self) -> int | None:
@@ -215,11 +220,22 @@ class KeyedTable:
         self._synchronise()
 
     def remove_old_files(self) -> None:
-        """Remove files older than a week that the newest version does not name, once in a while."""
+        """Remove files older than a week that the newest version does not name, once in a while.
+
+        No row depends on it, so an error is logged, and it is tried again some versions later.
+        """
         assert self.version is not None
-        if self.version % VACUUM_EVERY == 0:
+        if self.version % (VACUUM_AGAIN if self._is_overdue else VACUUM_EVERY):
+            return
+        try:
             with self._access.errors("change", lambda: self.version):
                 self._table.vacuum(dry_run=False, full=True)
+            self._is_overdue = False
+        except StorageError as error:
+            log.warning(
+                "%s: old files could not be removed, which is tried again: %s", self._access.uri, error
+            )
+            self._is_overdue = True
 
     # --- files -------------------------------------------------------------------------------------------------
 

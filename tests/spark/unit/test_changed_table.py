@@ -648,6 +648,33 @@ def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest
     ]
 
 
+def test_old_files_that_cannot_be_removed_stop_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even if delta-rs has noted in the log that it begins to remove files."""
+    monkeypatch.setattr(keyed_table, "VACUUM_EVERY", 3)
+    monkeypatch.setattr(keyed_table, "VACUUM_AGAIN", 1)
+    vacuum, tries = DeltaTable.vacuum, list[int]()
+
+    def refuse(self: DeltaTable, **rest: Any) -> list[str]:
+        tries.append(self.version())
+        if len(tries) > 3:
+            return vacuum(self, **rest)
+        DeltaTable(self.table_uri).alter.set_table_properties(
+            {"delta.logRetentionDuration": "interval 9 days"}
+        )
+        raise OSError("the storage refuses to delete")
+
+    monkeypatch.setattr(DeltaTable, "vacuum", refuse)
+    done = table(tmp_path)
+    for number in range(1, 13):
+        assert done.apply(changes((1, str(number), number, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "12"}]
+    assert caplog.text.count("old files could not be removed, which is tried again") == 3
+    assert len(tries) > 4, "as often as before, once it has succeeded"
+    assert len(tries) < 9
+
+
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:
     table(tmp_path).apply(changes((1, "a", 1, "u"), (2, None, 9, "d")), ("query", 0))
     table(tmp_path).apply(changes((3, "other", 10, "u")))
