@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from cdcd.errors import StorageError
 from cdcd.spark.applying.event_order import Flags, dense_ranks
 from cdcd.spark.formats.delta_access import DeltaAccess
-from cdcd.spark.formats.delta_statistics import as_json
+from cdcd.spark.formats.delta_statistics import as_json, has_one_order
 from cdcd.spark.storage.uri import Storage
 
 __all__ = ["KeyedTable"]
@@ -39,8 +39,6 @@ MERGED = 8
 VACUUM_EVERY, VACUUM_AGAIN = 100, 10
 """At so many versions old files are removed; at so many after an attempt that failed."""
 _LONGEST_TEXT = 64
-_FIRST_OF_NO_ORDER = "\ue000"
-"""By UTF-16, characters from U+10000 on come before this one."""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
 _READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -340,12 +338,12 @@ def _properties(transactions: dict[str, int]) -> Any:
 def _is_known(bound: pa.Scalar) -> bool:
     """Return whether a bound of Delta's statistics is one, whoever has written it.
 
-    Not a text with a character from U+E000 on: there the order of UTF-8, that of the code points, is not that of
-    UTF-16. A shortened largest value ends with such a character, which is no bound of all texts if it is U+FFFD.
-    delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as one of plane 1.
+    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is no bound
+    of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as
+    one of plane 1.
     """
     value = bound.as_py() if pa.types.is_string(bound.type) else None
-    return bool(bound.is_valid) and (value is None or max(value, default="") < _FIRST_OF_NO_ORDER)
+    return bool(bound.is_valid) and (value is None or has_one_order(value))
 
 
 def _is_exact(type_: pa.DataType) -> bool:
