@@ -89,16 +89,14 @@ def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVer
     """
     tables = dict(version.tables)
     for topic, parked in version.parked.items():
-        if (
-            parked.code == TableLogUnreadable.code
-            and topic not in damaged
-            and parked.offsets == version.offsets.get(topic, {})
-        ):
-            log.info("%s goes on: its log is readable again, and no change was left out", topic)
-            if tables[topic].table_version is None:
-                del tables[topic]
-            else:
-                tables[topic] = replace(tables[topic], parked=None)
+        is_complete = parked.offsets == version.offsets.get(topic, {})
+        if parked.code != TableLogUnreadable.code or topic in damaged or not is_complete:
+            continue
+        if tables[topic].table_version is None:
+            del tables[topic]
+            continue
+        log.info("%s goes on: its log is readable again, and no change was left out", topic)
+        tables[topic] = replace(tables[topic], parked=None)
     return replace(version, tables=tables)
 
 
