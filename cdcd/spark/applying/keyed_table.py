@@ -10,6 +10,7 @@ Must not: know what the rows mean; remove a file that a version names.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,17 +25,19 @@ import pyarrow.parquet as pq
 from cdcd.errors import StorageError
 from cdcd.spark.applying.event_order import Flags, dense_ranks
 from cdcd.spark.formats.delta_access import DeltaAccess
-from cdcd.spark.formats.delta_statistics import as_json
+from cdcd.spark.formats.delta_statistics import as_json, has_one_order
 from cdcd.spark.storage.uri import Storage
 
 __all__ = ["KeyedTable"]
 
+log = logging.getLogger("cdcd.spark.apply_changes")
 FILE_ROWS = 100_000
 """The most rows of a new file: a changed row costs the writing of all rows of its file."""
 SMALL_ROWS = FILE_ROWS // 2
 MERGED = 8
 """So many small files are merged with the rows of a commit."""
-VACUUM_EVERY = 100
+VACUUM_EVERY, VACUUM_AGAIN = 100, 10
+"""At so many versions old files are removed; at so many after an attempt that failed."""
 _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
@@ -68,6 +71,8 @@ class KeyedTable:
         self._target, self._folder, self._keys = target, folder, list(keys)
         self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
         self._table: Any = None
+        self._is_overdue = False
+        """Whether old files could not be removed."""
 
     @property
     def version(self) -> int | None:
@@ -213,11 +218,22 @@ class KeyedTable:
         self._synchronise()
 
     def remove_old_files(self) -> None:
-        """Remove files older than a week that the newest version does not name, once in a while."""
+        """Remove files older than a week that the newest version does not name, once in a while.
+
+        No row depends on it, so an error is logged, and it is tried again some versions later.
+        """
         assert self.version is not None
-        if self.version % VACUUM_EVERY == 0:
+        if self.version % (VACUUM_AGAIN if self._is_overdue else VACUUM_EVERY):
+            return
+        try:
             with self._access.errors("change", lambda: self.version):
                 self._table.vacuum(dry_run=False, full=True)
+            self._is_overdue = False
+        except StorageError as error:
+            log.warning(
+                "%s: old files could not be removed, which is tried again: %s", self._access.uri, error
+            )
+            self._is_overdue = True
 
     # --- files -------------------------------------------------------------------------------------------------
 
@@ -243,10 +259,10 @@ class KeyedTable:
         first = pc.unique(keys[self._keys[0]]).drop_null()
         has_null = bool(keys[self._keys[0]].null_count)
         for file in self._files():
-            if not (file.first.is_valid and file.last.is_valid) or (has_null and file.nulls != 0):
+            bounds = [one.cast(self._type) for one in (file.first, file.last)]
+            if not all(map(_is_known, bounds)) or (has_null and file.nulls != 0):
                 yield file
                 continue
-            bounds = [one.cast(self._type) for one in (file.first, file.last)]
             is_inside = pc.and_(pc.greater_equal(first, bounds[0]), pc.less_equal(first, bounds[1]))
             if pc.any(is_inside).as_py():
                 yield file
@@ -317,6 +333,17 @@ def _properties(transactions: dict[str, int]) -> Any:
 
     named = [Transaction(name, number) for name, number in transactions.items()]
     return CommitProperties(max_commit_retries=0, app_transactions=named)
+
+
+def _is_known(bound: pa.Scalar) -> bool:
+    """Return whether a bound of Delta's statistics is one, whoever has written it.
+
+    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is no bound
+    of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as
+    one of plane 1.
+    """
+    value = bound.as_py() if pa.types.is_string(bound.type) else None
+    return bool(bound.is_valid) and (value is None or has_one_order(value))
 
 
 def _is_exact(type_: pa.DataType) -> bool:

@@ -8,18 +8,16 @@ Must not: write or read rows; decide which version is the mirror's (its commit l
 
 from __future__ import annotations
 
-import json
-import logging
-import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import StorageError, TableLogUnreadable
-from cdcd.spark.formats.delta_access import LOG, DeltaAccess
+from cdcd.errors import StorageError
+from cdcd.spark.formats.delta_access import DeltaAccess
+from cdcd.spark.formats.delta_damage import DeltaDamage
 from cdcd.spark.formats.delta_statistics import as_json
 from cdcd.spark.formats.table_log import CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
@@ -27,12 +25,8 @@ from cdcd.spark.target.versions import BucketFile
 
 __all__ = ["DeltaLog"]
 
-log = logging.getLogger("cdcd.spark.mirror")
 _RETENTION = "delta.logRetentionDuration"
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_MOST_LOOKED_AT = 200
-"""The most commits of a damaged log that are read to find the one that is not readable."""
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
 
@@ -42,6 +36,7 @@ class DeltaLog:
     def __init__(self, target: Storage, folder: str, retain_s: float) -> None:
         self._target, self._folder = target, folder
         self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
+        self._damage = DeltaDamage(target, folder)
         self._retention = f"interval {max(1, int(retain_s // 86_400) + 1)} days"
         self._table: Any = None
 
@@ -60,10 +55,11 @@ class DeltaLog:
         """Do what `TableLog.restore` says."""
         with self._errors("restore"):
             table = self._newest(version, check_owner)
-            recorded = table if table.version() <= version else self._access.open(version)
+            recorded = table if table.version() <= version else self._opened(version, check_owner)
             if recorded.version() < version or _live(recorded) != {
                 one.path.rpartition("/")[2] for one in files
             }:
+                self._damage.refuse_commits()  # delta-rs takes an empty file for a commit that changes nothing
                 raise StorageError(
                     "the Delta table does not have the files that the mirror's commit log names",
                     hint="restore both from one backup, or mirror into an empty target",
@@ -81,68 +77,71 @@ class DeltaLog:
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
-    def _newest(self, version: int, check_owner: Callable[[], object] = lambda: None) -> Any:
-        """Open the newest version. One that is not readable, and later than a version of the mirror, is removed.
+    def _newest(self, named: int, check_owner: Callable[[], object]) -> Any:
+        """Open the newest version, without what a crash has left after the one that the mirror names.
 
-        A crash of the host leaves such a commit, of which nothing is needed. Raises TableLogUnreadable if an earlier
-        one is not readable.
+        Raises TableLogUnreadable if what is needed is not readable.
         """
         from deltalake.exceptions import DeltaError
 
         try:
-            return self._access.open()
+            table = self._access.open()
         except (DeltaError, ValueError):
-            commits = self._commits()
-            for number in sorted((one for one in commits if one > version), reverse=True):
-                if _is_commit(self._target.read(commits[number])):
-                    break
-                check_owner()
-                log.warning("%s: version %d of its log is not readable, and removed", self._folder, number)
-                self._target.delete([commits.pop(number)])
-            self._refuse_damaged(commits)
-            return self._access.open()
+            table = None
+        if table is not None and table.version() <= named:
+            return table
+        is_changed = self._damage.remove_commits(named, check_owner)
+        return table if table is not None and not is_changed else self._opened(None, check_owner)
 
-    def _commits(self) -> dict[int, str]:
-        """Return the paths of the commits by their numbers."""
-        found = {_COMMIT.fullmatch(path.rpartition("/")[2]): path for path in self._log_paths()}
-        return {int(one[1]): path for one, path in found.items() if one is not None}
+    def _opened(self, version: int | None, check_owner: Callable[[], object]) -> Any:
+        """Open a version, None: the newest one; if it is not readable, without checkpoints that are not."""
+        from deltalake.exceptions import DeltaError
 
-    def _log_paths(self) -> Iterator[str]:
-        return self._target.paths(f"{self._folder}/{LOG}")
+        try:
+            return self._access.open(version)
+        except (DeltaError, ValueError):
+            self._damage.refuse_commits()
+            self._damage.remove_checkpoints(version, check_owner)
+            return self._access.open(version)
 
-    def _refuse_damaged(self, commits: Mapping[int, str]) -> None:
-        """Raise TableLogUnreadable if a commit is not readable, or if there is none."""
-        newest = sorted(commits, reverse=True)[:_MOST_LOOKED_AT]
-        paths = (commits[number] for number in newest)
-        broken = next((path for path in paths if not _is_commit(self._target.read(path))), None)
-        if broken is not None or not commits:
-            raise TableLogUnreadable(
-                "the log of a Delta table of the target is damaged",
-                target=self._target.uri,
-                table=self._folder,
-                file=broken or f"{self._folder}/{LOG}",
-            )
+    def create(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        label: CommitLabel,
+        named: int = -1,
+        check_owner: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Do what `TableLog.create` says."""
+        known = self.version
+        self._check(known)
+        with self._errors("create"):
+            if known is None and self._access.exists():
+                self._repair(named, check_owner)
+            self._create(schema, parts, label)
+        self._check(None if known is None else known + 1)
+        self._synchronise()
 
-    def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
-        """Make the table with these files, or replace all of its columns and files."""
+    def _repair(self, named: int, check_owner: Callable[[], object]) -> None:
+        """Make a table readable that this writer has not opened, unless nothing of it is left."""
+        self._damage.remove_commits(named, check_owner)
+        if self._access.exists():
+            self._opened(None, check_owner)
+
+    def _create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
         from deltalake import Schema
         from deltalake.transaction import create_table_with_add_actions
 
-        known = self.version
-        self._check(known)
-        with self._errors("create"), self._damage_found():
-            create_table_with_add_actions(
-                self._access.uri,
-                Schema.from_arrow(schema),
-                [_added(one, changes_rows=True) for one in parts],
-                mode="overwrite",
-                configuration={_RETENTION: self._retention},
-                storage_options=self._access.options,
-                **_properties(label),
-            )
-            self._table = self._access.open()
-        self._check(None if known is None else known + 1)
-        self._synchronise()
+        create_table_with_add_actions(
+            self._access.uri,
+            Schema.from_arrow(schema),
+            [_added(one, changes_rows=True) for one in parts],
+            mode="overwrite",
+            configuration={_RETENTION: self._retention},
+            storage_options=self._access.options,
+            **_properties(label),
+        )
+        self._table = self._access.open()
 
     def commit(
         self,
@@ -214,18 +213,6 @@ class DeltaLog:
             raise self._access.changed(version=version)
 
     @contextmanager
-    def _damage_found(self) -> Iterator[None]:
-        """Raise TableLogUnreadable for an error of a table that this writer has not opened, if its log is damaged."""
-        from deltalake.exceptions import DeltaError
-
-        try:
-            yield
-        except (DeltaError, ValueError):
-            if self.version is None and (commits := self._commits()):
-                self._refuse_damaged(commits)
-            raise
-
-    @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
         with self._access.errors(action, lambda: self.version):
             yield
@@ -242,15 +229,6 @@ def _properties(label: CommitLabel) -> dict[str, Any]:
     )
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
     return {"commit_properties": of_commit, "post_commithook_properties": hooks}
-
-
-def _is_commit(data: bytes) -> bool:
-    """Return whether bytes are a commit: a JSON object in each line."""
-    try:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
-    except ValueError:
-        return False
-    return bool(actions) and all(isinstance(one, dict) for one in actions)
 
 
 def _live(table: Any) -> set[str]:

@@ -3,7 +3,7 @@
 In: the rows of a file.  Out: an object for the field `stats` of the action that adds the file; its JSON.
 Invariant: a bound is a value of the file, never a shortened one, so a reader may also answer `min` and `max` by it. A
 column whose bounds some reader may order or write in another way has none: floats (NaN), decimals, bytes, long texts,
-and years that Python has not.
+texts that UTF-16 orders otherwise, and years that Python has not.
 Must not: do I/O.
 """
 
@@ -18,12 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["as_json", "statistics_of"]
+__all__ = ["as_json", "has_one_order", "statistics_of"]
 
 MOST_COLUMNS = 32
 """So many of the first columns have statistics, as Delta's own default is: each commit has those of its files."""
 MOST_CHARACTERS = 64
 """A longer text is no bound."""
+_OTHERWISE_ORDERED = "\ue000"
 
 
 def statistics_of(rows: pa.Table) -> dict[str, Any]:
@@ -55,10 +56,18 @@ def has_order(arrow: pa.DataType) -> bool:
     return bool(is_time or pa.types.is_integer(arrow) or pa.types.is_string(arrow))
 
 
+def has_one_order(text: str) -> bool:
+    """Return whether a text is as large by UTF-16 as by UTF-8, the order of code points, compared with all others.
+
+    In UTF-16 the characters from U+10000 on come before those from U+E000 on.
+    """
+    return max(text, default="") < _OTHERWISE_ORDERED
+
+
 def _bound(value: Any) -> str | int | None:
-    """Return a bound as it is in a log, None if it is too long, or there is none."""
+    """Return a bound as it is in a log, None if it is too long, some reader has another order, or there is none."""
     if isinstance(value, str):
-        return value if len(value) <= MOST_CHARACTERS else None
+        return value if len(value) <= MOST_CHARACTERS and has_one_order(value) else None
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value

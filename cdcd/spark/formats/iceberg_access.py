@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import fastavro
+
 from cdcd.errors import ConfigError, StorageConflict, StorageError
 from cdcd.spark.storage.uri import Storage, Version
 
@@ -103,17 +105,28 @@ class IcebergAccess:
         self.target.write(self._path(file.location.rpartition("/")[2]), file.data)
 
     def new_input(self, location: str) -> MetadataFile:
-        """Return a file that the metadata names. It is looked up by its name, wherever the target was before."""
-        path = self._path(location.rpartition("/")[2])
-        return MetadataFile(location, self.target.read(path, max_bytes=MAX_BYTES))
+        """Return an Avro file that the metadata names. It is looked up by its name, wherever the target was before.
+
+        Raises an error for other bytes: PyIceberg's decoder reads behind their end, which ends the process.
+        """
+        data = self._content(self._path(location.rpartition("/")[2]))
+        for _ in fastavro.reader(io.BytesIO(data)):
+            pass
+        return MetadataFile(location, data)
 
     def metadata(self, number: int) -> bytes:
-        """Return the metadata of a version. Raises StorageError also if there is none."""
-        return self.target.read(self._path_of(number), max_bytes=MAX_BYTES)
+        """Return the metadata of a version. Raises FileNotFoundError if there is none, StorageError."""
+        return self._content(self._path_of(number))
+
+    def _content(self, path: str) -> bytes:
+        found = self.target.read_versioned(path, max_bytes=MAX_BYTES)
+        if found is None:
+            raise FileNotFoundError(path)
+        return found.data
 
     def file_of(self, number: int) -> str:
         """Return the path of the metadata of a version, or the folder of the metadata if that one is readable."""
-        with suppress(StorageError, ValueError):
+        with suppress(OSError, ValueError):
             if isinstance(json.loads(self.metadata(number)), dict):
                 return f"{self.folder}/{METADATA}"
         return self._path_of(number)
@@ -149,7 +162,7 @@ class IcebergAccess:
                 return
             except StorageConflict:
                 pass
-        found = self.target.read_versioned(path, max_bytes=64)
+        found = self.target.read_versioned(path, max_bytes=MAX_BYTES)
         if found is None:
             self._hint = self.target.put_new(path, data)
         elif found.data == data:
@@ -158,7 +171,12 @@ class IcebergAccess:
             self._hint = self.target.replace(path, data, found.version)
 
     def _is_higher(self, hint: bytes, number: int) -> bool:
-        return hint.isdigit() and int(hint) > number and self.target.exists(self._path_of(int(hint)))
+        return (
+            hint.isdigit()
+            and len(hint) < 19
+            and int(hint) > number
+            and self.target.exists(self._path_of(int(hint)))
+        )
 
     def remove_before(self, number: int, needed: set[str]) -> None:
         """Remove the files of earlier versions, except those of which the names are needed."""

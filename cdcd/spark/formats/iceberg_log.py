@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from cdcd.errors import StorageError, StorageUnavailable, TableLogUnreadable
+from cdcd.errors import CdcdError, StorageError, TableLogUnreadable
 from cdcd.spark.formats.iceberg_access import IcebergAccess
 from cdcd.spark.formats.iceberg_manifests import (
     VERSION,
@@ -84,6 +84,10 @@ class _Change:
     all_again: bool = False
 
 
+class _MetadataUnreadable(ValueError):
+    """A file of the metadata does not exist, or is no metadata."""
+
+
 class IcebergLog:
     """The `TableLog` of an Iceberg table."""
 
@@ -128,13 +132,10 @@ class IcebergLog:
                 self._access.write_hint(newest.number)
 
     def _recorded(self, version: int) -> _State:
-        """Return a version that the mirror names. Raises TableLogUnreadable if it is not readable."""
+        """Return a version that the mirror names. Raises TableLogUnreadable if it is missing, or no metadata."""
         try:
-            with self._access.errors("read"):
-                return self._read(version)
-        except StorageUnavailable:
-            raise
-        except StorageError as error:
+            return self._read(version)
+        except _MetadataUnreadable as error:
             newest = self._access.newest()
             if newest is not None and newest < version:  # of another backup
                 raise
@@ -147,13 +148,10 @@ class IcebergLog:
             ) from error
 
     def _later(self, number: int) -> _State | None:
-        """Return a version that the mirror does not name, None if it is not readable: none of it is needed."""
+        """Return a version that the mirror does not name, None if it is no metadata: none of it is needed."""
         try:
-            with self._access.errors("read"):
-                return self._read(number)
-        except StorageUnavailable:
-            raise
-        except StorageError:
+            return self._read(number)
+        except _MetadataUnreadable:
             log.warning("%s: version %d of its metadata is not readable, and replaced", self._folder, number)
             return None
 
@@ -178,8 +176,15 @@ class IcebergLog:
         removed = had.keys() if parts else ()
         self._commit(_Change(recorded.metadata.schema(), parts, removed, label, all_again=True))
 
-    def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
-        """Make the table with these files, or replace all of its columns and files."""
+    def create(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        label: CommitLabel,
+        named: int = -1,
+        check_owner: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Do what `TableLog.create` says. Each version has all files, so no earlier one is needed."""
         with self._access.errors("create"):
             if self._held is None and (number := self._access.newest()) is not None:
                 self._held = self._later(number) or _State(
@@ -278,6 +283,15 @@ class IcebergLog:
             self._access.remove_before(number, {one.rpartition("/")[2] for one in needed})
 
     def _read(self, number: int) -> _State:
+        """Return a version. Raises _MetadataUnreadable for absent files and other bytes, StorageError."""
+        try:
+            return self._parsed(number)
+        except CdcdError:
+            raise
+        except Exception as error:  # PyIceberg ends with errors of many kinds where bytes are no Avro
+            raise _MetadataUnreadable(type(error).__name__) from error
+
+    def _parsed(self, number: int) -> _State:
         metadata = TableMetadataUtil.parse_raw(self._access.metadata(number).decode())
         current = metadata.current_snapshot()
         if current is None:

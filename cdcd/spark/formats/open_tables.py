@@ -10,23 +10,24 @@ Must not: publish a version of the mirror, delete a file that one has named.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.errors import TableLogUnreadable
+from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
 from cdcd.spark.formats.log_by_format import log_of
 from cdcd.spark.formats.open_schemas import check_names, has_same_types, is_extended, open_schema
-from cdcd.spark.formats.table_log import CommitLabel, Part, TableLog
+from cdcd.spark.formats.open_table import OpenTable
+from cdcd.spark.formats.table_log import CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import FAN, Merge, MergeResult, MergeUncertain
 from cdcd.spark.tables.fold import without_keys
@@ -40,36 +41,20 @@ from cdcd.spark.tables.table_files import (
     write_part,
 )
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
-from cdcd.spark.target.commit_log import oldest_version
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 
 __all__ = ["OpenTables"]
 
+log = logging.getLogger("cdcd.spark.mirror")
 FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
-CLEAN_EVERY = 100
-"""After so many versions of a table since the last time, the oldest ones are removed."""
+Damage = TableLogUnreadable | MirrorInconsistent
+"""The errors of one table whose log, or a file of its rows, is not readable."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
-
-
-@dataclass
-class _Table:
-    """A table as this writer has committed it last."""
-
-    log: TableLog
-    files: tuple[BucketFile, ...] = ()
-    fields: tuple[Field, ...] = ()
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """A merge in the background and a batch commit one after the other."""
-
-    def replace(self, removed: Iterable[BucketFile], parts: Iterable[Part]) -> None:
-        """Note the files that a commit has removed and added."""
-        gone = set(removed)
-        self.files = (*(one for one in self.files if one not in gone), *(one.file for one in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +82,19 @@ class OpenTables:
         no error, but in `damaged`, and its table is not opened.
         """
         self._target, self._version, self._check_owner, self._parks = target, version, check_owner, parks
-        self._tables: dict[str, _Table] = {}
-        self.damaged: dict[str, TableLogUnreadable] = {}  # by topic
+        self._tables: dict[str, OpenTable] = {}
+        self.damaged: dict[str, Damage] = {}  # by topic
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             entries = [one for one in version.tables.values() if one.table_version is not None]
             for entry, table in zip(entries, pool.map(self._restored, entries), strict=True):
-                if isinstance(table, TableLogUnreadable):
+                if isinstance(table, Damage):
                     self.damaged[entry.topic] = table
                 else:
                     self._tables[entry.topic] = table
             left = [one for one in version.dropped.values() if one.table_version is not None]
-            for _ in pool.map(self._emptied, left):
-                pass
+            self._dropped = {one.topic: one for one in pool.map(self._emptied, left)}
 
-    def _restored(self, entry: TableEntry) -> _Table | TableLogUnreadable:
+    def _restored(self, entry: TableEntry) -> OpenTable | Damage:
         assert entry.table_version is not None
         table = self._table(entry.topic, entry.files, entry.fields)
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
@@ -119,24 +103,33 @@ class OpenTables:
         return damage[0] if damage else table
 
     @contextmanager
-    def _parking(self) -> Iterator[list[TableLogUnreadable]]:
-        """Put the error of a damaged log into the list, if it has to end nothing."""
-        found: list[TableLogUnreadable] = []
+    def _parking(self) -> Iterator[list[Damage]]:
+        """Put the error of a damaged log or file into the list, if it has to end nothing."""
+        found: list[Damage] = []
         try:
             yield found
-        except TableLogUnreadable as error:
+        except (TableLogUnreadable, MirrorInconsistent) as error:
             if not self._parks:
                 raise
             found.append(error)
 
-    def _emptied(self, entry: TableEntry) -> None:
-        """Remove the rows of a table that was dropped from the mirror."""
+    def _emptied(self, entry: TableEntry) -> TableEntry:
+        """Remove the rows of a table that was dropped from the mirror; return what is left of its entry.
+
+        A damaged log of such a table stops nothing: the next start tries again.
+        """
+        assert entry.table_version is not None
         self._check_owner()
         label = CommitLabel(entry.topic, self._version.number, format_lsn(self._version.commit_lsn))
         table_log = self._table(entry.topic).log
-        table_log.create(self._schema(entry.fields), [], label)
+        try:
+            table_log.create(self._schema(entry.fields), [], label, entry.table_version, self._check_owner)
+        except TableLogUnreadable as error:
+            log.warning("%s was dropped, but other readers may find its rows: %s", entry.topic, error)
+            return entry
         if table_log.has_expired(math.inf):  # no later start opens the table
             table_log.expire(math.inf)
+        return replace(entry, table_version=None)
 
     def at_start(self) -> TargetVersion:
         """Return the version with the tables as this start has left them, to be published next.
@@ -148,7 +141,7 @@ class OpenTables:
             for topic, one in self._tables.items()
             if self._version.tables[topic].table_version != one.log.version
         }
-        dropped = {topic: replace(one, table_version=None) for topic, one in self._version.dropped.items()}
+        dropped = {**self._version.dropped, **self._dropped}
         return replace(self._version, tables={**self._version.tables, **tables}, dropped=dropped)
 
     def expire(self, version: TargetVersion, until_s: float) -> TargetVersion:
@@ -177,10 +170,10 @@ class OpenTables:
 
     def _table(
         self, topic: str, files: tuple[BucketFile, ...] = (), fields: tuple[Field, ...] = ()
-    ) -> _Table:
+    ) -> OpenTable:
         folder = self._version.folder_of(topic)
         log = log_of(self._version.table_format)(self._target, folder, self._version.retain_s)
-        return _Table(log, files, fields)
+        return OpenTable(log, files, fields)
 
     def refuse_columns(self, topic: str, fields: Iterable[Field]) -> None:
         """Raise MirrorInconsistent for columns that a table of the format cannot have."""
@@ -200,44 +193,61 @@ class OpenTables:
         before: TargetVersion,
         plans: Mapping[str, TablePlan],
         folded: Iterable[FoldResult],
-    ) -> tuple[TargetVersion, dict[str, TableLogUnreadable]]:
+    ) -> tuple[TargetVersion, dict[str, Damage]]:
         """Commit the rows of the planned tables; return the version with their files, to be published next.
 
-        Also return by topic the error of each table whose log is damaged: nothing of it is committed.
+        Also return by topic the error of each table whose log or files are damaged: nothing of it is committed.
         """
         mine: dict[str, list[FoldResult]] = {topic: [] for topic in plans}
         for one in folded:
             if one.topic in mine and one.changed:
                 mine[one.topic].append(one)
-        for topic in mine:
-            self._tables.setdefault(topic, self._table(topic))
+        self._add(before, mine)
         emptied = {
             topic
             for topic, plan in plans.items()
             if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
 
-        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | TableLogUnreadable:
+        def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | Damage:
             with self._parking() as damage:
                 return self._stored(version, before.number + 1, emptied, results)
             return damage[0]
 
         with ThreadPoolExecutor(MOST_THREADS, "cdcd-tables") as pool:
             found = dict(zip(mine, pool.map(run, mine.items()), strict=True))
-        damaged = {topic: one for topic, one in found.items() if isinstance(one, TableLogUnreadable)}
+        damaged = {topic: one for topic, one in found.items() if isinstance(one, Damage)}
         for topic in damaged:
             del self._tables[topic]
         stored = {topic: one for topic, one in found.items() if isinstance(one, TableEntry)}
         return replace(version, tables={**version.tables, **stored}), damaged
 
-    def create(self, version: TargetVersion, entries: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
-        """Make the tables that have no rows; return the entries with their versions."""
-        created = {}
+    def create(
+        self, version: TargetVersion, entries: Mapping[str, TableEntry]
+    ) -> tuple[dict[str, TableEntry], dict[str, Damage]]:
+        """Make the tables that have no rows; return the entries with their versions.
+
+        Also return by topic the error of each table whose log is damaged.
+        """
+        created, damaged = {}, {}
+        self._add(version, entries)
         for topic, entry in entries.items():
-            self._tables.setdefault(topic, self._table(topic))
             bare = replace(version, tables={topic: entry})
-            created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
-        return created
+            with self._parking() as damage:
+                created[topic] = self._stored(bare, version.number + 1, (), (topic, ()))
+            if damage:
+                damaged[topic] = damage[0]
+                del self._tables[topic]
+        return created, damaged
+
+    def _add(self, version: TargetVersion, topics: Iterable[str]) -> None:
+        """Add the tables of these topics that are not opened."""
+        for topic in topics:
+            if topic not in self._tables:
+                entry = version.tables.get(topic) or version.dropped.get(topic)
+                known = None if entry is None else entry.table_version
+                table = self._tables[topic] = self._table(topic)
+                table.named = -1 if known is None else known
 
     def _stored(
         self,
@@ -252,25 +262,12 @@ class OpenTables:
         change = self._change(folds, shape)
         is_whole = topic in emptied or any(one.replaces_deltas for one in folds)
         with table.lock:
-            entry = self._cleaned(entry, table.log)
+            entry = table.cleaned(entry, self._target)
             parts, removed = self._edit(table, shape, change, is_whole=is_whole)
             self._commit(table, shape, parts, removed, label)
             table.replace(removed, parts)
             table.fields = shape.fields
             return replace(entry, files=table.files, deltas=(), table_version=table.log.version)
-
-    def _cleaned(self, entry: TableEntry, table_log: TableLog) -> TableEntry:
-        """Remove old versions of a table, if the last time is long ago; return the entry that says when it was."""
-        known = table_log.version
-        if known is None or known != entry.table_version or known < entry.cleaned + CLEAN_EVERY:
-            return entry
-        table_log.remove_old_versions(partial(self._first_named, entry.topic))
-        return replace(entry, cleaned=known)
-
-    def _first_named(self, topic: str) -> int:
-        """Return the version of the table that the oldest readable version of the mirror names, 0: any."""
-        oldest = oldest_version(self._target).tables.get(topic)
-        return 0 if oldest is None or oldest.table_version is None else oldest.table_version
 
     def _change(self, folds: Sequence[FoldResult], shape: TableShape) -> _Change:
         deltas = [rows for one in folds if one.is_delta and (rows := self._rows(one, shape)) is not None]
@@ -293,7 +290,7 @@ class OpenTables:
         return read_bucket(self._target, shape, file)
 
     def _edit(
-        self, table: _Table, shape: TableShape, change: _Change, *, is_whole: bool
+        self, table: OpenTable, shape: TableShape, change: _Change, *, is_whole: bool
     ) -> tuple[list[Part], list[BucketFile]]:
         """Write the files that a change adds; return them, and those that it removes.
 
@@ -318,7 +315,7 @@ class OpenTables:
             parts += self._parts(folder, shape, pa.concat_tables([others, own]), file.level)
         return [*parts, *self._parts(folder, shape, left)], removed
 
-    def _current(self, table: _Table, shape: TableShape) -> Callable[[BucketFile], bool]:
+    def _current(self, table: OpenTable, shape: TableShape) -> Callable[[BucketFile], bool]:
         """Return whether a file has the current columns for every reader.
 
         Iceberg identifies columns by numbers. Only `__special`, and the key of a row without one, go by their names.
@@ -347,7 +344,7 @@ class OpenTables:
 
     def _commit(
         self,
-        table: _Table,
+        table: OpenTable,
         shape: TableShape,
         parts: Sequence[Part],
         removed: Sequence[BucketFile],
@@ -356,7 +353,7 @@ class OpenTables:
         before, schema = self._schema(table.fields), self._schema(shape.fields)
         by_number = self._version.table_format == "iceberg"
         if table.log.version is None or not (by_number or self._is_extended(table.fields, shape.fields)):
-            table.log.create(schema, parts, label)
+            table.log.create(schema, parts, label, table.named, self._check_owner)
         elif parts or removed or not schema.equals(before, check_metadata=True):
             table.log.commit(schema, parts, removed, label)
 

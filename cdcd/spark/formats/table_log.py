@@ -59,12 +59,23 @@ class TableLog(Protocol):
     ) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
-        Later versions are those of a batch before a crash, or of another writer. Raises StorageError if that version
-        does not have these files. `check_owner` is called before a commit.
+        Later versions are those of a batch before a crash, or of another writer. Raises TableLogUnreadable if the log
+        is damaged, StorageError if that version does not have these files. `check_owner` is called before a commit.
         """
 
-    def create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:
-        """Make the table with these files, or replace all of its columns and files."""
+    def create(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        label: CommitLabel,
+        named: int = -1,
+        check_owner: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Make the table with these files, or replace all of its columns and files.
+
+        `named`: the version that the mirror names, -1: none. What a crash has left after it is removed from a table
+        that this writer has not opened; `check_owner` is called before. Raises TableLogUnreadable for other damage.
+        """
 
     def commit(
         self,

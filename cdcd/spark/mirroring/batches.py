@@ -26,7 +26,7 @@ from cdcd.spark.source.cuts import Offsets, SourcePosition, is_pseudo
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.tables.history_merges import HistoryMerges
-from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position
+from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position, with_readable
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.target_writer import TargetWriter
@@ -173,16 +173,20 @@ class MirrorBatches:
         """Commit to the tables in an open format; return the version, in which those with damaged logs are parked."""
         version, errors = tables.store(version, now, plans, folded)
         self._remove([one for one in folded if one.topic in errors])
-        damaged = {topic: (error.code, str(error)) for topic, error in errors.items()}
+        damaged = _reasons(errors)
         return park(version, now, damaged, time.time()), damaged
 
     def publish_start(self) -> None:
-        """Publish what the start has changed of tables in an open format; park those whose logs are damaged."""
+        """Publish what the start has changed of tables in an open format; park those whose logs are damaged.
+
+        One that was parked for that, and of which no record was left out since, goes on if its log is readable now.
+        """
         if self._open is None:
             return
-        damaged = {topic: (error.code, str(error)) for topic, error in self._open.damaged.items()}
+        damaged = _reasons(self._open.damaged)
         found = {topic: one for topic, one in damaged.items() if topic not in self.version.parked}
-        changed = park(self._open.at_start(), self.version, found, time.time())
+        unparked = with_readable(self._open.at_start(), damaged)
+        changed = park(unparked, self.version, found, time.time())
         if changed != self.version:
             self._publish(changed)
         self._report_parked(found)
@@ -195,9 +199,9 @@ class MirrorBatches:
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
         """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.
 
-        Return by topic the error of each whose columns the format cannot have.
+        Return by topic the error of each whose columns the format cannot have. One whose log is damaged is parked.
         """
-        version, refused = self.version, {}
+        version, refused, damaged = self.version, {}, {}
         known = {*version.tables, *version.dropped}
         added = {one.topic: one for one in entries if one.topic not in known}
         if self._open is not None:
@@ -207,10 +211,14 @@ class MirrorBatches:
                 except MirrorInconsistent as error:
                     refused[topic] = error
                     del added[topic]
-            added = self._open.create(version, added)
+            added, errors = self._open.create(version, added)
+            damaged = _reasons(errors)
+        if added or damaged:
+            after = replace(version, tables={**version.tables, **added})
+            self._publish(park(after, version, damaged, time.time()))
         if added:
-            self._publish(replace(version, tables={**version.tables, **added}))
             log.info("tables without a row: %s", ", ".join(sorted(added)))
+        self._report_parked(damaged)
         return refused
 
     def publish_merged(self) -> None:
@@ -385,3 +393,7 @@ class MirrorBatches:
 
     def _table_of(self, topic: str) -> str:
         return topic.removeprefix(f"{self._prefix}.")
+
+
+def _reasons(errors: Mapping[str, CdcdError]) -> Failures:
+    return {topic: (error.code, str(error)) for topic, error in errors.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -191,7 +192,7 @@ class Commits:
         now_us = time.time_ns() // 1000
         before = records_before(position, commits, parts, is_whole=self._log.is_whole, now_us=now_us)
         offsets = total(commits[:before])
-        self._refuse_removed(position, offsets, total(commits), self._log_starts)
+        self._refuse_removed(position, offsets, commits[before:])
         for topic in sorted(frozenset[str]().union(*(one.former for one in commits[before:]))):
             raise created_again(topic)
         return self._ids.with_ids(merge(self._log_starts, offsets), {})
@@ -295,13 +296,19 @@ class Commits:
             if offset > end:
                 raise newer(position, topic=topic, partition=partition, offset=offset, end_offset=end)
 
-    @staticmethod
-    def _refuse_removed(position: Position, offsets: Offsets, named: Offsets, starts: Offsets) -> None:
-        """Raise PositionUnavailable if a partition had records from its offset on that Kafka has removed."""
-        for topic, partitions in starts.items():
+    def _refuse_removed(self, position: Position, offsets: Offsets, commits: Sequence[Commit]) -> None:
+        """Raise PositionUnavailable if Kafka has removed records that commits after a position may have had.
+
+        What it has removed is none of them if the commits say that all of theirs come later (`first_between`).
+        """
+        named = total(commits)
+        for topic, partitions in self._log_starts.items():
             for partition, first in partitions.items():
-                offset = offsets.get(topic, {}).get(partition, 0)
-                if offset < min(first, named.get(topic, {}).get(partition, 0)):
+                offset, end = (of.get(topic, {}).get(partition, 0) for of in (offsets, named))
+                if offset >= min(first, end):
+                    continue
+                begun = first_between(commits, topic, int(partition), offset, end)
+                if begun is None or begun < first:
                     raise removed_error(position, topic, partition, offset, first)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
@@ -334,13 +341,17 @@ class Commits:
     def _first_of(self, start: Offsets, part: Range) -> int | None:
         """Return the offset of the first record of a range, None if no progress record says it.
 
-        A repeated batch is planned before any progress record is read.
+        A repeated batch is planned before any progress record is read. Records of which none is left may have been
+        of this partition. Their transactions had two offsets at least, a row's and a marker's, so the one offset
+        before the first record is the marker at which the range begins.
         """
         if not self._log.pending:
             self.refresh(start)
-        if not self._log.is_opened or not self._log.has_all_since(part.topic, part.partition, part.start):
+        if not self._log.is_opened:
             return None
-        return first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
+        first = first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
+        has_all = self._log.has_all_since(part.topic, part.partition, part.start)
+        return first if has_all or first == part.start + 1 else None
 
     def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""

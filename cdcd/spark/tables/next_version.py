@@ -8,10 +8,11 @@ Must not: write files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from cdcd.errors import MirrorInconsistent
+from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, SourcePosition, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.storage.uri import Target
@@ -20,6 +21,8 @@ from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
 from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
+
+log = logging.getLogger("cdcd.spark.mirror")
 
 
 def next_version(
@@ -70,11 +73,31 @@ def park(
     for topic, (code, reason) in failures.items():
         entry = before.tables.get(topic) or before.dropped.get(topic, TableEntry(topic))
         end_lsn = 0 if topic in before.loading else before.end_lsn
+        offsets: Mapping[str, int] | None = before.offsets.get(topic, {})
         if entry.parked is not None:  # its rows are still those from before the first error
-            end_lsn = entry.parked.end_lsn
-        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s))
+            end_lsn, offsets = entry.parked.end_lsn, entry.parked.offsets
+        tables[topic] = replace(entry, parked=Parked(code, reason, end_lsn, now_s, offsets))
     dropped = {topic: one for topic, one in version.dropped.items() if topic not in tables}
     return replace(version, tables=tables, dropped=dropped)
+
+
+def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVersion:
+    """Return a version without the tables' parking for damaged logs that are readable now.
+
+    `damaged`: the topics of the others. Only a table of which no record was read since has all of its changes. One
+    that the mirror has never had is forgotten, so that it is found again.
+    """
+    tables = dict(version.tables)
+    for topic, parked in version.parked.items():
+        is_complete = parked.offsets == version.offsets.get(topic, {})
+        if parked.code != TableLogUnreadable.code or topic in damaged or not is_complete:
+            continue
+        if tables[topic].table_version is None:
+            del tables[topic]
+            continue
+        log.info("%s goes on: its log is readable again, and no change was left out", topic)
+        tables[topic] = replace(tables[topic], parked=None)
+    return replace(version, tables=tables)
 
 
 def offsets_after(version: TargetVersion, offsets: Offsets) -> Offsets:
@@ -142,16 +165,24 @@ def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, Mirro
 
 
 def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
-    missing = [
-        lsn
-        for file in entry.incomplete
-        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
-        for _, lsn in columns
-    ]
+    try:
+        first = min(_missing_since(target, entry))
+    except MirrorInconsistent as error:  # a file that cannot be decoded
+        return error
     return MirrorInconsistent(
         "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",
         hint=_LACKS,
         topic=entry.topic,
         rows=sum(file.rows for file in entry.incomplete),
-        first_commit_lsn=min(missing),
+        first_commit_lsn=first,
     )
+
+
+def _missing_since(target: Target, entry: TableEntry) -> list[str]:
+    """Return the LSNs of the changes that did not send a value."""
+    return [
+        lsn
+        for file in entry.incomplete
+        for columns in read_incomplete(target, entry.shape(), file).column(MISSING).to_pylist()
+        for _, lsn in columns
+    ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from cdcd.spark.decoding.events import ENDS
 from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.target.commit_log import DATA
 from cdcd.spark.target.shape import (
@@ -120,19 +120,19 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     """Return the rows of a base file with the current columns."""
     if file is None:
         return arrow_schema(shape.fields).empty_table()
-    return _current(_opened(target, file).read(), file, shape)
+    return _current(opened(target, file.path).read(), file, shape)
 
 
 def read_keys(target: Target, file: BucketFile) -> pa.Array:
     """Return the keys in a file."""
-    return _opened(target, file).read(columns=[KEY])[KEY].combine_chunks()
+    return opened(target, file.path).read(columns=[KEY])[KEY].combine_chunks()
 
 
 def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
     """Return a bucket's incomplete rows with the current columns and `__missing`."""
     if file is None:
         return as_complete(read_bucket(target, shape, None))
-    rows = _opened(target, file).read()
+    rows = opened(target, file.path).read()
     current = _current(rows.drop_columns([MISSING]), file, shape)
     return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
 
@@ -141,7 +141,7 @@ def read_deltas(target: Target, shape: TableShape, deltas: Iterable[BucketFile])
     """Return the rows of deltas with the current columns and `__deleted`: of a key the newest one."""
     parts = []
     for file in deltas:
-        rows = _opened(target, file).read()
+        rows = opened(target, file.path).read()
         parts.append(
             _current(rows.drop_columns([DELETED]), file, shape).append_column(DELETED, rows[DELETED])
         )
@@ -153,7 +153,7 @@ def read_deltas(target: Target, shape: TableShape, deltas: Iterable[BucketFile])
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history, with the columns of `history_schema`."""
-    rows = _opened(target, file).read()
+    rows = opened(target, file.path).read()
     count = len(file.columns) + 2
     current = _current(rows.select(list(range(count))), file, shape)
     changes = rows.column(count).cast(CHANGE_TYPE)
@@ -167,7 +167,7 @@ def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
 
 def read_ends(target: Target, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history that end all rows, as the one column of the change."""
-    rows = _opened(target, file).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    rows = opened(target, file.path).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
     return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 
@@ -222,12 +222,12 @@ def count_rows(target: Target, entry: TableEntry) -> int:
         return sum(file.rows for file in entry.files)
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
-    parts = [_opened(target, file).read(columns=[KEY, DELETED]) for file in entry.deltas]
+    parts = [opened(target, file.path).read(columns=[KEY, DELETED]) for file in entry.deltas]
     changed = _newest(pa.concat_tables(parts))
     keys = changed[KEY].combine_chunks()
     found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
     for file in entry.files:
-        held = _opened(target, file).read(columns=[KEY])[KEY]
+        held = opened(target, file.path).read(columns=[KEY])[KEY]
         found += len(held) - int(pc.sum(pc.is_in(held, value_set=keys)).as_py() or 0)
     return int(found)
 
@@ -251,20 +251,19 @@ def look_up(
 
 def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
     """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
-    with open_storage(target).open(file.path) as source:
-        opened = pq.ParquetFile(source)
-        held = opened.read_row_groups(_groups_of(opened, keys), columns=[KEY])[KEY]
+    with opened_in_parts(target, file.path) as source:
+        held = source.read_row_groups(_groups_of(source, keys), columns=[KEY])[KEY]
     return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
 
 
 def has_texts(target: Target, file: BucketFile) -> bool:
     """Return whether a row of a file may have special texts, by the statistics of the file."""
-    with open_storage(target).open(file.path) as source:
-        opened = pq.ParquetFile(source).metadata
-    leaves = [n for n in range(opened.num_columns) if _is_of(opened.row_group(0).column(n), SPECIAL)]
+    with opened_in_parts(target, file.path) as source:
+        footer = source.metadata
+    leaves = [n for n in range(footer.num_columns) if _is_of(footer.row_group(0).column(n), SPECIAL)]
     return any(
-        _has_values(opened.row_group(group).column(n))
-        for group in range(opened.num_row_groups)
+        _has_values(footer.row_group(group).column(n))
+        for group in range(footer.num_row_groups)
         for n in leaves
     )
 
@@ -279,26 +278,21 @@ def _has_values(column: Any) -> bool:
 
 
 def _found(target: Target, shape: TableShape, file: BucketFile, keys: pa.Array) -> pa.Table:
-    opened = _opened(target, file)
-    rows = opened.read_row_groups(_groups_of(opened, keys))
+    source = opened(target, file.path)
+    rows = source.read_row_groups(_groups_of(source, keys))
     rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
     return _current(rows, file, shape)
 
 
-def _groups_of(opened: pq.ParquetFile, keys: pa.Array) -> list[int]:
-    """Return the row groups that may have one of the keys."""
-    leaf = _leaf(opened, opened.schema_arrow.get_field_index(KEY))
+def _groups_of(source: DataFile, keys: pa.Array) -> list[int]:
+    """Return the row groups that may have one of the keys. The key is the last column of a base file."""
+    assert source.schema.get_field_index(KEY) == len(source.schema) - 1
+    footer = source.metadata
     return [
         number
-        for number in range(opened.num_row_groups)
-        if _may_have(opened.metadata.row_group(number).column(leaf).statistics, keys)
+        for number in range(footer.num_row_groups)
+        if _may_have(footer.row_group(number).column(footer.num_columns - 1).statistics, keys)
     ]
-
-
-def _leaf(opened: pq.ParquetFile, place: int) -> int:
-    """Return the number of the key's column among the leaves: it is the last column of a base file."""
-    assert place == len(opened.schema_arrow) - 1
-    return int(opened.metadata.num_columns) - 1
 
 
 def _may_have(statistics: Any, keys: pa.Array) -> bool:
@@ -306,14 +300,6 @@ def _may_have(statistics: Any, keys: pa.Array) -> bool:
         return True
     low, high = (pa.scalar(one, pa.binary()) for one in (statistics.min, statistics.max))
     return bool(pc.any(pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))).as_py())
-
-
-def _opened(target: Target, file: BucketFile) -> pq.ParquetFile:
-    folder = open_storage(target).folder
-    if folder is not None:
-        with suppress(FileNotFoundError):  # the storage raises the error
-            return pq.ParquetFile(folder / file.path, memory_map=True)
-    return pq.ParquetFile(pa.BufferReader(open_storage(target).read(file.path)))
 
 
 def _current(rows: pa.Table, file: BucketFile, shape: TableShape) -> pa.Table:

@@ -40,9 +40,10 @@ TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta", "iceberg")
 ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
-FORMAT = 7
-"""The format of the records. Format 6 has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
-READABLE = (6, FORMAT)
+FORMAT = 8
+"""The format of the records. Format 7 lacks `cleaned` of a table and `offsets` of a parked one; format 6 also has
+`delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+READABLE = (6, 7, FORMAT)
 ALL_BUCKETS = -1
 """The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""
 
@@ -71,13 +72,15 @@ class Parked:
     """Why a table is not updated any more: the error's code and text.
 
     `end_lsn`: the table has the rows of this position in the source, 0: of no one position, because it was copied
-    at that time, or unknown. `since_s`: the time (Unix epoch).
+    at that time, or unknown. `since_s`: the time (Unix epoch). `offsets`: those of the first record of each partition
+    that is left out; None: unknown.
     """
 
     code: str
     reason: str
     end_lsn: int
     since_s: float
+    offsets: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,7 @@ def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> Ta
             "a record of the target has an unknown format",
             hint="read it with a newer version of cdcd",
             file=file,
+            format=written_as,
         )
     try:
         return _version(before, fields)

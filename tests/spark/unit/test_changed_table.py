@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -558,6 +559,56 @@ def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys
     assert values() == [50, 50]
 
 
+SMILE = "\U0001f600"
+OF_OTHERS = {
+    "escaped, which delta-rs decodes as others": (["\U00020000", "\U00020001"], "\U00010000", "\U00010001"),
+    "the largest by UTF-16": (["a", "\ufffd", SMILE], "a", "\ufffd"),
+    "the smallest by UTF-16": ([SMILE, "\uffee", "\ue000"], SMILE, "\uffee"),
+    "shortened inside a pair of UTF-16": (["x", "x" * 31 + SMILE + "z"], "x", "x" * 31 + "?\ufffd"),
+    "shortened before a pair of UTF-16": (["x", "x" * 32 + SMILE + "z"], "x", "x" * 32 + "\ufffd"),
+}
+
+
+@pytest.mark.parametrize("case", OF_OTHERS)
+def test_a_key_is_found_whatever_bounds_another_writer_has_written(tmp_path: Path, case: str) -> None:
+    """Some order texts by UTF-16, or shorten them, or write escapes, which delta-rs decodes as other characters."""
+    keys, smallest, largest = OF_OTHERS[case]
+
+    def batch(keys: Sequence[str], sequence: int) -> pa.Table:
+        rows = {"k": keys, "v": [sequence] * len(keys), OP: ["u"] * len(keys)}
+        return pa.table(rows | {SEQUENCE: pa.array(range(sequence, sequence + len(keys)))})
+
+    rule = TableRule(("k",))
+    table(tmp_path, rule).apply(batch(keys, 10))
+    for folder in (tmp_path, tmp_path / STATE):
+        with_bounds(folder, "k", smallest, largest)
+    table(tmp_path, rule).apply(batch(keys[-1:], 20))
+    expected = [{"k": key, "v": 10} for key in keys[:-1]] + [{"k": keys[-1], "v": 20}]
+    assert rows_of(tmp_path) == sorted(expected, key=repr)
+
+
+def with_bounds(folder: Path, key: str, smallest: str, largest: str) -> None:
+    """Give the file of a table with one version these bounds."""
+    (commit,) = (folder / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    (added,) = (one["add"] for one in actions if "add" in one)
+    added["stats"] = json.dumps(
+        {"numRecords": json.loads(added["stats"])["numRecords"]}
+        | {"minValues": {key: smallest}, "maxValues": {key: largest}, "nullCount": {key: 0}},
+        ensure_ascii=False,
+    )
+    commit.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in actions))
+
+
+def test_only_files_that_may_have_a_text_key_are_read(tmp_path: Path) -> None:
+    keyed = KeyedTable(open_storage(tmp_path), "", ["k"])
+    for place, keys in enumerate((["a", "m"], ["\ud7ff", "ä"], ["x", "\ue000"])):
+        rows = pa.table({"k": keys})
+        keyed.replace(rows, rows, {}) if place else keyed.create(rows, {}, "")
+    found = [{*keyed._read(one)["k"].to_pylist()} for one in keyed._files_with(pa.table({"k": ["m"]}))]
+    assert sorted(map(sorted, found)) == [["a", "m"], ["x", "\ue000"]]
+
+
 def test_a_key_that_is_not_utf_8_is_an_error_without_its_value(tmp_path: Path) -> None:
     data = [pa.py_buffer(one) for one in (b"\0\0\0\0\x07\0\0\0", b"secret\xff")]
     bad = pa.StringArray.from_buffers(1, *data)
@@ -595,6 +646,33 @@ def test_old_files_of_the_events_are_removed(tmp_path: Path, monkeypatch: pytest
         ("3", 4),
         ("4", None),
     ]
+
+
+def test_old_files_that_cannot_be_removed_stop_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even if delta-rs has noted in the log that it begins to remove files."""
+    monkeypatch.setattr(keyed_table, "VACUUM_EVERY", 3)
+    monkeypatch.setattr(keyed_table, "VACUUM_AGAIN", 1)
+    vacuum, tries = DeltaTable.vacuum, list[int]()
+
+    def refuse(self: DeltaTable, **rest: Any) -> list[str]:
+        tries.append(self.version())
+        if len(tries) > 3:
+            return vacuum(self, **rest)
+        DeltaTable(self.table_uri).alter.set_table_properties(
+            {"delta.logRetentionDuration": "interval 9 days"}
+        )
+        raise OSError("the storage refuses to delete")
+
+    monkeypatch.setattr(DeltaTable, "vacuum", refuse)
+    done = table(tmp_path)
+    for number in range(1, 13):
+        assert done.apply(changes((1, str(number), number, "u")))
+    assert rows_of(tmp_path) == [{"id": 1, "name": "12"}]
+    assert caplog.text.count("old files could not be removed, which is tried again") == 3
+    assert len(tries) > 4, "as often as before, once it has succeeded"
+    assert len(tries) < 9
 
 
 def test_a_checkpoint_of_the_log_has_what_a_restart_needs(tmp_path: Path) -> None:

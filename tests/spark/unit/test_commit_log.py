@@ -27,7 +27,7 @@ from cdcd.spark.target.commit_log import (
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.shape import Field
 from cdcd.spark.target.target_writer import RECORDS_PER_BASE, TargetWriter, take_over
-from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
+from cdcd.spark.target.versions import BucketFile, Parked, TableEntry, TargetVersion
 from tests.support.nightly import nightly_except
 
 RETAIN_S = 100.0
@@ -414,15 +414,39 @@ def test_records_without_the_file_that_names_the_newest_are_no_empty_target(
     assert _bare(read_latest(tmp_path)) == _bare(last)
 
 
-def test_a_record_of_format_6_is_read(tmp_path: Path) -> None:
-    """It calls the version of a Delta table so."""
+@pytest.mark.parametrize("written_as", [6, 7])
+def test_a_record_of_an_earlier_format_is_read(tmp_path: Path, written_as: int) -> None:
+    """They have less of a table, and format 6 has another name for the version of a Delta table."""
     storage = open_storage(str(tmp_path))
-    entry = TableEntry(TOPICS[0], keyed=True, table_version=3)
+    parked = Parked("CDCD-GAP", "a gap", 7, 1.5)
+    entry = TableEntry(TOPICS[0], keyed=True, table_version=3, parked=parked)
     written = TargetVersion("shop", 4, table_format="delta", tables={TOPICS[0]: entry})
     published = TargetWriter(storage, None).publish(written)
     record = json.loads((tmp_path / path_of(1)).read_text())
-    assert record["format"] == 7
-    record["format"] = 6
-    record["tables"][TOPICS[0]]["delta_version"] = record["tables"][TOPICS[0]].pop("table_version")
+    assert record["format"] == 8
+    record["format"] = written_as
+    table = record["tables"][TOPICS[0]]
+    del table["cleaned"], table["parked"]["offsets"]
+    if written_as == 6:
+        table["delta_version"] = table.pop("table_version")
     (tmp_path / path_of(1)).write_text(json.dumps(record))
     assert read_latest(storage) == published
+
+
+@pytest.mark.parametrize("written_as", [5, 9])
+def test_a_record_of_another_format_is_refused(tmp_path: Path, written_as: int) -> None:
+    storage = open_storage(str(tmp_path))
+    TargetWriter(storage, None).publish(TargetVersion("shop", 4))
+    record = json.loads((tmp_path / path_of(1)).read_text())
+    (tmp_path / path_of(1)).write_text(json.dumps(record | {"format": written_as, "of_that_one": 1}))
+    with pytest.raises(SparkReadError, match=f"unknown format.*format={written_as}.*newer version of cdcd"):
+        read_latest(storage)
+
+
+def test_where_the_records_of_a_parked_table_end_is_in_its_record(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    parked = Parked("CDCD-GAP", "a gap", 7, 1.5, {"0": 12})
+    entry = TableEntry(TOPICS[0], parked=parked, cleaned=5)
+    published = TargetWriter(storage, None).publish(TargetVersion("shop", 4, tables={TOPICS[0]: entry}))
+    assert read_latest(storage) == published
+    assert published.parked == {TOPICS[0]: parked}

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from cdcd.errors import StorageError, TableLogUnreadable
+from cdcd.errors import CdcdError, SparkReadError, StorageConflict, StorageError, TableLogUnreadable
+from cdcd.spark.formats import open_table
+from cdcd.spark.formats.delta_log import DeltaLog
+from cdcd.spark.formats.iceberg_log import IcebergLog
+from cdcd.spark.formats.open_tables import OpenTables
 from cdcd.spark.mirroring.batches import MirrorBatches
+from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.cuts import Offsets, with_loading
+from cdcd.spark.storage.local import LocalStorage
+from cdcd.spark.storage.uri import Storage, StoredFile, open_storage
 from cdcd.spark.target.commit_log import read_latest
-from cdcd.spark.target.target_writer import TargetWriter
-from cdcd.spark.target.versions import Parked, TableFormat
+from cdcd.spark.target.target_writer import TargetWriter, take_over
+from cdcd.spark.target.versions import Parked, TableFormat, TargetVersion
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.foreign_readers import READERS
 from tests.spark.unit.test_open_tables import BODY, ID, OPEN, apply, crash, mirrored, newest, normalised, row
 
-OTHERS = "shop.public.others"
-UNREADABLE = [b"{", b"\0" * 300, b'{"commitInfo":{}}\n{"add":', b"[]\n"]
+OTHERS, NEW = "shop.public.others", "shop.public.new"
+UNREADABLE = [b"{", b"", b"\0" * 300, b'{"commitInfo":{}}\n{"add":', b"[]\n", b'{"add":5}\n']
 
 
 @pytest.fixture(params=OPEN)
-def items(tmp_path: Path, request: pytest.FixtureRequest) -> Batches:
+def table_format(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def items(tmp_path: Path, table_format: TableFormat) -> Batches:
     """Return a table with two rows in a mirror that parks, beside another one with such rows."""
-    table_format: TableFormat = request.param
     batches = Batches(tmp_path / "mirror", [ID, BODY], table_format=table_format)
     batches.on_error = "park"
     copied = [batches.change("r", 10, number + 1, after=row(number, "first")) for number in range(2)]
@@ -37,12 +53,20 @@ def items(tmp_path: Path, request: pytest.FixtureRequest) -> Batches:
     return batches
 
 
-def apply_to_both(mirror: MirrorBatches, records: Sequence[Record]) -> None:
+def apply_to_both(
+    mirror: MirrorBatches, records: Sequence[Record], end: Offsets | None = None, loading: Sequence[str] = ()
+) -> None:
     of_items = records_table(records)
     place = of_items.column_names.index("topic")
     names = pa.array([OTHERS] * len(records), of_items.schema.field("topic").type)
     both = pa.concat_tables([of_items, of_items.set_column(place, of_items.schema.field("topic"), names)])
-    mirror.apply(RecordsOnDriver(both), with_loading({}, frozenset()))
+    mirror.apply(RecordsOnDriver(both), with_loading(end or {}, frozenset(loading)))
+
+
+def version_of(target: Storage) -> TargetVersion:
+    found = read_latest(target)
+    assert found is not None
+    return found
 
 
 def log_file(items: Batches, number: int) -> Path:
@@ -97,7 +121,7 @@ def test_a_version_that_a_crash_has_left_half_written_is_replaced(
 
 
 @pytest.mark.parametrize("is_restored", [True, False])
-@pytest.mark.parametrize("content", [*UNREADABLE[:2], None])
+@pytest.mark.parametrize("content", [*UNREADABLE[:3], None])
 def test_a_damaged_log_parks_its_table_until_the_hint_is_followed(
     items: Batches, content: bytes | None, is_restored: bool
 ) -> None:
@@ -174,3 +198,313 @@ def test_the_log_of_an_older_backup_is_refused(items: Batches, tmp_path: Path) -
     with pytest.raises(StorageError) as raised, items.mirror():
         pass
     assert not isinstance(raised.value, TableLogUnreadable)
+
+
+# --- a table that is parked for its log ---------------------------------------------------------------------------
+
+
+def test_a_parked_table_goes_on_when_its_log_is_readable_again_and_nothing_was_left_out(
+    items: Batches,
+) -> None:
+    path, rows = log_file(items, named(items)), mirrored(items.target)
+    saved = path.read_bytes()
+    path.write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert parked(items) is not None
+    path.write_bytes(saved)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert parked(items) is None
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    assert newest(items) == mirrored(items.target) == others(items) == [row(1, "changed"), rows[0]]
+
+
+def test_a_parked_table_of_which_a_record_was_left_out_needs_a_copy(items: Batches) -> None:
+    path, rows = log_file(items, named(items)), mirrored(items.target)
+    saved = path.read_bytes()
+    path.write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))], {TOPIC: {"0": 5}})
+    path.write_bytes(saved)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        found = parked(items)
+        apply_to_both(mirror, [items.change("u", 30, 1, after=row(1, "again"))], {TOPIC: {"0": 7}})
+    assert found == parked(items)
+    assert mirrored(items.target) == rows
+
+
+def test_a_table_that_is_parked_for_its_records_remains_parked(items: Batches) -> None:
+    value = items.change("u", 20, 1, after=row(1, "changed"))[1]
+    items.run([(None, value)], loading=False)
+    found = parked(items)
+    assert found is not None
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) == found
+
+
+# --- dropped and new tables ---------------------------------------------------------------------------------------
+
+
+def test_a_damaged_log_of_a_dropped_table_stops_nothing(
+    items: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = log_file(items, named(items))
+    saved = path.read_bytes()
+    drop_table(items.target, "public.items")
+    path.write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    assert row(1, "changed") in others(items)
+    assert TOPIC not in read_mirror(items.target).topics
+    if items.table_format == "delta":
+        assert "was dropped" in caplog.text
+        assert "CDCD-TABLE-LOG" in caplog.text
+        path.write_bytes(saved)
+        with items.mirror() as mirror:
+            mirror.publish_start()
+    assert newest(items) == []
+
+
+def test_a_damaged_log_of_a_new_table_parks_it_until_it_is_removed(items: Batches) -> None:
+    folder = items.target / "public.new"
+    entry = replace(read_mirror(items.target).version.tables[TOPIC], topic=NEW, files=(), table_version=None)
+    log = folder / "_delta_log" if items.table_format == "delta" else folder / "metadata"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_bytes(b"{")
+    (log / f"{1:020d}.json").write_bytes(b'{"commitInfo":{}}\n')
+    with items.mirror() as mirror:
+        assert mirror.add_empty([entry]) == {}
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    assert row(1, "changed") in others(items) == newest(items)
+    found = read_latest(items.target)
+    assert found is not None
+    if items.table_format == "iceberg":
+        assert not found.parked, "a file of another format is no version"
+        return
+    assert found.parked.keys() == {NEW}
+    assert f"public.new/_delta_log/{0:020d}.json" in found.parked[NEW].reason
+    shutil.rmtree(folder)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert mirror.add_empty([entry]) == {}
+    opened = read_mirror(items.target)
+    assert not opened.parked
+    assert READERS[items.table_format].newest(items.target, "public.new").num_rows == 0
+
+
+@pytest.mark.parametrize("content", UNREADABLE)
+def test_a_first_version_that_a_crash_has_left_half_written_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+    items.on_error = "park"
+    copied = [items.change("r", 10, 1, after=row(1, "first"))]
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply_to_both(mirror, copied)
+    log_file(items, 0).write_bytes(content)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, copied)
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == others(items) == [row(1, "first")]
+
+
+# --- commits and checkpoints of Delta -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Batches:
+    """Return a Delta table and another one, both with some commits before and after a checkpoint."""
+    items = Batches(tmp_path / "mirror", [ID, BODY], table_format="delta")
+    items.on_error = "park"
+    with items.mirror() as mirror:
+        for number in range(6):
+            apply_to_both(mirror, [items.change("c", 10 + number, 1, after=row(number, "first"))])
+            if number == 2:
+                DeltaTable(str(items.target / "public.items")).create_checkpoint()
+    return items
+
+
+def test_an_empty_commit_that_the_mirror_names_parks_the_table(delta: Batches) -> None:
+    """delta-rs takes it for a commit that changes nothing."""
+    rows, path = mirrored(delta.target), log_file(delta, named(delta))
+    path.write_bytes(b"")
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert path.name in found.reason
+    assert mirrored(delta.target) == rows
+    assert row(1, "changed") in others(delta)
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_commit_that_is_missing_parks_the_table(delta: Batches, number: int) -> None:
+    rows, path = mirrored(delta.target), log_file(delta, number)
+    path.unlink()
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert path.name in found.reason
+    assert mirrored(delta.target) == rows
+    assert row(1, "changed") in others(delta)
+
+
+def checkpoint_of(items: Batches) -> Path:
+    (found,) = (items.target / "public.items" / "_delta_log").glob("*.checkpoint.parquet")
+    return found
+
+
+def without_end(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def with_zeros(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes(500) + data[600:])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES = [without_end, with_zeros, empty, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_is_not_readable_is_removed_where_the_commits_are_complete(
+    delta: Batches, damage: Callable[[Path], None]
+) -> None:
+    path, rows = checkpoint_of(delta), mirrored(delta.target)
+    damage(path)
+    with pytest.raises(DeltaError):
+        newest(delta)
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        assert newest(delta) == mirrored(delta.target) == rows
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    assert parked(delta) is None
+    assert not path.exists()
+    assert newest(delta) == mirrored(delta.target) == others(delta) != rows
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_whose_commits_are_removed_parks_the_table(
+    delta: Batches, damage: Callable[[Path], None]
+) -> None:
+    path, rows = checkpoint_of(delta), mirrored(delta.target)
+    log_file(delta, 0).unlink()
+    damage(path)
+    last = path.with_name("_last_checkpoint").read_bytes()
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert (path.name if path.exists() else "_last_checkpoint") in found.reason
+    assert path.with_name("_last_checkpoint").read_bytes() == last
+    assert mirrored(delta.target) == rows
+    assert row(1, "changed") in others(delta)
+
+
+def test_an_earlier_checkpoint_is_used_where_the_last_one_is_not_readable(delta: Batches) -> None:
+    first, rows = checkpoint_of(delta), mirrored(delta.target)
+    DeltaTable(str(delta.target / "public.items")).create_checkpoint()
+    (second,) = {*first.parent.glob("*.checkpoint.parquet")} - {first}
+    for number in range(2):
+        log_file(delta, number).unlink()
+    without_end(second)
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+    assert (first.exists(), second.exists(), parked(delta)) == (True, False, None)
+    assert newest(delta) == mirrored(delta.target) == rows
+
+
+def test_a_start_that_was_taken_over_removes_no_checkpoint(delta: Batches) -> None:
+    path = checkpoint_of(delta)
+    without_end(path)
+    target = open_storage(str(delta.target))
+    version = read_latest(target)
+    assert version is not None
+    writer = take_over(target, version)
+    take_over(target, version_of(target))
+    with pytest.raises(StorageConflict):
+        OpenTables(target, version, writer.own_latest, parks=True)
+    assert path.exists()
+
+
+# --- errors of the storage are no damage --------------------------------------------------------------------------
+
+
+def refuse_to_read(patched: pytest.MonkeyPatch, items: Batches, refused: Path) -> str:
+    """Make the storage refuse to read a file; return its path."""
+    path, read_versioned = str(refused.relative_to(items.target)), LocalStorage.read_versioned
+
+    def refuse(self: LocalStorage, asked: str, **rest: Any) -> StoredFile | None:
+        if asked == path:
+            raise StorageError("the storage refuses the request", file=asked)
+        return read_versioned(self, asked, **rest)
+
+    patched.setattr(LocalStorage, "read_versioned", refuse)
+    return path
+
+
+@pytest.mark.parametrize("table_format", ["iceberg"])
+def test_an_error_of_the_storage_is_no_damage(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the version that the mirror names, nor of a later one, which a start replaces if it is damaged."""
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    for number in (named(items), named(items) + 1):
+        with monkeypatch.context() as patched:
+            refused = refuse_to_read(patched, items, log_file(items, number))
+            with (
+                pytest.raises(StorageError, match=f"refuses the request.*{refused}") as raised,
+                items.mirror(),
+            ):
+                pass
+        assert raised.type is StorageError
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target)
+
+
+@pytest.mark.parametrize("error", [StorageError("no right to list"), SparkReadError("a record is missing")])
+def test_old_versions_that_cannot_be_removed_stop_no_batch(
+    items: Batches, error: CdcdError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(open_table, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(open_table, "CLEAN_AGAIN", 2)
+    log = DeltaLog if items.table_format == "delta" else IcebergLog
+    remove, tries = log.remove_old_versions, list[int]()
+
+    def refuse(self: Any, first: Callable[[], int]) -> None:
+        if self._folder == "public.items":
+            tries.append(self.version)
+            raise error
+        remove(self, first)
+
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        patched.setattr(log, "remove_old_versions", refuse)
+        for number in range(6):
+            apply_to_both(mirror, [items.change("u", 20 + number, 1, after=row(1, f"{number}"))])
+    assert parked(items) is None
+    assert {later - one for one, later in pairwise(tries)} == {2}
+    assert f"old versions could not be removed, which is tried again: {error}" in caplog.text
+    tables = read_mirror(items.target).version.tables
+    assert tables[TOPIC].cleaned == 0 < tables[OTHERS].cleaned
+    items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)
+    assert read_mirror(items.target).version.tables[TOPIC].cleaned
+    assert newest(items) == mirrored(items.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, date, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdcd.spark.formats import open_tables
-from cdcd.spark.formats.delta_statistics import MOST_CHARACTERS, MOST_COLUMNS, statistics_of
+from cdcd.spark.formats.delta_statistics import MOST_CHARACTERS, MOST_COLUMNS, has_one_order, statistics_of
 from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
@@ -71,10 +72,9 @@ def test_another_reader_has_the_bounds_of_each_file(items: Batches) -> None:
         for name in BOUNDED:
             assert one[f"null_count.{name}"] == found[name].null_count
             expected = pc.min_max(found[name]).as_py()
-            is_long = any(
-                isinstance(bound, str) and len(bound) > MOST_CHARACTERS for bound in expected.values()
-            )
-            bounds = [None, None] if is_long else [expected["min"], expected["max"]]
+            texts = [bound for bound in expected.values() if isinstance(bound, str)]
+            is_none = any(len(one) > MOST_CHARACTERS or "\U0010ffff" in one for one in texts)
+            bounds = [None, None] if is_none else [expected["min"], expected["max"]]
             assert [one[f"min.{name}"], one[f"max.{name}"]] == bounds
             known |= {name} if bounds[0] is not None else set()
         assert one["min.ratio"] is None
@@ -140,3 +140,19 @@ def test_a_start_keeps_them(items: Batches) -> None:
     added = pa.table(DeltaTable(str(items.target / "public.items")).get_add_actions(flatten=True))
     assert added["min.id"].null_count == 0
     assert repr(newest(items)) == repr(recorded(items)), "NaN is no NaN"
+
+
+def test_texts_that_utf_16_orders_otherwise_are_no_bounds() -> None:
+    """A reader in Java that compares UTF-16 would leave out a file that has the row."""
+    for text, is_bound in {"\ud7ff": True, "\ue000": False, "a\ufffd": False, "\U00010000": False}.items():
+        found = statistics_of(pa.table({"body": ["", text]}))
+        assert found["maxValues"] == ({"body": text} if is_bound else {})
+        assert found["nullCount"] == {"body": 0}
+
+
+def test_two_texts_have_the_same_order_if_one_of_them_is_a_bound() -> None:
+    texts = ["", "a", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff"]
+    both = [one + other for one in texts for other in texts]
+    for bound, text in product(filter(has_one_order, both), both):
+        assert (bound < text) == (bound.encode("utf-16-be") < text.encode("utf-16-be"))
+        assert (bound < text) == (bound.encode() < text.encode())

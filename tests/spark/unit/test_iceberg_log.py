@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable
 
-from cdcd.errors import MirrorInconsistent, StorageUnavailable
-from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_tables
+from cdcd.errors import MirrorInconsistent, StorageUnavailable, TableLogUnreadable
+from cdcd.spark.formats import iceberg_manifests, iceberg_metadata, open_table, open_tables
 from cdcd.spark.formats.iceberg_access import IcebergAccess
 from cdcd.spark.formats.iceberg_log import IcebergLog
 from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_schema
@@ -63,7 +64,7 @@ def test_metadata_of_versions_that_are_not_retained_is_removed(
     items: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch each second would leave millions of files; the next batch leaves those of the version before."""
-    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(open_table, "CLEAN_EVERY", 1)
     for lsn in range(20, 30):
         update(items, lsn)
     folder = items.target / FOLDER / "metadata"
@@ -94,7 +95,7 @@ def test_old_metadata_is_removed_whatever_numbers_the_versions_have(
         real(self, first)
 
     monkeypatch.setattr(IcebergLog, "remove_old_versions", remove)
-    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 6)
+    monkeypatch.setattr(open_table, "CLEAN_EVERY", 6)
     monkeypatch.setattr(mirror_batches, "IDLE_S", -1.0)
     for lsn in range(20, 32):
         items.retain_s = 3600.0
@@ -291,6 +292,32 @@ def test_a_version_that_cannot_be_read_now_is_not_replaced(
     assert not path.with_name(f"v{number + 1}.metadata.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Encountered invalid snapshot summary")
+@pytest.mark.parametrize("kind", ["v1.metadata.json", "snap-*.avro", "manifest-*.avro"])
+def test_any_damage_of_the_metadata_is_an_error_of_the_table(items: Batches, kind: str) -> None:
+    """PyIceberg ends with errors of many kinds, and its decoder reads behind the end of damaged bytes."""
+    (path,) = (items.target / FOLDER / "metadata").glob(kind)
+    entry, dice, saved = read_mirror(items.target).version.tables[TOPIC], random.Random(1), path.read_bytes()
+    assert entry.table_version is not None
+    found = 0
+    for _ in range(250):
+        path.write_bytes(damaged(saved, dice))
+        try:
+            IcebergLog(open_storage(str(items.target)), FOLDER, 0.0)._recorded(entry.table_version)
+        except TableLogUnreadable:
+            found += 1
+    assert found > 200
+
+
+def damaged(data: bytes, dice: random.Random) -> bytes:
+    """Return data with an end that is missing, other bytes, or other bytes of another length."""
+    start, length = dice.randrange(len(data)), dice.randrange(100)
+    if dice.random() < 0.3:
+        return data[:start]
+    changed = bytes(dice.choice((0, 1, 0x7F, 0x80, 0xFF)) for _ in range(dice.choice((1, 4, length))))
+    return data[:start] + changed + data[start + len(changed) :]
+
+
 def test_a_start_removes_files_of_the_metadata_that_a_crash_has_left(items: Batches) -> None:
     folder = items.target / FOLDER / "metadata"
     before = {*folder.iterdir()}
@@ -358,7 +385,7 @@ def test_a_table_without_a_row_is_readable(items: Batches) -> None:
     assert [(one.column_names, one.num_rows) for one in found] == [(["id", "body", "__special"], 0)] * 2
 
 
-@pytest.mark.parametrize("content", [None, b"", b"7", b"1", b"x"])
+@pytest.mark.parametrize("content", [None, b"", b"7", b"1", b"x", b"9" * 5000])
 def test_a_start_corrects_the_hint_of_the_newest_version(items: Batches, content: bytes | None) -> None:
     update(items, 20)
     hint = items.target / FOLDER / "metadata" / "version-hint.text"

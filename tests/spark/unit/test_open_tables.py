@@ -30,7 +30,7 @@ from cdcd.errors import (
     StorageError,
     StorageUnavailable,
 )
-from cdcd.spark.formats import iceberg_manifests, open_tables
+from cdcd.spark.formats import iceberg_manifests, open_table, open_tables
 from cdcd.spark.formats.delta_access import DeltaAccess, require_delta
 from cdcd.spark.formats.delta_log import DeltaLog
 from cdcd.spark.formats.iceberg_access import IcebergAccess, require_iceberg
@@ -707,7 +707,7 @@ def test_the_library_is_needed_only_where_the_mirror_runs(
 @pytest.mark.parametrize("table_format", ["delta"])
 def test_old_versions_of_the_delta_log_are_removed(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a batch each second would leave millions of files."""
-    monkeypatch.setattr(open_tables, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(open_table, "CLEAN_EVERY", 1)
     for batch in range(4):
         items.run([items.change("u", 20 + batch, 1, after=row(1, f"{batch}"))], loading=False)
     table = items.target / "public.items"

@@ -84,12 +84,17 @@ def test_removed_rows_of_a_topic_that_a_query_did_not_follow_are_an_error(
         query.batch()
 
 
+@pytest.mark.parametrize("aborted", [0, 2])
 @pytest.mark.parametrize("is_started_again", [False, True])
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
-    kafka: Planned, is_started_again: bool, is_left: bool
+    kafka: Planned, is_started_again: bool, is_left: bool, aborted: int
 ) -> None:
-    """`is_left`: compaction has not removed the record that ends where the query is."""
+    """`is_left`: compaction has not removed the record that ends where the query is.
+
+    Otherwise a marker alone is no loss, because a transaction has two offsets at least, but it may be that of more
+    than a marker. `aborted`: the offsets of a transaction that was aborted.
+    """
     kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
     kafka.describe(T, U)
     kafka.progress(5, {U: 1, T: 30}, firsts={U: 0, T: 0})
@@ -101,13 +106,49 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
         kafka.compact(["s"], kafka.place - 1)
     if is_started_again:
         query.again()
-    kafka.topics[T].start, kafka.topics[T].end = 31, 33
-    kafka.progress(20, {T: 32}, firsts={T: 31})
-    if is_started_again and not is_left:
+    first = 31 + aborted
+    kafka.topics[T].start, kafka.topics[T].end = first, first + 2
+    kafka.progress(20, {T: first + 1}, firsts={T: first})
+    if is_started_again and not is_left and aborted:
         with pytest.raises(HistoryMissing):
             query.batch()
     else:
-        assert query.batch() == {T: (31, 32)}
+        assert query.batch() == {T: (first, first + 1)}
+
+
+@pytest.mark.parametrize("delivery", ["with first offsets", "without"])
+@pytest.mark.parametrize("start", [10, 11, 12, 14, 22])
+def test_a_start_by_lsn_is_refused_only_where_a_record_after_it_is_removed(
+    kafka: Planned, start: int, delivery: str
+) -> None:
+    """T is quiet between its transactions: of records 0 to 9, and after an aborted one of 14 to 20."""
+    kafka.topics = {T: PlannedTopic("t", 22, start), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    has = delivery == "with first offsets"
+    kafka.progress(10, {U: 1, T: 10}, firsts={U: 0, T: 0} if has else None)
+    kafka.progress(20, {U: 3}, firsts={U: 2} if has else None)
+    kafka.progress(30, {U: 5, T: 21}, firsts={U: 4, T: 14} if has else None)
+    kafka.progress(40, {U: 7}, firsts={U: 6} if has else None)
+    assert read(startingLsn=format_lsn(40)) == {U: (5, 7)}
+    is_known = start == 10 or (has and start <= 14)
+    if is_known:
+        assert read(startingLsn=format_lsn(20)) == {T: (max(10, start), 21), U: (1, 7)}
+        return
+    with pytest.raises(PositionUnavailable, match="has removed records after this position"):
+        read(startingLsn=format_lsn(20))
+
+
+def test_a_start_by_lsn_is_refused_where_only_one_of_two_transactions_after_it_is_left(
+    kafka: Planned,
+) -> None:
+    kafka.topics = {T: PlannedTopic("t", 22, 14), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(10, {U: 1, T: 10}, firsts={U: 0, T: 0})
+    kafka.progress(20, {T: 12}, firsts={T: 11})
+    kafka.progress(30, {T: 21}, firsts={T: 14})
+    with pytest.raises(PositionUnavailable, match="has removed records after this position"):
+        read(startingLsn=format_lsn(20))
+    assert read(startingLsn=format_lsn(30)) == {T: (14, 21)}
 
 
 def test_a_removed_marker_is_no_loss_where_a_backlog_is_joined(
