@@ -7,6 +7,7 @@ stream runs. A range of blocks is left until all of its rows do, and a range of 
 it do as well. A topic is listed as begun before its first row, so that an attempt that copies its table again empties
 it first. If the snapshot is later than the stream's start, a table gets a floor with its first row or truncate event.
 It keeps the floor, even if its copy is given up: the rows in its topic are newer than the changes below it (F40).
+A table that is given up is partial from then on, so that a later attempt can copy it if it is included again.
 Must not: do I/O, read the clock.
 """
 
@@ -53,6 +54,7 @@ class CopyProgress:
         self._since_us, self._before_us = since_us, before_us
         self._begun = dict.fromkeys(begun_topics)
         self._pending: dict[int, None] = dict.fromkeys(() if before is None else before.pending)
+        self._partial: frozenset[int] = frozenset() if before is None else before.incomplete.union(before.partial)
         self._floors = {} if before is None else dict(before.floors)
         self._tables = {} if before is None else dict(before.tables)
         self._ranges: dict[int, list[Blocks | KeyRange]] = {}
@@ -77,10 +79,11 @@ class CopyProgress:
     def to_copy(self, relids: Iterable[int]) -> None:
         """Set the tables to copy completely; of the others, only those that are continued later remain pending.
 
-        The others are given up, and only streamed: see `streamed_from`.
+        The others are given up, and only streamed: see `streamed_from`. Their topics lack rows.
         """
         left, self._now = dict.fromkeys(relids), None
         self._pending = left | dict.fromkeys(self._later)
+        self._partial = self._partial.difference(self._pending)
         self._tables = dict(self._later)
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
@@ -157,7 +160,13 @@ class CopyProgress:
 
     def _state(self, pending: Iterable[int], tables: Mapping[int, TableCopyState]) -> CopyState:
         return CopyState(
-            tuple(pending), dict(self._floors), self._point_lsn, self.tx_seq, dict(tables), self._signals_at
+            tuple(pending),
+            dict(self._floors),
+            self._point_lsn,
+            self.tx_seq,
+            dict(tables),
+            self._signals_at,
+            partial=tuple(sorted(self._partial)),
         )
 
 

@@ -232,10 +232,10 @@ class Simulation:
             self._later = ()
             self._given_up = set()
             await self.copy(progress, copied_at, list(self.server.tables))
-            return Resume(point, point - 1, None, progress.done().copy if self._has_standby else None)
+            return Resume(point, point - 1, None, progress.done().copy)
         # A start that streams continues tables; a later one, with `initial_only` or a standby, copies all again.
         is_streaming = self._odds > 0 and self._modes.random() < 0.3
-        incomplete = self.give_up(self.left_of(left.state))
+        incomplete = self.give_up(self.left_of(left.state) | self.included_again(left.state))
         self._later = tuple(left.state.tables.keys() & incomplete) if is_streaming else ()
         anew = sorted(incomplete.difference(self._later))
         self.counts["continued"] += bool(self._later)
@@ -250,9 +250,18 @@ class Simulation:
         """Return the tables that an interrupted attempt has left."""
         return state.incomplete
 
+    def included_again(self, state: CopyState) -> frozenset[int]:
+        """Include tables again at times, before the snapshot is complete; return those that are to be copied now."""
+        for relid in sorted(self._given_up):
+            if self._giving_up.random() < 0.6:
+                self._given_up.remove(relid)
+        again = frozenset(state.partial) - self._given_up
+        self.counts["included again"] += bool(again)
+        return again
+
     def give_up(self, incomplete: frozenset[int]) -> frozenset[int]:
         """Exclude a table at times, as an operator does whose table cannot be copied; return the others."""
-        if incomplete and self._giving_up.random() < 0.15:
+        if incomplete and self._giving_up.random() < 0.3:
             self._given_up.add(self._giving_up.choice(sorted(incomplete)))
             self.counts["given up"] += 1
         return incomplete - self._given_up
@@ -407,7 +416,7 @@ class Simulation:
                 complete, listed = {}, set()
             elif stored.phase == "snapshot" and stored.copy is not None:
                 listed |= set(stored.copy.pending)
-                for relid in listed - set(stored.copy.pending):
+                for relid in listed.difference(stored.copy.pending, stored.copy.partial):
                     complete.setdefault(relid, stored.copy.point_lsn)
         again = [relid for relid, point in complete.items() if relid in self.copied_after(point)]
         assert not again, "a complete table is copied again"

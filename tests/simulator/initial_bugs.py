@@ -215,6 +215,18 @@ class FloorGivenUpWithItsTable(Simulation):
     progress = _FloorsGivenUp
 
 
+class _GivenUpForgotten(CopyProgress):
+    def to_copy(self, relids: Iterable[int]) -> None:
+        super().to_copy(relids)
+        self._partial = frozenset()
+
+
+class IncludedAgainForgotten(Simulation):
+    """A table that was given up is not copied when it is included again before the snapshot is complete."""
+
+    progress = _GivenUpForgotten
+
+
 class _FloorsOfRanges(CopyProgress):
     def begin(self, relid: int, topic: str) -> None:
         floors = dict(self._floors)
@@ -234,6 +246,6 @@ BUGS: dict[type[Simulation], str] = {
         FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
         RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, RangeCompleteTooEarly, NotEmptied,
         BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten, FloorGivenUpWithItsTable,
-        FloorWithTheFirstRange,
+        IncludedAgainForgotten, FloorWithTheFirstRange,
     )
 }  # fmt: skip
