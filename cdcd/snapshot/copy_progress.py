@@ -69,11 +69,15 @@ class CopyProgress:
         """Return whether the topic may have copied rows."""
         return topic in self._begun
 
-    def begin(self, relid: int, topic: str) -> None:
-        """Note that the topic may have rows of this snapshot from now on."""
+    def announce(self, _relid: int, topic: str) -> None:
+        """Note that records of this snapshot follow in the topic: none precedes this position."""
         if topic not in self._begun:
             self._begun[topic] = None
             self._now = None
+
+    def begin(self, relid: int, topic: str) -> None:
+        """Note that the topic has the truncate event or rows of this snapshot, which precede the next position."""
+        self.announce(relid, topic)
         self._note_floor(relid)
 
     def to_copy(self, relids: Iterable[int]) -> None:

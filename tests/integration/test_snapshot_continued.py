@@ -134,6 +134,23 @@ def test_an_interrupted_table_that_is_excluded_is_only_streamed(
         assert ids_in_topic(reader, daemon) == before - {1} | {20000}
 
 
+def test_a_table_that_is_included_again_before_the_snapshot_is_complete_is_copied(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    with with_small_units(new_daemon(server, database, snapshot={"workers": 1}, sink=SINK)) as daemon:
+        started_until(daemon, "committed:10")  # within big
+        daemon.config["snapshot"]["overrides"] = [{"table": "public.big", "include": False}]
+        run(server, database, "INSERT INTO big VALUES (20000, 'new', '')", "DELETE FROM big WHERE id = 1")
+        started_until(daemon, "committed:3")  # within log
+        assert [line["table"] for line in daemon.events("table_streamed_only")] == ["public.big"]
+        daemon.config["snapshot"]["overrides"] = []
+        run(server, database, "DELETE FROM big WHERE id % 100 = 7")
+        copied(daemon, source)
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
+        assert_in_order(reader.read(f"{daemon.name}.public.big"))
+
+
 @pytest.mark.parametrize(
     "has_ranges", [False, True], ids=["no range is complete", "some ranges are complete"]
 )
