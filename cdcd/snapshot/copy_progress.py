@@ -54,7 +54,9 @@ class CopyProgress:
         self._since_us, self._before_us = since_us, before_us
         self._begun = dict.fromkeys(begun_topics)
         self._pending: dict[int, None] = dict.fromkeys(() if before is None else before.pending)
-        self._partial: frozenset[int] = frozenset() if before is None else before.incomplete.union(before.partial)
+        self._partial: frozenset[int] = (
+            frozenset() if before is None else before.incomplete.union(before.partial)
+        )
         self._floors = {} if before is None else dict(before.floors)
         self._tables = {} if before is None else dict(before.tables)
         self._ranges: dict[int, list[Blocks | KeyRange]] = {}
