@@ -1,8 +1,9 @@
 """The key `copy` of the progress record: `CopyState` <-> JSON.
 
 In: a `CopyState`, or the decoded JSON.  Out: the other one; equal after a round trip.
-Invariant: it is read whole or not at all. The names of pending tables, floors and point are those of every version;
-`tx_seq`, `tables`, `signals_at`, `blocking` and `partial` are written only if they are not empty.
+Invariant: it is read whole or not at all; an unknown key, as a newer version may write it, is an error of its own.
+The names of pending tables, floors and point are those of every version; `tx_seq`, `tables`, `signals_at`, `blocking`
+and `partial` are written only if they are not empty.
 Must not: do I/O.
 """
 
@@ -10,10 +11,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Set
 from typing import Any
 
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import BlockingCopyState, CopyState, TableCopyState
+
+__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "with_keys"]
 
 _ALWAYS = {"pending", "floors", "point_lsn"}
 _SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial"}
@@ -36,6 +40,21 @@ _BLOCKING_FLAGS = ("empties", "has_failed")
 _BLOCKING_KEYS = {"topic", "where", *_BLOCKING_FLAGS}
 _MOST_DIGITS = 10
 _MAX_LONG = (1 << 63) - 1
+
+
+class UnknownKey(ValueError):
+    """An object has the keys of this version, and others."""
+
+
+def with_keys(
+    document: object, name: str, always: Set[str], sometimes: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """Return an object that has these keys. Raises ValueError with its name, UnknownKey if it has others as well."""
+    if not isinstance(document, dict) or always - document.keys():
+        raise ValueError(name)
+    if document.keys() - always - sometimes:
+        raise UnknownKey(name)
+    return document
 
 
 def dumped_copy(copy: CopyState) -> dict[str, Any]:
@@ -93,9 +112,8 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
 
 
 def loaded_copy(document: object) -> CopyState:
-    """Return the state that `dumped_copy` was given. Raises ValueError with the wrong key."""
-    if not isinstance(document, dict) or document.keys() - _SOMETIMES != _ALWAYS:
-        raise ValueError
+    """Return the state that `dumped_copy` was given. Raises ValueError with the wrong key, UnknownKey."""
+    document = with_keys(document, "", _ALWAYS, _SOMETIMES)
     pending, tables, blocking = document["pending"], document.get("tables", {}), document.get("blocking", {})
     partial = document.get("partial", [])
     for name, relids in (("pending", pending), ("partial", partial)):
@@ -124,8 +142,7 @@ def _floors(floors: object) -> dict[int, Lsn]:
 
 
 def _table(document: object) -> TableCopyState:
-    if not isinstance(document, dict) or document.keys() - _TABLE_KEYS or "topic" not in document:
-        raise ValueError("tables")
+    document = with_keys(document, "tables", {"topic"}, _TABLE_KEYS)
     topic, where, after = document["topic"], document.get("where"), document.get("after")
     again, partitions = document.get("read_again", []), document.get("partitions", [])
     key, began, columns = (
@@ -174,8 +191,7 @@ def _offsets(values: object) -> tuple[int, ...]:
 
 
 def _blocking(document: object) -> BlockingCopyState:
-    if not isinstance(document, dict) or document.keys() - _BLOCKING_KEYS or "topic" not in document:
-        raise ValueError("blocking")
+    document = with_keys(document, "blocking", {"topic"}, _BLOCKING_KEYS)
     topic, where = document["topic"], document.get("where")
     are_flags = all(document.get(name, True) is True for name in _BLOCKING_FLAGS)
     if not isinstance(topic, str) or not isinstance(where, str | None) or not are_flags:
