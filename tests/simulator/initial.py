@@ -2,8 +2,9 @@
 
 In: a seeded `random.Random`; the core: `verdict`, `CopyProgress`, `Snapshotter`, `Pump`, `Floors`.
 Out: a topic for each table, whose readers have the table's rows; each row and change is there once.
-Other transactions commit between any two steps. A crash discards what Kafka has not committed; the next session
-begins with the stored position. Only the glue of `session/snapshot_handover.py`, workers and writer are replaced.
+Other transactions commit between any two steps. A crash discards what Kafka has not committed; with at_least_once
+Kafka has records before their progress record, and readers end with the table's rows. The next session begins with
+the stored position. Only the glue of `session/snapshot_handover.py`, workers and writer are replaced.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class Simulation:
         if self._is_failing:  # a table fails in most attempts, while three connections copy its ranges
             self._unit_keys, self._has_ranges = 3, True
             self._crashes, self._odds = max(self._crashes, 2), min(self._odds, 0.03)
+        self._delivery = Random(f"{seed} delivery")
+        self._is_at_least_once = self._delivery.random() < 0.5
         self._modes = Random(f"{seed} modes")
         self._later: tuple[int, ...] = ()
         """The tables that the present attempt leaves to an incremental snapshot."""
@@ -261,7 +264,7 @@ class Simulation:
 
     def give_up(self, incomplete: frozenset[int]) -> frozenset[int]:
         """Exclude a table at times, as an operator does whose table cannot be copied; return the others."""
-        if incomplete and self._giving_up.random() < 0.3:
+        if incomplete and self._giving_up.random() < (0.6 if self._is_at_least_once else 0.3):
             self._given_up.add(self._giving_up.choice(sorted(incomplete)))
             self.counts["given up"] += 1
         return incomplete - self._given_up
@@ -282,6 +285,7 @@ class Simulation:
             _Uncounted(),
             progress,
             point_lsn=point,
+            mark_first=self.mark if self._is_at_least_once else None,
         )
         tables = [(table_of(relid), relation_of(relid)) for relid in relids]
         workers: Any = self.workers(self, point, relids)
@@ -352,6 +356,8 @@ class Simulation:
     async def add(self, chunk: Chunk) -> None:
         """Take records; at a position, a commit may follow."""
         self._open += chunk.records
+        if self._is_at_least_once and self._delivery.random() < 0.3:
+            self.send()
         if chunk.commit_position is not None:
             self._position = chunk.commit_position
             if self.random.random() < 0.3:
@@ -361,10 +367,27 @@ class Simulation:
         """Take a position without records."""
         self._position = position
 
+    async def mark(self, position: CommitPosition) -> None:
+        """Commit a progress record before the first records."""
+        self.kafka.commit((), position, self._slot_lsn)
+        self.counts["marks"] += 1
+        self.step()
+        if self._odds and self._delivery.random() < 0.3:
+            raise Crash
+
+    def send(self) -> None:
+        """Send the records so far, before the progress record: a crash may follow."""
+        self.kafka.topic += self._open
+        self._open = []
+        if self._delivery.random() < self._odds:
+            raise Crash
+
     def commit(self) -> None:
         """Commit the records so far, and perhaps confirm their position."""
         if self._position is None:
             return
+        if self._is_at_least_once:
+            self.send()
         self.kafka.commit(self._open, self._position, self._slot_lsn)
         self._open = []
         self.judge_ranges()
@@ -388,10 +411,10 @@ class Simulation:
         for record in self.kafka.topic:
             event = decoded(record)
             rows, key = found[record.topic], event.key
-            assert event.place > last.get(record.topic, (0, 0)), "the numbers of a topic do not increase"
-            last[record.topic] = event.place
-            if int(record.topic) in self._given_up:
-                pass  # readers lack rows of it, and have no wrong ones
+            is_later, last[record.topic] = event.place > last.get(record.topic, (0, 0)), event.place
+            assert is_later or self._is_at_least_once, "the numbers of a topic do not increase"
+            if int(record.topic) in self._given_up or self._is_at_least_once:
+                pass  # readers lack rows of it, and have no wrong ones; or rows and changes are repeated
             elif event.op in "rc":
                 assert key not in rows, f"{event.op} of a row that exists"
             elif event.op in "ud":

@@ -227,6 +227,18 @@ class IncludedAgainForgotten(Simulation):
     progress = _GivenUpForgotten
 
 
+class _FloorsAtOnce(CopyProgress):
+    def announce(self, relid: int, topic: str) -> None:
+        super().announce(relid, topic)
+        self._note_floor(relid)
+
+
+class FloorBeforeItsTruncateEvent(Simulation):
+    """With at_least_once a floor is durable before the truncate event: an excluded table has older rows then."""
+
+    progress = _FloorsAtOnce
+
+
 class _FloorsOfRanges(CopyProgress):
     def begin(self, relid: int, topic: str) -> None:
         floors = dict(self._floors)
@@ -246,6 +258,6 @@ BUGS: dict[type[Simulation], str] = {
         FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
         RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, RangeCompleteTooEarly, NotEmptied,
         BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten, FloorGivenUpWithItsTable,
-        IncludedAgainForgotten, FloorWithTheFirstRange,
+        IncludedAgainForgotten, FloorBeforeItsTruncateEvent, FloorWithTheFirstRange,
     )
 }  # fmt: skip
