@@ -186,10 +186,11 @@ class SnapshotHandover:
         return found
 
     async def _included_again(self, state: CopyState) -> frozenset[int]:
-        """Return the tables that an earlier attempt has given up, and that are to be copied now."""
-        if not state.partial:
+        """Return the tables that earlier attempts have excluded or given up, and that are to be copied now."""
+        relids = (*state.partial, *state.excluded)
+        if not relids:
             return frozenset()
-        published = await in_thread(tables_to_continue, self._source, state.partial)
+        published = await in_thread(tables_to_continue, self._source, relids)
         return frozenset(table.relid for table in self._selection.choose(published))
 
     async def _rest(
@@ -269,10 +270,12 @@ class SnapshotHandover:
             (with_continuation(table, relation, is_binary_stream=self._is_binary_stream), relation)
             for table, relation in tables
         ]
-        progress.to_copy(table.relid for table, _ in tables)
-        given_up = (only or frozenset()).difference(table.relid for table, _ in tables)
+        relids = {table.relid for table, _ in tables}
+        excluded = {table.relid for table, _ in published} - relids if only is None else ()
+        progress.to_copy(relids, excluded)
+        given_up = (only or frozenset()) - relids
         _log_streamed_only(given_up, {table.relid: table.title for table, _ in published}, progress)
-        self.copied |= {table.relid for table, _ in tables}
+        self.copied |= relids
         new_reader = partial(
             SnapshotReader,
             exported.connect,

@@ -2,8 +2,8 @@
 
 In: a `CopyState`, or the decoded JSON.  Out: the other one; equal after a round trip.
 Invariant: it is read whole or not at all; an unknown key, as a newer version may write it, is an error of its own.
-The names of pending tables, floors and point are those of every version; `tx_seq`, `tables`, `signals_at`, `blocking`
-and `partial` are written only if they are not empty.
+The names of pending tables, floors and point are those of every version; `tx_seq`, `tables`, `signals_at`,
+`blocking`, `partial` and `excluded` are written only if they are not empty.
 Must not: do I/O.
 """
 
@@ -20,7 +20,7 @@ from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 __all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "with_keys"]
 
 _ALWAYS = {"pending", "floors", "point_lsn"}
-_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial"}
+_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial", "excluded"}
 _FLAGS = ("is_by_blocks", "is_scanned", "is_paused")
 _TABLE_KEYS = {
     "topic",
@@ -74,6 +74,8 @@ def dumped_copy(copy: CopyState) -> dict[str, Any]:
         document["blocking"] = {str(relid): _dumped_blocking(one) for relid, one in copy.blocking.items()}
     if copy.partial:
         document["partial"] = list(copy.partial)
+    if copy.excluded:
+        document["excluded"] = list(copy.excluded)
     return document
 
 
@@ -115,8 +117,8 @@ def loaded_copy(document: object) -> CopyState:
     """Return the state that `dumped_copy` was given. Raises ValueError with the wrong key, UnknownKey."""
     document = with_keys(document, "", _ALWAYS, _SOMETIMES)
     pending, tables, blocking = document["pending"], document.get("tables", {}), document.get("blocking", {})
-    partial = document.get("partial", [])
-    for name, relids in (("pending", pending), ("partial", partial)):
+    partial, excluded = document.get("partial", []), document.get("excluded", [])
+    for name, relids in (("pending", pending), ("partial", partial), ("excluded", excluded)):
         if not isinstance(relids, list) or not all(map(_is_relid, relids)):
             raise ValueError(name)
     if not isinstance(tables, dict) or not all(map(_is_relid_text, tables)):
@@ -132,6 +134,7 @@ def loaded_copy(document: object) -> CopyState:
         _count(document.get("signals_at", -1), "signals_at", least=-1),
         {int(relid): _blocking(one) for relid, one in blocking.items()},
         tuple(partial),
+        tuple(excluded),
     )
 
 

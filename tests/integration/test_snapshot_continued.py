@@ -171,6 +171,21 @@ def test_a_table_that_is_included_again_before_the_snapshot_is_complete_is_copie
         assert_in_order(reader.read(f"{daemon.name}.public.big"))
 
 
+def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_included(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    rule = {"table": "public.big", "include": False}
+    options = {"workers": 1, "overrides": [rule]}
+    with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
+        started_until(daemon, "committed:3")  # within log
+        rule["include"] = True
+        run(server, database, "DELETE FROM big WHERE id % 100 = 7")
+        copied(daemon, source)
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
+        assert_in_order(reader.read(f"{daemon.name}.public.big"))
+
+
 @pytest.mark.parametrize(
     "has_ranges", [False, True], ids=["no range is complete", "some ranges are complete"]
 )

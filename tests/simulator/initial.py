@@ -234,7 +234,8 @@ class Simulation:
             )
             self._later = ()
             self._given_up = set()
-            await self.copy(progress, copied_at, list(self.server.tables))
+            first = sorted(self.give_up(frozenset(self.server.tables)))
+            await self.copy(progress, copied_at, first, self._given_up)
             return Resume(point, point - 1, None, progress.done().copy)
         # A start that streams continues tables; a later one, with `initial_only` or a standby, copies all again.
         is_streaming = self._odds > 0 and self._modes.random() < 0.3
@@ -258,7 +259,7 @@ class Simulation:
         for relid in sorted(self._given_up):
             if self._giving_up.random() < 0.6:
                 self._given_up.remove(relid)
-        again = frozenset(state.partial) - self._given_up
+        again = frozenset((*state.partial, *state.excluded)) - self._given_up
         self.counts["included again"] += bool(again)
         return again
 
@@ -274,10 +275,12 @@ class Simulation:
         is_possible = bool(units) and self._odds > 0 and self._is_failing
         return self._failures.choice(units) if is_possible and self._failures.random() < 0.8 else None
 
-    async def copy(self, progress: CopyProgress, point: int, relids: list[int]) -> None:
+    async def copy(
+        self, progress: CopyProgress, point: int, relids: list[int], excluded: Iterable[int] = ()
+    ) -> None:
         """Copy tables in the snapshot of a point."""
         self.step()
-        progress.to_copy(relids)
+        progress.to_copy(relids, excluded)
         snapshotter = self.snapshotter(
             Plans(self.server.tables),  # type: ignore[arg-type]
             self.add,

@@ -186,8 +186,8 @@ class SkippedCountsAsRead(Simulation):
 
 
 class _ContinuedNotPending(CopyProgress):
-    def to_copy(self, relids: Iterable[int]) -> None:
-        super().to_copy(relids)
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids, excluded)
         for relid in self._later:
             self._pending.pop(relid, None)
 
@@ -202,9 +202,9 @@ class ContinuedForgotten(Simulation):
 
 
 class _FloorsGivenUp(CopyProgress):
-    def to_copy(self, relids: Iterable[int]) -> None:
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
         before = {*self._pending, *self._tables}
-        super().to_copy(relids)
+        super().to_copy(relids, excluded)
         for relid in before.difference(self._pending):
             self._floors.pop(relid, None)
 
@@ -216,9 +216,20 @@ class FloorGivenUpWithItsTable(Simulation):
 
 
 class _GivenUpForgotten(CopyProgress):
-    def to_copy(self, relids: Iterable[int]) -> None:
-        super().to_copy(relids)
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids, excluded)
         self._partial = frozenset()
+
+
+class _ExcludedForgotten(CopyProgress):
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids)
+
+
+class ExcludedForgotten(Simulation):
+    """A table that the first attempt has excluded is not copied when it is included before the end."""
+
+    progress = _ExcludedForgotten
 
 
 class IncludedAgainForgotten(Simulation):
@@ -258,6 +269,6 @@ BUGS: dict[type[Simulation], str] = {
         FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
         RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, RangeCompleteTooEarly, NotEmptied,
         BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten, FloorGivenUpWithItsTable,
-        IncludedAgainForgotten, FloorBeforeItsTruncateEvent, FloorWithTheFirstRange,
+        ExcludedForgotten, IncludedAgainForgotten, FloorBeforeItsTruncateEvent, FloorWithTheFirstRange,
     )
 }  # fmt: skip

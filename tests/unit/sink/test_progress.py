@@ -133,6 +133,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     tx_seq=7,
                     signals_at=3,
                     partial=(17, 5),
+                    excluded=(19, 18),
                     tables={
                         18: TableCopyState(
                             "shop.public.orders",
@@ -163,6 +164,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     "tx_seq": 7,
                     "signals_at": 3,
                     "partial": [17, 5],
+                    "excluded": [19, 18],
                     "tables": {
                         "18": {
                             "topic": "shop.public.orders",
@@ -255,6 +257,7 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": []}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": 7}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": [0]}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "excluded": ["7"]}),
         *(
             ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": {relid: table}})
             for relid, table in (

@@ -209,6 +209,18 @@ def test_a_table_that_is_given_up_is_partial_until_it_is_copied() -> None:
     assert nothing.so_far().copy == CopyState((), {2: 900}, 900, partial=(1, 3))
 
 
+def test_a_table_that_is_excluded_from_the_first_attempt_on_is_known_until_the_snapshot_is_complete() -> None:
+    """A later attempt copies it if it is included. When the stream runs, the configuration tells that it is not."""
+    first = first_attempt()
+    first.to_copy([1, 2], excluded=[3, 4])
+    assert first.so_far().copy == CopyState((1, 2), {}, 500, excluded=(3, 4))
+    again = later_attempt(first.so_far().copy or CopyState(), [2, 3])
+    assert again.so_far().copy == CopyState((2, 3), {}, 900, partial=(1,), excluded=(4,))
+    done = again.done().copy
+    assert done is not None
+    assert (done.partial, done.excluded) == ((1,), ())
+
+
 def test_a_table_that_is_continued_later_is_not_given_up() -> None:
     left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
     progress = later_attempt(CopyState((1, 2), {}, 800, tables={1: left}), [], later=[1])
