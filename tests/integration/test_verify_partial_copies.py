@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.model import CopyState
 from cdcd.sink.progress import key_of, load
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
@@ -33,13 +34,26 @@ def counts(found: Verified) -> tuple[int, int, int]:
     return found.status, found.one()["missing"], found.one()["different"]
 
 
+def recorded_copy(daemon: Daemon, kafka: KafkaBroker) -> CopyState:
+    """Return the state of the copies in the last progress record."""
+    records = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
+    values = [one.value() for one in records if one.key() == key_of(daemon.slot)]
+    return load(values[-1] or b"").copy or CopyState()
+
+
+def await_recorded(daemon: Daemon, kafka: KafkaBroker) -> None:
+    """Wait until the copies are complete, and the progress record says so: it is what the command reads."""
+    await_copied(daemon)
+    eventually(lambda: not recorded_copy(daemon, kafka).tables, "the end of the copy is recorded")
+
+
 def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
     daemon = streaming(postgres, database, new_daemon)
     assert verify(daemon).status == 0
     start(daemon, "public.t", where="id <= 100", recopy=True)
-    await_copied(daemon)
+    await_recorded(daemon, kafka)
     await_confirmed(postgres, daemon)
     assert daemon.stop() == 0
     daemon.start().wait_state("streaming")
@@ -58,7 +72,7 @@ def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
     assert counts(found) == (2, 0, 0), found
     assert "stopped" in found.one()["reason"]
     start(daemon, "public.t", recopy=True)
-    await_copied(daemon)
+    await_recorded(daemon, kafka)
     assert counts(verify(daemon)) == (0, 0, 0)
     with unseen(postgres, database) as cursor:
         cursor.execute("INSERT INTO t VALUES (5000, 'lost')")
@@ -66,7 +80,7 @@ def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
 
 
 def test_a_table_that_cdcd_is_about_to_copy_misses_no_row(
-    postgres: PostgresServer, database: str, new_daemon: NewDaemon
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
     daemon = streaming(postgres, database, new_daemon)
     for statement in (
@@ -78,16 +92,8 @@ def test_a_table_that_cdcd_is_about_to_copy_misses_no_row(
         postgres.execute(statement, dbname=database)
     found = verify(daemon, "--table", "public.late")
     assert found.status in (0, 2), found
-    await_copied(daemon)
+    await_recorded(daemon, kafka)
     eventually(lambda: verify(daemon, "--table", "public.late").status == 0, "the copy is complete")
-
-
-def partial_tables(daemon: Daemon, kafka: KafkaBroker) -> tuple[int, ...]:
-    """Return the tables of which the last progress record says that their topics lack rows."""
-    records = committed_records(kafka.bootstrap, f"{daemon.name}.__progress")
-    values = [one.value() for one in records if one.key() == key_of(daemon.slot)]
-    copy = load(values[-1] or b"").copy
-    return () if copy is None else copy.partial
 
 
 def test_a_table_that_joins_and_is_copied_by_a_condition_first_lacks_rows(
@@ -103,17 +109,17 @@ def test_a_table_that_joins_and_is_copied_by_a_condition_first_lacks_rows(
         postgres.execute(statement, dbname=database)
     start(daemon, "public.late", where="id <= 600")
     assert command(daemon, "pause", "public.late")[0] == 200
-    eventually(lambda: len(partial_tables(daemon, kafka)) == 1, "cdcd has seen the new table")
+    eventually(lambda: len(recorded_copy(daemon, kafka).partial) == 1, "cdcd has seen the new table")
     assert command(daemon, "resume", "public.late")[0] == 200
-    await_copied(daemon)
+    await_recorded(daemon, kafka)
     await_confirmed(postgres, daemon)
     found = verify(daemon, "--table", "public.late")
     assert counts(found) == (2, 0, 0), found
     assert f"{ROWS - 600} rows have no record" in found.one()["reason"]
     start(daemon, "public.late")
-    await_copied(daemon)
+    await_recorded(daemon, kafka)
     assert verify(daemon, "--table", "public.late").status == 0
-    assert not partial_tables(daemon, kafka)
+    assert not recorded_copy(daemon, kafka).partial
 
 
 def test_a_table_that_joins_and_whose_copy_cannot_begin_lacks_rows(
@@ -139,5 +145,5 @@ def test_a_table_that_joins_and_whose_copy_cannot_begin_lacks_rows(
     assert daemon.stop() == 0
     daemon.config["snapshot"]["overrides"] = []
     daemon.start().wait_state("streaming")
-    eventually(lambda: not partial_tables(daemon, kafka), "the table is copied")
+    eventually(lambda: not recorded_copy(daemon, kafka).partial, "the table is copied")
     assert verify(daemon, "--table", "public.late").status == 0
