@@ -402,7 +402,8 @@ class CopyState:
     snapshot: its rows have a commit LSN of one byte less, and numbers up to `tx_seq`. `tables`: by relid, the tables
     of incremental snapshots. `signals_at`: the offset of the next signal in its topic, -1 if none was read.
     `blocking`: by relid, the tables of blocking snapshots. `partial`: the tables whose topics lack rows from before
-    the stream, because a copy had a condition or was stopped; a whole copy of the table removes it.
+    the stream, because a copy had a condition, was stopped, given up or not possible; a whole copy of the table
+    removes it. `excluded`: the published tables that no attempt of an incomplete initial snapshot has to copy so far.
     """
 
     pending: tuple[int, ...] = ()
@@ -413,6 +414,7 @@ class CopyState:
     signals_at: int = -1
     blocking: Mapping[int, BlockingCopyState] = field(default_factory=dict)
     partial: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
 
     @property
     def incomplete(self) -> frozenset[int]:

@@ -23,14 +23,14 @@ from cdcd.cli.published_topics import command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
 from cdcd.cli.start_inspection import ask, peek_progress, refuse_unready
 from cdcd.config import Config
-from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch, TopicMissing
+from cdcd.errors import CdcdError, ProgressUnreadable, ResumeRefused, Retry, SourceMismatch
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import Gap, PreparedBefore, Progress, SourceIdentity, Timelines
 from cdcd.ops.admin import RESUME_HEADER
 from cdcd.recovery.resolutions import REQUESTED, after_gap, before_snapshot, check_accepts_gap, needs_new_slot
 from cdcd.recovery.start_decision import Snapshot, verdict
 from cdcd.session.queries import timelines_of
-from cdcd.session.start_checks.position import wanted_of
+from cdcd.session.start_checks.position import known_by_all_brokers, wanted_of
 from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
 from cdcd.session.start_state import identity_of
 from cdcd.sink.producer import KafkaSink
@@ -231,10 +231,8 @@ def _opened(
         ownership_of(config, settings).refuse_owned(
             ()
         )  # opening fences the producer that has our transactional id
-        try:
+        with known_by_all_brokers(config.progress_topic):  # the checks have read it
             stored = sink.open()
-        except TopicMissing:
-            stored = None  # there is no progress topic either
         if stored is None:
             raise _nothing_written(config)
         yield sink, stored

@@ -25,17 +25,15 @@ from cdcd.errors import (
     ResumeRefused,
     Retry,
     SinkUnavailable,
-    TopicMissing,
 )
 from cdcd.findings import Finding, refusal
 from cdcd.model import Progress
 from cdcd.recovery.start_decision import Resume, Snapshot
 from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.checks import START_CHECKS, each, run_check
-from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
-from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, position
+from cdcd.session.start_checks.context import StartContext
+from cdcd.session.start_checks.position import OF_THE_POSITION, OF_THE_SLOT, peek_listed, position
 from cdcd.session.start_checks.topics import ownership_of
-from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topic_ownership import TopicOwnership
@@ -148,7 +146,5 @@ def _anew(known: StartContext) -> list[Finding]:
 
 def peek_progress(config: Config) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether no later commit is possible. Raises Sink errors."""
-    try:
-        return peek(command_settings(config), PEEK_TIMEOUT_S)
-    except TopicMissing:
-        return None, True
+    settings = command_settings(config)
+    return peek_listed(settings, Topics(settings, config.topic_settings()))

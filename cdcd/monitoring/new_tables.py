@@ -47,6 +47,11 @@ class NewTables:
         self._is_before_slot = False
         self._copied: frozenset[int] = frozenset()
 
+    @property
+    def published(self) -> Collection[int]:
+        """The oids of the published tables, as of the last comparison."""
+        return _names(self._known or {}).keys()
+
     def begin(
         self,
         known: Published | None,

@@ -226,15 +226,13 @@ class ChunkEmitter:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hold.reached.wait(), ASK_INTERVAL_S)
 
-    async def truncate(self, plan: RelationPlan) -> None:
-        """Write a truncate event, so that readers lose the table's rows. `turn` is held."""
+    def truncate(self, plan: RelationPlan) -> list[Record]:
+        """Return a truncate event, so that readers lose the table's rows. `turn` is held until it is added."""
         covered_lsn = self._pump.progress.covered_lsn
         tx = self._context(covered_lsn)
         records = encode_truncate(plan, lsn=covered_lsn, cascade=False, restart_identity=False, tx=tx)
         self._copies.emitted(covered_lsn, tx.tx_seq)
-        await self._output.add(
-            RecordChunk(records, 512 * len(records), self._pump.progress.commit_position())
-        )
+        return records
 
     async def flush(self) -> None:
         """Wait until everything that was added is in Kafka."""

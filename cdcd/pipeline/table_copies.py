@@ -94,6 +94,18 @@ class TableCopies:
             self._now = replace(self._now, partial=partial)
             self._is_changed = True
 
+    @property
+    def partial(self) -> frozenset[int]:
+        """The tables whose topics lack rows from before the stream."""
+        return frozenset(self._now.partial)
+
+    def note_uncopied(self, relids: Iterable[int], published: Collection[int]) -> None:
+        """Note that the topics of these tables lack rows from before the stream; forget tables not published."""
+        partial = tuple(dict.fromkeys([*filter(published.__contains__, self._now.partial), *relids]))
+        if partial != self._now.partial:
+            self._now = replace(self._now, partial=partial)
+            self._is_changed = True
+
     # --- commands ---
 
     def begin(self, relid: int, state: TableCopyState) -> None:

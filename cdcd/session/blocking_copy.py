@@ -150,6 +150,10 @@ class BlockingPositions:
         """Return whether a truncate event has to precede the rows."""
         return self._copies.blocking[self._relids[topic]].empties
 
+    def announce(self, relid: int, topic: str) -> None:
+        """Note that copied rows follow in the topic of a table."""
+        self.begin(relid, topic)
+
     def begin(self, relid: int, topic: str) -> None:
         """Note that the topic of a table may have copied rows from now on."""
         if relid in self._keyless and relid in self._copies.blocking:

@@ -31,11 +31,11 @@ _LOCKED_HINT = (
     "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
 )
 BATCHES_AHEAD = 3
+"""For each connection, batches that were read and not consumed."""
 _MISSING_HINT = (
     "no row is missing: the copy continues with fewer connections; for its full speed raise max_connections or the "
     "role's CONNECTION LIMIT, or lower snapshot.workers"
 )
-"""For each connection, batches that were read and not consumed."""
 
 
 class Piece(NamedTuple):

@@ -311,18 +311,20 @@ class IncrementalSnapshots:
             described = [one for one in described if await self._can_compare(one, command)]
         await self._emitter.between_transactions()
         try:
+            records: list[Record] = []
             if command.is_blocking:
                 await self._blocking.begin(
                     described, command, lambda relid: self._published.plan_of(relid).topic
                 )
             else:
                 self._blocking.refuse([one.table for one in described])
-                replaced = self._watched(one.table.relid for one in described)
+                relids = [one.table.relid for one in described]
+                records, replaced = await self._ends_of(relids), self._watched(relids)
                 for one in described:
-                    await self._begin(one, command)
+                    records += self._begin(one, command)
                 self._cancel(replaced)
             self._note_signal(command)
-            await self._write_state()
+            await self._write_state(records)
         finally:
             self._emitter.turn.release()
         return [one.table.title for one in described]
@@ -345,7 +347,11 @@ class IncrementalSnapshots:
             return False
         return True
 
-    async def _begin(self, described: Description, command: SnapshotCommand) -> None:
+    def _begin(self, described: Description, command: SnapshotCommand) -> list[Record]:
+        """Begin a copy; return the truncate event, if it has one.
+
+        It is written with the state: a copy that continues after a crash does not write it again.
+        """
         relid = described.table.relid
         plan: RelationPlan = self._published.plan_of(relid)
         state = TableCopyState(
@@ -356,16 +362,13 @@ class IncrementalSnapshots:
             compared_from=() if command.compare else None,
             columns=described.table.wanted,
         )
-        ended = await self._ends_of([relid])
         self._descriptions[relid] = described
         self._failed.discard(relid)
         if command.recopy or relid in self._copies.tables:
             self._copies.note_coverage(relid, is_whole=False)  # until all of its rows are copied
         self._copies.begin(relid, state)
         self._reports.begin(relid, state, described)
-        await self._write_state(ended)
-        if command.recopy:
-            await self._emitter.truncate(plan)
+        return self._emitter.truncate(plan) if command.recopy else []
 
     async def _described(self, command: SnapshotCommand) -> list[Description]:
         """Describe the tables of a command. Raises CdcdError for the first that cannot be copied."""
@@ -455,9 +458,21 @@ class IncrementalSnapshots:
 
     async def pass_signals(self, next_offset: int) -> None:
         """Record that signals below this offset need nothing more."""
+        await self._record(lambda: self._copies.read_signals(next_offset))
+
+    async def note_uncopied(self, relids: Collection[int], published: Collection[int]) -> None:
+        """Record that the topics of tables that have joined lack rows until all are copied.
+
+        `published`: all published tables; of others nothing is recorded any more.
+        """
+        if not self._copies.partial.issuperset(relids):
+            await self._record(lambda: self._copies.note_uncopied(relids, published))
+
+    async def _record(self, note: Callable[[], None]) -> None:
+        """Note something between two transactions, and wait until the progress record has it."""
         await self._emitter.between_transactions()
         try:
-            self._copies.read_signals(next_offset)
+            note()
             await self._write_state()
         finally:
             self._emitter.turn.release()

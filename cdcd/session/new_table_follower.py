@@ -2,7 +2,8 @@
 
 In: the new tables that wait, the rules of the configuration.  Out: commands for the session's incremental snapshots.
 Invariant: a table waits until the progress record has its copy. One that cannot be copied so is streamed only, with
-one line in the log. A few tables are begun at a time: every progress record has the state of each begun one.
+one line in the log. A few tables are begun at a time: every progress record has the state of each begun one. Until
+all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
 Must not: end the session because of one table.
 """
 
@@ -59,6 +60,8 @@ class NewTableFollower:
         ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
         done: list[int] = []
         has_failed = False
+        included = [relid for relid in ordered if chosen[relid][0].is_included]
+        await self._copying.note_uncopied(included, self._new.published)
         try:
             for relid in ordered:
                 if relid not in self._copying.relids:

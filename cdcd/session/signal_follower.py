@@ -3,14 +3,15 @@
 In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
 Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is passed,
 with a line in the log. Signals that are sent during an initial snapshot wait for the stream: the progress record has
-the first one's offset from the snapshot's begin on. A topic that cannot be read does not end the session; it is tried
-again.
+the first one's offset from the snapshot's begin on. A topic that cannot be read does not end the session, and delays
+a snapshot for a limited time: it is tried again. Signals that are passed because of that are in the log.
 Must not: show a command's condition.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
@@ -19,12 +20,17 @@ from cdcd.config import Config
 from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceError
 from cdcd.model import Progress
 from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.sink.settings import SinkSettings
 from cdcd.sink.signal_topic import end_of_signals
 from cdcd.snapshot.signal_reader import SignalReader
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
+AGAIN_S = 1.0
+_NOT_EXECUTED = (
+    "signals that are sent before the stream begins may not be executed: send those that had no effect again"
+)
 _FROM_THE_END_HINT = (
     "a daemon without a position in the topic reads it from its end: send signals that had no effect again"
 )
@@ -33,23 +39,34 @@ _FROM_THE_END_HINT = (
 async def first_signal(config: Config, stored: Progress | None) -> int:
     """Return the offset of the first signal to execute after a snapshot that begins, or goes on; -1: none is known.
 
-    Without a stored position that is the end of the topic: earlier signals were sent before the snapshot. Raises
-    SinkUnavailable.
+    Without a stored position that is the end of the topic: earlier signals were sent before the snapshot. With -1 the
+    stream begins at the end that the topic has then, and the log has the offset of the signals before it.
     """
     topic = config.snapshot.signals.topic
-    if not topic:
+    if not topic or config.snapshot.mode == "initial_only":
         return -1
     if stored is not None and stored.next_signal >= 0:
         return stored.next_signal
     try:
-        end = await in_thread(end_of_signals, config.sink_settings(), topic)
-    except SinkUnavailable:
-        raise
+        end = await _end_in_time(config.sink_settings(), topic)
     except CdcdError as error:
-        _LOG.warning("signals_not_read", error=str(error), hint=error.advice)
+        hint = "; ".join(filter(None, (error.advice, _NOT_EXECUTED)))
+        _LOG.warning("signals_not_read", error=str(error), hint=hint)
         return -1
     _note_skipped(end)
     return end
+
+
+async def _end_in_time(settings: SinkSettings, topic: str) -> int:
+    """Return the end of the topic; a broker that does not answer is asked again for a time. Raises Sink errors."""
+    ends_s = time.monotonic() + settings.operation_timeout_s
+    while True:
+        try:
+            return await in_thread(end_of_signals, settings, topic)
+        except SinkUnavailable:
+            if time.monotonic() >= ends_s:
+                raise
+        await asyncio.sleep(AGAIN_S)
 
 
 def _note_skipped(end: int) -> None:

@@ -75,6 +75,7 @@ class Positions(Protocol):
     @tx_seq.setter
     def tx_seq(self, tx_seq: int) -> None: ...
     def is_begun(self, topic: str) -> bool: ...  # noqa: D102
+    def announce(self, relid: int, topic: str) -> None: ...  # noqa: D102
     def begin(self, relid: int, topic: str) -> None: ...  # noqa: D102
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None: ...  # noqa: D102
     def complete_units(self, units: Iterable[CopyUnit], topic: str) -> None: ...  # noqa: D102
@@ -100,6 +101,7 @@ class Snapshotter:
         """`point_lsn`: the snapshot's consistent point. `has_metadata`: the topic of transactions has BEGIN and END.
 
         `mark_first`: with at_least_once, readers see rows before a commit, so a progress record is written first.
+        It has no floors: if a truncate event is lost by a crash, the rows before it are older than its floor.
         """
         self._plans = plans
         self._add = add
@@ -136,7 +138,7 @@ class Snapshotter:
         for relid, plan in plan_of.items():
             self._counts.relation(relid, plan.table)
             if self._mark_first is not None:
-                self._progress.begin(relid, plan.topic)
+                self._progress.announce(relid, plan.topic)
         if self._mark_first is not None:
             await self._mark_first(self._progress.so_far())
         await self._clear(cleared)

@@ -47,8 +47,8 @@ _LOG = structlog.stdlib.get_logger("cdcd.session")
 _RULE_CHANGED = "its rule of snapshot.overrides has changed since its first rows were copied"
 _NOT_COPIED = "it is not copied any more: it is excluded, or not published"
 _STREAMED_ONLY_HINT = (
-    "its topic has the changes from this LSN on, and the rows that were copied before; "
-    "`cdcd snapshot start --recopy` copies all rows"
+    "its topic has the changes from this LSN on, and the rows that were copied before; if it is included again "
+    "before the snapshot is complete, it is copied; later `cdcd snapshot start --recopy` copies all rows"
 )
 _UNUSED_HINT = (
     "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
@@ -168,7 +168,8 @@ class SnapshotHandover:
         later = await self._continued(left.state)
         if later:
             _LOG.info("snapshot_continues_while_streaming", tables=len(later))
-        anew = left.state.incomplete.difference(later)
+        again = await self._included_again(left.state)
+        anew = left.state.incomplete.union(again).difference(later)
         if anew:
             return await self._rest(begin, left, server, anew, later)
         return await self._nothing(begin, left, later)
@@ -183,6 +184,14 @@ class SnapshotHandover:
             if table.relid not in found and self._selection.choice(table.title).is_included:
                 _LOG.warning("table_copied_again", table=table.title, reason=_RULE_CHANGED)
         return found
+
+    async def _included_again(self, state: CopyState) -> frozenset[int]:
+        """Return the tables that earlier attempts have excluded or given up, and that are to be copied now."""
+        relids = (*state.partial, *state.excluded)
+        if not relids:
+            return frozenset()
+        published = await in_thread(tables_to_continue, self._source, relids)
+        return frozenset(table.relid for table in self._selection.choose(published))
 
     async def _rest(
         self,
@@ -261,10 +270,12 @@ class SnapshotHandover:
             (with_continuation(table, relation, is_binary_stream=self._is_binary_stream), relation)
             for table, relation in tables
         ]
-        progress.to_copy(table.relid for table, _ in tables)
-        given_up = (only or frozenset()).difference(table.relid for table, _ in tables)
+        relids = {table.relid for table, _ in tables}
+        excluded = {table.relid for table, _ in published} - relids if only is None else ()
+        progress.to_copy(relids, excluded)
+        given_up = (only or frozenset()) - relids
         _log_streamed_only(given_up, {table.relid: table.title for table, _ in published}, progress)
-        self.copied |= {table.relid for table, _ in tables}
+        self.copied |= relids
         new_reader = partial(
             SnapshotReader,
             exported.connect,

@@ -1,4 +1,4 @@
-"""List the tables whose copy an incremental snapshot continues, without a long wait for a lock. Blocking.
+"""List which tables of an interrupted snapshot are published, without a long wait for a lock. Blocking.
 
 In: the settings of the source, relids.  Out: those of the tables that exist and are published.
 Invariant: the stream does not wait for a lock on one of the tables: it begins, and the copy of each table waits for

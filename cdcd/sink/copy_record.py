@@ -1,8 +1,9 @@
 """The key `copy` of the progress record: `CopyState` <-> JSON.
 
 In: a `CopyState`, or the decoded JSON.  Out: the other one; equal after a round trip.
-Invariant: it is read whole or not at all. The names of pending tables, floors and point are those of every version;
-`tx_seq`, `tables`, `signals_at`, `blocking` and `partial` are written only if they are not empty.
+Invariant: it is read whole or not at all; an unknown key, as a newer version may write it, is an error of its own.
+The names of pending tables, floors and point are those of every version; `tx_seq`, `tables`, `signals_at`,
+`blocking`, `partial` and `excluded` are written only if they are not empty.
 Must not: do I/O.
 """
 
@@ -10,13 +11,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Set
 from typing import Any
 
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import BlockingCopyState, CopyState, TableCopyState
 
+__all__ = ["UnknownKey", "dumped_copy", "loaded_copy", "with_keys"]
+
 _ALWAYS = {"pending", "floors", "point_lsn"}
-_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial"}
+_SOMETIMES = {"tx_seq", "tables", "signals_at", "blocking", "partial", "excluded"}
 _FLAGS = ("is_by_blocks", "is_scanned", "is_paused")
 _TABLE_KEYS = {
     "topic",
@@ -38,6 +42,21 @@ _MOST_DIGITS = 10
 _MAX_LONG = (1 << 63) - 1
 
 
+class UnknownKey(ValueError):
+    """An object has the keys of this version, and others."""
+
+
+def with_keys(
+    document: object, name: str, always: Set[str], sometimes: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """Return an object that has these keys. Raises ValueError with its name, UnknownKey if it has others as well."""
+    if not isinstance(document, dict) or always - document.keys():
+        raise ValueError(name)
+    if document.keys() - always - sometimes:
+        raise UnknownKey(name)
+    return document
+
+
 def dumped_copy(copy: CopyState) -> dict[str, Any]:
     """Return the JSON object of a state."""
     document: dict[str, Any] = {
@@ -55,6 +74,8 @@ def dumped_copy(copy: CopyState) -> dict[str, Any]:
         document["blocking"] = {str(relid): _dumped_blocking(one) for relid, one in copy.blocking.items()}
     if copy.partial:
         document["partial"] = list(copy.partial)
+    if copy.excluded:
+        document["excluded"] = list(copy.excluded)
     return document
 
 
@@ -93,12 +114,11 @@ def _dumped_table(table: TableCopyState) -> dict[str, Any]:
 
 
 def loaded_copy(document: object) -> CopyState:
-    """Return the state that `dumped_copy` was given. Raises ValueError with the wrong key."""
-    if not isinstance(document, dict) or document.keys() - _SOMETIMES != _ALWAYS:
-        raise ValueError
+    """Return the state that `dumped_copy` was given. Raises ValueError with the wrong key, UnknownKey."""
+    document = with_keys(document, "", _ALWAYS, _SOMETIMES)
     pending, tables, blocking = document["pending"], document.get("tables", {}), document.get("blocking", {})
-    partial = document.get("partial", [])
-    for name, relids in (("pending", pending), ("partial", partial)):
+    partial, excluded = document.get("partial", []), document.get("excluded", [])
+    for name, relids in (("pending", pending), ("partial", partial), ("excluded", excluded)):
         if not isinstance(relids, list) or not all(map(_is_relid, relids)):
             raise ValueError(name)
     if not isinstance(tables, dict) or not all(map(_is_relid_text, tables)):
@@ -114,6 +134,7 @@ def loaded_copy(document: object) -> CopyState:
         _count(document.get("signals_at", -1), "signals_at", least=-1),
         {int(relid): _blocking(one) for relid, one in blocking.items()},
         tuple(partial),
+        tuple(excluded),
     )
 
 
@@ -124,8 +145,7 @@ def _floors(floors: object) -> dict[int, Lsn]:
 
 
 def _table(document: object) -> TableCopyState:
-    if not isinstance(document, dict) or document.keys() - _TABLE_KEYS or "topic" not in document:
-        raise ValueError("tables")
+    document = with_keys(document, "tables", {"topic"}, _TABLE_KEYS)
     topic, where, after = document["topic"], document.get("where"), document.get("after")
     again, partitions = document.get("read_again", []), document.get("partitions", [])
     key, began, columns = (
@@ -174,8 +194,7 @@ def _offsets(values: object) -> tuple[int, ...]:
 
 
 def _blocking(document: object) -> BlockingCopyState:
-    if not isinstance(document, dict) or document.keys() - _BLOCKING_KEYS or "topic" not in document:
-        raise ValueError("blocking")
+    document = with_keys(document, "blocking", {"topic"}, _BLOCKING_KEYS)
     topic, where = document["topic"], document.get("where")
     are_flags = all(document.get(name, True) is True for name in _BLOCKING_FLAGS)
     if not isinstance(topic, str) or not isinstance(where, str | None) or not are_flags:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from cdcd.bounded import json_of, printable
@@ -21,7 +21,7 @@ from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import Lsn, format_lsn, parse_lsn
 from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity
 from cdcd.redaction import clean
-from cdcd.sink.copy_record import dumped_copy, loaded_copy
+from cdcd.sink.copy_record import UnknownKey, dumped_copy, loaded_copy, with_keys
 
 __all__ = ["FIRST_OFFSETS", "FORMAT", "dump", "dump_offsets", "first_offsets_headers", "key_of", "load"]
 
@@ -62,11 +62,13 @@ _NUMBERED_BY = "numbered_by"
 _MOST_CHARACTERS = 500
 _MOST_DIGITS = 10
 
-
-_FOREIGN = (
-    "cdcd did not write this record: revoke the ACLs of all other principals to write to the topic, produce cdcd's "
-    "last record of this key again (kafka-console-consumer shows it), then `cdcd resume`"
+_OTHER_VERSION = "run the version of cdcd that wrote the record, or a newer version"
+_RESTORE = (
+    "revoke the ACLs of all other principals to write to the topic, produce cdcd's last record of this key again "
+    "(kafka-console-consumer shows it), then `cdcd resume`"
 )
+_FOREIGN = f"cdcd did not write this record: {_RESTORE}"
+_NEWER_OR_FOREIGN = f"{_OTHER_VERSION}; if another program wrote it: {_RESTORE}"
 
 
 def key_of(slot: str) -> bytes:
@@ -157,13 +159,13 @@ def load(value: bytes) -> Progress:
     if not isinstance(form, int) or isinstance(form, bool) or form not in _KEYS:
         raise ProgressUnreadable(
             f"the progress record has format {printable(form)}, this version reads up to {FORMAT}",
-            hint="run the version of cdcd that wrote the record, or a newer version",
+            hint=_OTHER_VERSION,
         )
     odd = sorted(_KEYS[form] ^ (document.keys() - {*_SOMETIMES}))
     if odd:
         raise ProgressUnreadable(
             f"the progress record's keys are not those of format {form}: {clean(', '.join(odd), _MOST_CHARACTERS)}",
-            hint=_FOREIGN,
+            hint=_FOREIGN if _KEYS[form] - document.keys() else _NEWER_OR_FOREIGN,
         )
     return Progress(
         identity=_identity(document),
@@ -213,10 +215,9 @@ def _identity(document: Mapping[str, Any]) -> SourceIdentity:
     )
 
 
-def _wrong(key: str) -> ProgressUnreadable:
-    return ProgressUnreadable(
-        f"the progress record's {key} does not match the record's format", hint=_FOREIGN
-    )
+def _wrong(key: str, cause: ValueError | None = None) -> ProgressUnreadable:
+    hint = _NEWER_OR_FOREIGN if isinstance(cause, UnknownKey) else _FOREIGN
+    return ProgressUnreadable(f"the progress record's {key} does not match the record's format", hint=hint)
 
 
 def _text(document: Mapping[str, Any], key: str) -> str:
@@ -286,9 +287,7 @@ def _tables(document: Mapping[str, Any]) -> tuple[str, ...]:
 def _prepared_before(document: Mapping[str, Any]) -> PreparedBefore:
     if _PREPARED_BEFORE not in document:
         return PreparedBefore()
-    before = document[_PREPARED_BEFORE]
-    if not isinstance(before, dict) or before.keys() != {"until_lsn", "undecided"}:
-        raise _wrong(_PREPARED_BEFORE)
+    before = _inner(document, _PREPARED_BEFORE, {"until_lsn", "undecided"})
     undecided = before["undecided"]
     if not isinstance(undecided, list) or not all(map(_is_xid_and_gid, undecided)):
         raise _wrong(f"{_PREPARED_BEFORE}.undecided")
@@ -307,21 +306,19 @@ def _is_xid_and_gid(one: object) -> bool:
 
 
 def _inner(
-    document: Mapping[str, Any], name: str, keys: set[str], sometimes: str = ""
-) -> Mapping[str, Any] | None:
-    """Return an optional mapping of the record, which has exactly these keys and perhaps `sometimes`."""
-    if name not in document:
-        return None
-    inner = document[name]
-    if not isinstance(inner, dict) or inner.keys() - {sometimes} != keys:
-        raise _wrong(name)
-    return inner
+    document: Mapping[str, Any], name: str, keys: Set[str], sometimes: Set[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Return a mapping of the record, which has exactly these keys and perhaps `sometimes`."""
+    try:
+        return with_keys(document[name], name, keys, sometimes)
+    except ValueError as error:
+        raise _wrong(name, error) from error
 
 
 def _part(document: Mapping[str, Any]) -> PartPosition | None:
-    part = _inner(document, _PART, {"commit_lsn", "tx_seq"}, _NUMBERED_BY)
-    if part is None:
+    if _PART not in document:
         return None
+    part = _inner(document, _PART, {"commit_lsn", "tx_seq"}, {_NUMBERED_BY})
     try:
         numbered_by = _text(part, _NUMBERED_BY) if _NUMBERED_BY in part else ""
         return PartPosition(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
@@ -335,13 +332,13 @@ def _copy(document: Mapping[str, Any]) -> CopyState | None:
     try:
         return loaded_copy(document[_COPY])
     except ValueError as error:
-        raise _wrong(f"{_COPY}.{error}" if str(error) else _COPY) from error
+        raise _wrong(f"{_COPY}.{error}" if str(error) else _COPY, error) from error
 
 
 def _gap(document: Mapping[str, Any]) -> Gap | None:
-    gap = _inner(document, _GAP, {"from_lsn", "to_lsn", "reason", "decided_us"})
-    if gap is None:
+    if _GAP not in document:
         return None
+    gap = _inner(document, _GAP, {"from_lsn", "to_lsn", "reason", "decided_us"})
     try:
         return Gap(
             from_lsn=_lsn(gap, "from_lsn"),

@@ -7,6 +7,8 @@ stream runs. A range of blocks is left until all of its rows do, and a range of 
 it do as well. A topic is listed as begun before its first row, so that an attempt that copies its table again empties
 it first. If the snapshot is later than the stream's start, a table gets a floor with its first row or truncate event.
 It keeps the floor, even if its copy is given up: the rows in its topic are newer than the changes below it (F40).
+A table that is given up is partial from then on. A later attempt copies it if it is included again, as it does with
+a table that the attempts before have excluded.
 Must not: do I/O, read the clock.
 """
 
@@ -52,9 +54,10 @@ class CopyProgress:
         self._written_commit_lsn = written_commit_lsn
         self._since_us, self._before_us = since_us, before_us
         self._begun = dict.fromkeys(begun_topics)
-        self._pending: dict[int, None] = dict.fromkeys(() if before is None else before.pending)
-        self._floors = {} if before is None else dict(before.floors)
-        self._tables = {} if before is None else dict(before.tables)
+        was = before or CopyState()
+        self._pending: dict[int, None] = dict.fromkeys(was.pending)
+        self._partial, self._excluded = was.incomplete.union(was.partial), frozenset(was.excluded)
+        self._floors, self._tables = dict(was.floors), dict(was.tables)
         self._ranges: dict[int, list[Blocks | KeyRange]] = {}
         self._partitions: Mapping[int, tuple[str, ...]] = {}
         self._later: dict[int, TableCopyState] = {relid: self._tables[relid] for relid in later}
@@ -67,20 +70,27 @@ class CopyProgress:
         """Return whether the topic may have copied rows."""
         return topic in self._begun
 
-    def begin(self, relid: int, topic: str) -> None:
-        """Note that the topic may have rows of this snapshot from now on."""
+    def announce(self, _relid: int, topic: str) -> None:
+        """Note that records of this snapshot follow in the topic: none precedes this position."""
         if topic not in self._begun:
             self._begun[topic] = None
             self._now = None
+
+    def begin(self, relid: int, topic: str) -> None:
+        """Note that the topic has the truncate event or rows of this snapshot, which precede the next position."""
+        self.announce(relid, topic)
         self._note_floor(relid)
 
-    def to_copy(self, relids: Iterable[int]) -> None:
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
         """Set the tables to copy completely; of the others, only those that are continued later remain pending.
 
-        The others are given up, and only streamed: see `streamed_from`.
+        The others are given up, and only streamed: see `streamed_from`. Their topics lack rows.
+        `excluded`: of a first attempt, the published tables that it does not copy.
         """
         left, self._now = dict.fromkeys(relids), None
         self._pending = left | dict.fromkeys(self._later)
+        self._partial = self._partial.difference(self._pending)
+        self._excluded = self._excluded.union(excluded).difference(self._pending)
         self._tables = dict(self._later)
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
@@ -152,12 +162,19 @@ class CopyProgress:
             commit_us=self._before_us,
             phase="streaming",
             snapshot_tables=(),
-            copy=self._state((), self._later).left_at(self._stream_lsn),
+            copy=replace(self._state((), self._later), excluded=()).left_at(self._stream_lsn),
         )
 
     def _state(self, pending: Iterable[int], tables: Mapping[int, TableCopyState]) -> CopyState:
         return CopyState(
-            tuple(pending), dict(self._floors), self._point_lsn, self.tx_seq, dict(tables), self._signals_at
+            tuple(pending),
+            dict(self._floors),
+            self._point_lsn,
+            self.tx_seq,
+            dict(tables),
+            self._signals_at,
+            partial=tuple(sorted(self._partial)),
+            excluded=tuple(sorted(self._excluded)),
         )
 
 

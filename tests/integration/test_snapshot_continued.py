@@ -134,6 +134,58 @@ def test_an_interrupted_table_that_is_excluded_is_only_streamed(
         assert ids_in_topic(reader, daemon) == before - {1} | {20000}
 
 
+@pytest.mark.nightly
+def test_a_table_that_is_included_after_the_end_of_an_initial_only_snapshot_is_copied(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    options = {"workers": 1, "mode": "initial_only"}
+    with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
+        started_until(daemon, "committed:10")  # within big
+        daemon.config["snapshot"]["overrides"] = [{"table": "public.big", "include": False}]
+        for _ in range(2):
+            assert daemon.start().wait_exit() == 0
+        assert len(daemon.events("snapshot_started")) == 2, "a slot is created again for no table"
+        run(server, database, "DELETE FROM big WHERE id % 100 = 7")
+        daemon.config["snapshot"]["overrides"] = []
+        for _ in range(2):
+            assert daemon.start().wait_exit() == 0
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
+        assert len(daemon.events("snapshot_started")) == 3, "the table is copied once"
+
+
+def test_a_table_that_is_included_again_before_the_snapshot_is_complete_is_copied(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    with with_small_units(new_daemon(server, database, snapshot={"workers": 1}, sink=SINK)) as daemon:
+        started_until(daemon, "committed:10")  # within big
+        daemon.config["snapshot"]["overrides"] = [{"table": "public.big", "include": False}]
+        run(server, database, "INSERT INTO big VALUES (20000, 'new', '')", "DELETE FROM big WHERE id = 1")
+        started_until(daemon, "committed:3")  # within log
+        assert [line["table"] for line in daemon.events("table_streamed_only")] == ["public.big"]
+        daemon.config["snapshot"]["overrides"] = []
+        run(server, database, "DELETE FROM big WHERE id % 100 = 7")
+        copied(daemon, source)
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
+        assert_in_order(reader.read(f"{daemon.name}.public.big"))
+
+
+def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_included(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    server, database = source
+    rule = {"table": "public.big", "include": False}
+    options = {"workers": 1, "overrides": [rule]}
+    with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
+        started_until(daemon, "committed:3")  # within log
+        rule["include"] = True
+        run(server, database, "DELETE FROM big WHERE id % 100 = 7")
+        copied(daemon, source)
+        assert ids_in_topic(reader, daemon) == ids_in_table(source)
+        assert_in_order(reader.read(f"{daemon.name}.public.big"))
+
+
 @pytest.mark.parametrize(
     "has_ranges", [False, True], ids=["no range is complete", "some ranges are complete"]
 )

@@ -25,7 +25,7 @@ def test_readers_have_each_row_and_each_change_once(block: int) -> None:
 def test_the_simulation_has_each_event_that_it_is_meant_to_test() -> None:
     counts = sum((Simulation(seed).run() for seed in range(100)), start=Simulation(0).counts)
     wanted = {"crashes", "lost slots", "rests", "standbys", "copies", "streamed", "kept", "ranges"}
-    wanted |= {"continued", "failures", "given up"}
+    wanted |= {"continued", "failures", "given up", "included again", "marks"}
     assert {name for name, count in counts.items() if count >= 5} == wanted
 
 

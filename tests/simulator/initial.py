@@ -2,8 +2,9 @@
 
 In: a seeded `random.Random`; the core: `verdict`, `CopyProgress`, `Snapshotter`, `Pump`, `Floors`.
 Out: a topic for each table, whose readers have the table's rows; each row and change is there once.
-Other transactions commit between any two steps. A crash discards what Kafka has not committed; the next session
-begins with the stored position. Only the glue of `session/snapshot_handover.py`, workers and writer are replaced.
+Other transactions commit between any two steps. A crash discards what Kafka has not committed; with at_least_once
+Kafka has records before their progress record, and readers end with the table's rows. The next session begins with
+the stored position. Only the glue of `session/snapshot_handover.py`, workers and writer are replaced.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class Simulation:
         if self._is_failing:  # a table fails in most attempts, while three connections copy its ranges
             self._unit_keys, self._has_ranges = 3, True
             self._crashes, self._odds = max(self._crashes, 2), min(self._odds, 0.03)
+        self._delivery = Random(f"{seed} delivery")
+        self._is_at_least_once = self._delivery.random() < 0.5
         self._modes = Random(f"{seed} modes")
         self._later: tuple[int, ...] = ()
         """The tables that the present attempt leaves to an incremental snapshot."""
@@ -231,11 +234,12 @@ class Simulation:
             )
             self._later = ()
             self._given_up = set()
-            await self.copy(progress, copied_at, list(self.server.tables))
-            return Resume(point, point - 1, None, progress.done().copy if self._has_standby else None)
+            first = sorted(self.give_up(frozenset(self.server.tables)))
+            await self.copy(progress, copied_at, first, self._given_up)
+            return Resume(point, point - 1, None, progress.done().copy)
         # A start that streams continues tables; a later one, with `initial_only` or a standby, copies all again.
         is_streaming = self._odds > 0 and self._modes.random() < 0.3
-        incomplete = self.give_up(self.left_of(left.state))
+        incomplete = self.give_up(self.left_of(left.state) | self.included_again(left.state))
         self._later = tuple(left.state.tables.keys() & incomplete) if is_streaming else ()
         anew = sorted(incomplete.difference(self._later))
         self.counts["continued"] += bool(self._later)
@@ -250,9 +254,18 @@ class Simulation:
         """Return the tables that an interrupted attempt has left."""
         return state.incomplete
 
+    def included_again(self, state: CopyState) -> frozenset[int]:
+        """Include tables again at times, before the snapshot is complete; return those that are to be copied now."""
+        for relid in sorted(self._given_up):
+            if self._giving_up.random() < 0.6:
+                self._given_up.remove(relid)
+        again = frozenset((*state.partial, *state.excluded)) - self._given_up
+        self.counts["included again"] += bool(again)
+        return again
+
     def give_up(self, incomplete: frozenset[int]) -> frozenset[int]:
         """Exclude a table at times, as an operator does whose table cannot be copied; return the others."""
-        if incomplete and self._giving_up.random() < 0.15:
+        if incomplete and self._giving_up.random() < (0.6 if self._is_at_least_once else 0.3):
             self._given_up.add(self._giving_up.choice(sorted(incomplete)))
             self.counts["given up"] += 1
         return incomplete - self._given_up
@@ -262,10 +275,12 @@ class Simulation:
         is_possible = bool(units) and self._odds > 0 and self._is_failing
         return self._failures.choice(units) if is_possible and self._failures.random() < 0.8 else None
 
-    async def copy(self, progress: CopyProgress, point: int, relids: list[int]) -> None:
+    async def copy(
+        self, progress: CopyProgress, point: int, relids: list[int], excluded: Iterable[int] = ()
+    ) -> None:
         """Copy tables in the snapshot of a point."""
         self.step()
-        progress.to_copy(relids)
+        progress.to_copy(relids, excluded)
         snapshotter = self.snapshotter(
             Plans(self.server.tables),  # type: ignore[arg-type]
             self.add,
@@ -273,6 +288,7 @@ class Simulation:
             _Uncounted(),
             progress,
             point_lsn=point,
+            mark_first=self.mark if self._is_at_least_once else None,
         )
         tables = [(table_of(relid), relation_of(relid)) for relid in relids]
         workers: Any = self.workers(self, point, relids)
@@ -343,6 +359,8 @@ class Simulation:
     async def add(self, chunk: Chunk) -> None:
         """Take records; at a position, a commit may follow."""
         self._open += chunk.records
+        if self._is_at_least_once and self._delivery.random() < 0.3:
+            self.send()
         if chunk.commit_position is not None:
             self._position = chunk.commit_position
             if self.random.random() < 0.3:
@@ -352,10 +370,27 @@ class Simulation:
         """Take a position without records."""
         self._position = position
 
+    async def mark(self, position: CommitPosition) -> None:
+        """Commit a progress record before the first records."""
+        self.kafka.commit((), position, self._slot_lsn)
+        self.counts["marks"] += 1
+        self.step()
+        if self._odds and self._delivery.random() < 0.3:
+            raise Crash
+
+    def send(self) -> None:
+        """Send the records so far, before the progress record: a crash may follow."""
+        self.kafka.topic += self._open
+        self._open = []
+        if self._delivery.random() < self._odds:
+            raise Crash
+
     def commit(self) -> None:
         """Commit the records so far, and perhaps confirm their position."""
         if self._position is None:
             return
+        if self._is_at_least_once:
+            self.send()
         self.kafka.commit(self._open, self._position, self._slot_lsn)
         self._open = []
         self.judge_ranges()
@@ -379,10 +414,10 @@ class Simulation:
         for record in self.kafka.topic:
             event = decoded(record)
             rows, key = found[record.topic], event.key
-            assert event.place > last.get(record.topic, (0, 0)), "the numbers of a topic do not increase"
-            last[record.topic] = event.place
-            if int(record.topic) in self._given_up:
-                pass  # readers lack rows of it, and have no wrong ones
+            is_later, last[record.topic] = event.place > last.get(record.topic, (0, 0)), event.place
+            assert is_later or self._is_at_least_once, "the numbers of a topic do not increase"
+            if int(record.topic) in self._given_up or self._is_at_least_once:
+                pass  # readers lack rows of it, and have no wrong ones; or rows and changes are repeated
             elif event.op in "rc":
                 assert key not in rows, f"{event.op} of a row that exists"
             elif event.op in "ud":
@@ -390,6 +425,8 @@ class Simulation:
             change = Change(0, event.op.replace("r", "c"), key, event.value)
             apply(rows, change)
         for relid, rows in self.server.tables.items():
+            if relid in self._given_up & self.of_a_lost_slot():
+                continue  # it keeps the rows that were copied, without the changes up to the new slot
             if relid in self._given_up:
                 assert found[str(relid)].items() <= rows.items(), (
                     "a reader has a row that the table does not have"
@@ -397,6 +434,17 @@ class Simulation:
             else:
                 assert found[str(relid)] == rows, "the reader's rows differ from the table"
         self.judge_progress()
+
+    def of_a_lost_slot(self) -> set[int]:
+        """Return the tables whose topics have copied rows of an earlier slot, and no truncate event after them."""
+        found = set[int]()
+        for record in self.kafka.topic:
+            event, relid = decoded(record), int(record.topic)
+            if event.op == "t":
+                found.discard(relid)
+            elif event.op == "r" and event.place[0] + 1 < self._slot_lsn:
+                found.add(relid)
+        return found
 
     def judge_progress(self) -> None:
         """A table that is complete is not copied again, and what is done leaves no trace in the position."""
@@ -407,7 +455,7 @@ class Simulation:
                 complete, listed = {}, set()
             elif stored.phase == "snapshot" and stored.copy is not None:
                 listed |= set(stored.copy.pending)
-                for relid in listed - set(stored.copy.pending):
+                for relid in listed.difference(stored.copy.pending, stored.copy.partial):
                     complete.setdefault(relid, stored.copy.point_lsn)
         again = [relid for relid, point in complete.items() if relid in self.copied_after(point)]
         assert not again, "a complete table is copied again"

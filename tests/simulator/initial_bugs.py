@@ -186,8 +186,8 @@ class SkippedCountsAsRead(Simulation):
 
 
 class _ContinuedNotPending(CopyProgress):
-    def to_copy(self, relids: Iterable[int]) -> None:
-        super().to_copy(relids)
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids, excluded)
         for relid in self._later:
             self._pending.pop(relid, None)
 
@@ -202,9 +202,9 @@ class ContinuedForgotten(Simulation):
 
 
 class _FloorsGivenUp(CopyProgress):
-    def to_copy(self, relids: Iterable[int]) -> None:
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
         before = {*self._pending, *self._tables}
-        super().to_copy(relids)
+        super().to_copy(relids, excluded)
         for relid in before.difference(self._pending):
             self._floors.pop(relid, None)
 
@@ -213,6 +213,41 @@ class FloorGivenUpWithItsTable(Simulation):
     """The changes of a table whose copy is given up come behind newer copied rows."""
 
     progress = _FloorsGivenUp
+
+
+class _GivenUpForgotten(CopyProgress):
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids, excluded)
+        self._partial = frozenset()
+
+
+class _ExcludedForgotten(CopyProgress):
+    def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
+        super().to_copy(relids)
+
+
+class ExcludedForgotten(Simulation):
+    """A table that the first attempt has excluded is not copied when it is included before the end."""
+
+    progress = _ExcludedForgotten
+
+
+class IncludedAgainForgotten(Simulation):
+    """A table that was given up is not copied when it is included again before the snapshot is complete."""
+
+    progress = _GivenUpForgotten
+
+
+class _FloorsAtOnce(CopyProgress):
+    def announce(self, relid: int, topic: str) -> None:
+        super().announce(relid, topic)
+        self._note_floor(relid)
+
+
+class FloorBeforeItsTruncateEvent(Simulation):
+    """With at_least_once a floor is durable before the truncate event: an excluded table has older rows then."""
+
+    progress = _FloorsAtOnce
 
 
 class _FloorsOfRanges(CopyProgress):
@@ -234,6 +269,6 @@ BUGS: dict[type[Simulation], str] = {
         FloorsMissing, FloorsTooHigh, FloorsOfOtherTables, FloorsForgotten, StreamFromTheLastPoint, RangeSkipped,
         RangeTwice, RangesOfTwoSnapshots, CompleteTooEarly, RangeCompleteTooEarly, NotEmptied,
         BegunForgotten, CompleteCopiedAgain, SkippedCountsAsRead, ContinuedForgotten, FloorGivenUpWithItsTable,
-        FloorWithTheFirstRange,
+        ExcludedForgotten, IncludedAgainForgotten, FloorBeforeItsTruncateEvent, FloorWithTheFirstRange,
     )
 }  # fmt: skip

@@ -9,8 +9,9 @@ Must not: change anything, fence anybody (F79).
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,9 @@ from cdcd.recovery.start_decision import Resume, StartOptions, check_ours, is_an
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
 from cdcd.sink.reader import peek, read_topic_identities
+from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
+from cdcd.sink.topics import Topics
 from cdcd.source.identity import check_same_server, identify
 from cdcd.source.preflight import holder_findings
 from cdcd.source.slot import SlotState, read_slot
@@ -122,24 +125,36 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
     )
 
 
-def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
+def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None, bool]:
     """Return the stored position, None if the cluster has no progress topic, and whether it is final.
 
     The list of the topics is asked for again: a daemon at its first start may have created the topic since. A broker
     that has just come back may not know a topic that others know: that is no first start, and would be taken for one.
+    Raises Sink errors.
     """
-    assert known.sink is not None
-    assert known.topics is not None
-    topic = known.config.progress_topic
-    if topic not in known.topics.cluster_metadata().topics:
+    topic = settings.progress_topic
+    if topic not in topics.cluster_metadata().topics:
         return None, True
+    with known_by_all_brokers(topic):
+        return peek(settings, PEEK_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def known_by_all_brokers(topic: str) -> Iterator[None]:
+    """Raise SinkUnavailable, which is retried, if a broker does not know a topic that the cluster has."""
     try:
-        return peek(known.sink, PEEK_TIMEOUT_S)
+        yield
     except TopicMissing as error:
         raise SinkUnavailable(
             "the cluster has the progress topic, but a broker does not know it yet, or it is being deleted",
             topic=topic,
         ) from error
+
+
+def _peeked(known: StartContext) -> tuple[Progress | None, bool]:
+    assert known.sink is not None
+    assert known.topics is not None
+    return peek_listed(known.sink, known.topics)
 
 
 def _undecided(what: str, level: Any) -> Finding:

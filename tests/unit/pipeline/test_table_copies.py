@@ -71,6 +71,16 @@ def test_a_table_of_which_a_part_was_copied_is_remembered_until_all_of_it_is() -
     assert copies.state_at(603) is None
 
 
+def test_tables_that_join_lack_rows_until_they_are_copied_and_others_are_forgotten_when_they_leave() -> None:
+    copies = TableCopies(CopyState(partial=(7, 8)))
+    assert copies.partial == {7, 8}
+    copies.note_uncopied([9, 8], published=[8, 9, 10])
+    assert copies.state_at(600) == CopyState(partial=(8, 9))
+    copies.note_coverage(9, is_whole=True)
+    copies.note_uncopied([], published=[8])
+    assert copies.state_at(600) == CopyState(partial=(8,))
+
+
 def test_a_chunk_with_another_key_than_the_stream_has_noted_begins_the_copy_again() -> None:
     """The key was changed, and the table does not change any more: the next chunk is not refused for ever."""
     table = WatchedTable(TableCopyState("topic", after=("5",)))

@@ -1,17 +1,29 @@
-"""The end of a session that copies tables: no connection is closed while a thread uses it."""
+"""A session that copies tables: what a command writes, and no connection is closed while a thread uses it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from cdcd.ack.group import Chunk
 from cdcd.ack.position_tracker import PositionTracker
-from cdcd.model import CopyState, TableCopyState
+from cdcd.avro.transaction import TransactionContext
+from cdcd.errors import RegistryUnavailable
+from cdcd.model import CopyState, Record, TableCopyState
+from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
+from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.reports import TableReports
+from cdcd.txn.assembler import Assembler
+from tests.simulator.initial import _context
+from tests.simulator.initial_topic import Plans, decoded, relation_of, table_of
 
 
 class Reader:
@@ -46,6 +58,9 @@ class Parts:
 
 class NoBlockingSnapshots:
     relids = ()
+    is_copying = False
+
+    def refuse(self, _tables: object) -> None: ...
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -72,3 +87,94 @@ def test_a_connection_is_closed_after_the_thread_that_reads_from_it() -> None:
 
     asyncio.run(session())
     assert reader.events == ["returned", "closed"]
+
+
+class Written:
+    """The writer of a session."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+
+    async def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    async def flush(self) -> None: ...
+
+
+def described(relid: int) -> Description:
+    return Description(table_of(relid), relation_of(relid), ("id",), (), (), (), frozenset(), None)
+
+
+class Session:
+    """A session whose stream is at a position. `begun`: a table whose copy has begun."""
+
+    def __init__(self, *relids: int, begun: int = 0) -> None:
+        self.written = Written()
+        tables = {begun: TableCopyState(str(begun), began_lsn=90, began_as="x:public.t1")} if begun else {}
+        self.copies = TableCopies(CopyState(tables=tables))
+        progress = StreamProgress(Assembler(1), PositionTracker(100), copies=self.copies)
+        pump: Any = SimpleNamespace(progress=progress, is_between_transactions=True)
+        self.emitter = ChunkEmitter(pump, self.written, _context, lambda: None, self.end)
+        plans, unused = Plans(relids), Parts()
+        published: Any = SimpleNamespace(plan_of=plans.by_relid.__getitem__)
+        writer: Any = self.written
+        not_used: Any = unused
+        blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
+        self.copying = IncrementalSnapshots(
+            self.emitter, progress, writer, published, not_used, TableReports(lambda: 0.0, lambda *_: None),
+            blocking, not_used, CopyOptions(workers=1),
+        )  # fmt: skip
+        self.ends: list[Record] | Exception = []
+        self._relids = relids
+        setattr(self.copying, "_described", self.describe)  # noqa: B010 - it asks the server
+
+    async def describe(self, _command: SnapshotCommand) -> list[Description]:
+        return [described(relid) for relid in self._relids]
+
+    async def end(
+        self, _tx: TransactionContext, _table: str, _rows: int | None, _ms: int, _id: str
+    ) -> Record:
+        if isinstance(self.ends, Exception):
+            raise self.ends
+        return Record("transactions", 0, None, b"end")
+
+    def start(self, **options: Any) -> None:
+        asyncio.run(self.copying.execute(SnapshotCommand("start", ("public.t1",), **options)))
+
+
+def test_a_command_is_one_kafka_transaction_with_its_truncate_events_and_its_offset() -> None:
+    """F40: a copy that continues after a crash does not empty the topic again. A signal is executed once."""
+    session = Session(1, 2, begun=1)
+    session.start(recopy=True, signal_offset=7)
+    (chunk,) = session.written.chunks
+    assert [record.topic for record in chunk.records] == ["transactions", "1", "2"]
+    assert [decoded(record).op for record in chunk.records[1:]] == ["t", "t"]
+    assert chunk.commit_position is not None
+    copy = chunk.commit_position.copy
+    assert copy is not None
+    assert (copy.tables.keys(), copy.partial, copy.signals_at) == ({1, 2}, (1, 2), 8)
+    assert copy.tables[1].began_lsn == 0
+
+
+def test_a_command_that_fails_before_it_is_written_changes_nothing() -> None:
+    session = Session(1, 2, begun=2)
+    before = dict(session.copies.tables)
+    session.ends = RegistryUnavailable("no answer")
+    with pytest.raises(RegistryUnavailable):
+        session.start(recopy=True)
+    assert not session.written.chunks
+    assert session.copies.tables == before
+    assert not session.copies.partial
+
+
+def test_tables_that_lack_rows_are_recorded_once() -> None:
+    session = Session()
+
+    async def note() -> None:
+        for _ in range(2):
+            await session.copying.note_uncopied([5, 6], [5, 6, 7])
+
+    asyncio.run(note())
+    (chunk,) = session.written.chunks
+    assert chunk.commit_position is not None
+    assert chunk.commit_position.copy == CopyState(partial=(5, 6))

@@ -1,4 +1,4 @@
-"""A range of a table counts as complete only at a position that all of its rows precede."""
+"""What a position says of a table, its records precede: ranges, floors, truncate events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.model import CopyState
 from cdcd.session.copy_workers import Piece
 from cdcd.session.snapshot_copy import Snapshotter
 from cdcd.snapshot.copy_progress import CopyProgress
@@ -67,3 +68,85 @@ def test_a_range_is_left_until_its_last_row_is_written() -> None:
         assert written or LARGE not in position.copy.tables, "a crash here loses the first row"
     assert left == [4, 3], "the chunks that are not read yet"
     assert progress.so_far().copy.tables[LARGE].after == ("0/7/10/",)  # type: ignore[union-attr]
+
+
+class NoRows:
+    """Tables without a row."""
+
+    units = (ONE,)
+    estimates: Mapping[int, int | None] = {}
+    partitions: Mapping[int, tuple[str, ...]] = {}
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        yield Piece(ONE, None)
+
+
+def test_with_at_least_once_a_floor_is_not_durable_before_its_truncate_event() -> None:
+    """F40: the floor drops changes that the rows of the earlier attempt, which the topic still has, do not have.
+
+    If the table is excluded after a crash, its topic is not emptied any more.
+    """
+    positions: list[CommitPosition] = []
+    truncated = False
+
+    async def mark(position: CommitPosition) -> None:
+        positions.append(position)
+
+    async def add(chunk: Chunk) -> None:
+        nonlocal truncated
+        assert chunk.commit_position is not None
+        truncated = truncated or bool(chunk.records)
+        copy = chunk.commit_position.copy
+        assert copy is not None
+        assert truncated or OTHER not in copy.floors
+        positions.append(chunk.commit_position)
+
+    progress = CopyProgress(
+        point_lsn=POINT,
+        stream_lsn=POINT - 50,
+        written_commit_lsn=0,
+        since_us=1,
+        before_us=1,
+        begun_topics=(str(OTHER),),
+        before=CopyState((OTHER,), {}, POINT - 20),
+    )
+    progress.to_copy([OTHER])
+    plans: Any = Plans({OTHER: {}})
+    snapshotter = Snapshotter(plans, add, _context, _Uncounted(), progress, point_lsn=POINT, mark_first=mark)
+    workers: Any = NoRows()
+    asyncio.run(snapshotter.run([(ONE.table, relation_of(OTHER))], workers))
+    marked, emptied = (one.copy for one in positions[:2])
+    assert marked is not None
+    assert emptied is not None
+    assert (positions[0].snapshot_tables, marked.floors) == ((str(OTHER),), {})
+    assert emptied.floors == {OTHER: POINT}
+
+
+def test_with_at_least_once_a_topic_is_listed_before_its_first_row_and_has_no_floor_yet() -> None:
+    marked: list[CommitPosition] = []
+
+    async def mark(position: CommitPosition) -> None:
+        marked.append(position)
+
+    async def add(_chunk: Chunk) -> None:
+        assert marked, "readers see a row before the record lists its topic"
+
+    progress = CopyProgress(
+        point_lsn=POINT,
+        stream_lsn=POINT - 50,
+        written_commit_lsn=0,
+        since_us=1,
+        before_us=1,
+        begun_topics=(),
+        before=CopyState((LARGE, OTHER), {}, POINT - 20),
+    )
+    progress.to_copy([LARGE, OTHER])
+    plans: Any = Plans({LARGE: {}, OTHER: {}})
+    snapshotter = Snapshotter(plans, add, _context, _Uncounted(), progress, point_lsn=POINT, mark_first=mark)
+    tables = [(TABLE, relation_of(LARGE)), (ONE.table, relation_of(OTHER))]
+    workers: Any = Workers()
+    asyncio.run(snapshotter.run(tables, workers))
+    (position,) = marked
+    assert position.snapshot_tables == (str(LARGE), str(OTHER))
+    assert position.copy is not None
+    assert not position.copy.floors

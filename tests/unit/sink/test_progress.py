@@ -133,6 +133,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     tx_seq=7,
                     signals_at=3,
                     partial=(17, 5),
+                    excluded=(19, 18),
                     tables={
                         18: TableCopyState(
                             "shop.public.orders",
@@ -163,6 +164,7 @@ def test_a_record_of_the_first_format_is_read() -> None:
                     "tx_seq": 7,
                     "signals_at": 3,
                     "partial": [17, 5],
+                    "excluded": [19, 18],
                     "tables": {
                         "18": {
                             "topic": "shop.public.orders",
@@ -255,6 +257,7 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": []}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": 7}),
         ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "partial": [0]}),
+        ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "excluded": ["7"]}),
         *(
             ("copy", {"pending": [], "floors": {}, "point_lsn": "0/5", "tables": {relid: table}})
             for relid, table in (
@@ -303,6 +306,45 @@ def test_a_record_that_lacks_a_key_is_not_guessed(key: str) -> None:
 def test_a_record_with_a_wrong_value_is_not_guessed(key: str, value: object) -> None:
     with pytest.raises(ProgressUnreadable, match=key):
         load(json.dumps(DOCUMENT | {key: value}).encode())
+
+
+NO_COPY: dict[str, object] = {"pending": [], "floors": {}, "point_lsn": "0/5"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("later", 1),
+        ("copy", NO_COPY | {"later": 1}),
+        ("copy", NO_COPY | {"tables": {"7": {"topic": "t", "later": 1}}}),
+        ("copy", NO_COPY | {"blocking": {"7": {"topic": "t", "later": 1}}}),
+        ("part", {"commit_lsn": "0/5", "tx_seq": 1, "later": 1}),
+        ("gap", {"from_lsn": "0/5", "to_lsn": "0/6", "reason": "X", "decided_us": 1, "": 1}),
+        ("gap", {"from_lsn": "0/5", "to_lsn": "0/6", "reason": "X", "decided_us": 1, "later": 1}),
+        ("prepared_before", {"until_lsn": "0/5", "undecided": [], "later": 1}),
+    ],
+)
+def test_an_unknown_key_may_be_that_of_a_newer_version(key: str, value: object) -> None:
+    """After a downgrade: the first advice is the version that wrote the record, not a repair of the topic."""
+    with pytest.raises(ProgressUnreadable, match=f"{key}|later") as caught:
+        load(json.dumps(DOCUMENT | {key: value}).encode())
+    assert caught.value.advice.startswith("run the version of cdcd that wrote the record, or a newer")
+    assert "ACLs" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"end_lsn": 5},
+        {"copy": {"pending": [], "floors": {}}},
+        {"copy": NO_COPY | {"tables": {"7": {"topic": 5}}}},
+        {"part": {"commit_lsn": "0/5"}},
+    ],
+)
+def test_a_record_that_no_version_writes_is_another_programs(wrong: dict[str, object]) -> None:
+    with pytest.raises(ProgressUnreadable) as caught:
+        load(json.dumps(DOCUMENT | wrong).encode())
+    assert caught.value.advice.startswith("cdcd did not write this record")
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"[]", b"1", b"{"])

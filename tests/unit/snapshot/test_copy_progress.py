@@ -62,12 +62,12 @@ def test_a_later_attempt_begins_the_stream_at_the_first_point_and_has_floors() -
     assert progress.is_begun("a")
     assert not progress.is_begun("c")
     progress.complete(3)
-    left = CopyState((1,), {9: 700, 3: 800}, 800)
+    left = CopyState((1,), {9: 700, 3: 800}, 800, partial=(2,))
     assert progress.so_far() == CommitPosition(0, 500, 7, 0, "snapshot", ("a", "b"), copy=left)
     progress.complete(1)
     done = progress.done()
     assert (done.commit_lsn, done.end_lsn, done.phase, done.snapshot_tables) == (499, 500, "streaming", ())
-    assert done.copy == CopyState((), {9: 700, 3: 800, 1: 800}, 800)
+    assert done.copy == CopyState((), {9: 700, 3: 800, 1: 800}, 800, partial=(2,))
 
 
 def test_a_position_is_not_changed_by_what_is_copied_after_it() -> None:
@@ -174,8 +174,57 @@ def test_a_table_that_is_given_up_keeps_its_floor() -> None:
         before=CopyState((1, 2, 4), {1: 800, 3: 800}, 800, tables={1: left}),
     )
     progress.to_copy([2])
-    assert progress.so_far().copy == CopyState((2,), {1: 800, 3: 800}, 900)
+    assert progress.so_far().copy == CopyState((2,), {1: 800, 3: 800}, 900, partial=(1, 4))
     assert (progress.streamed_from(1), progress.streamed_from(4)) == (800, 500)
+
+
+def later_attempt(before: CopyState, to_copy: list[int], later: list[int] | None = None) -> CopyProgress:
+    progress = CopyProgress(
+        point_lsn=900,
+        stream_lsn=500,
+        written_commit_lsn=0,
+        since_us=7,
+        before_us=7,
+        begun_topics=("topic",),
+        before=before,
+        later=later or (),
+    )
+    progress.to_copy(to_copy)
+    return progress
+
+
+def test_a_table_that_is_given_up_is_partial_until_it_is_copied() -> None:
+    """The next attempt copies it if it is included again; without a copy, its topic lacks rows."""
+    given_up = later_attempt(CopyState((1, 2, 3), {}, 800), [2])
+    assert given_up.so_far().copy == CopyState((2,), {}, 900, partial=(1, 3))
+    given_up.complete(2)
+    done = given_up.done().copy
+    assert done is not None
+    assert done.partial == (1, 3)
+    streaming = done.left_at(2_000)
+    assert streaming == CopyState(partial=(1, 3)), "as long as the stream runs"
+    again = later_attempt(given_up.so_far().copy or CopyState(), [3])
+    assert again.so_far().copy == CopyState((3,), {2: 900}, 900, partial=(1,))
+    nothing = later_attempt(again.so_far().copy or CopyState(), [])
+    assert nothing.so_far().copy == CopyState((), {2: 900}, 900, partial=(1, 3))
+
+
+def test_a_table_that_is_excluded_from_the_first_attempt_on_is_known_until_the_snapshot_is_complete() -> None:
+    """A later attempt copies it if it is included. When the stream runs, the configuration tells that it is not."""
+    first = first_attempt()
+    first.to_copy([1, 2], excluded=[3, 4])
+    assert first.so_far().copy == CopyState((1, 2), {}, 500, excluded=(3, 4))
+    again = later_attempt(first.so_far().copy or CopyState(), [2, 3])
+    assert again.so_far().copy == CopyState((2, 3), {}, 900, partial=(1,), excluded=(4,))
+    done = again.done().copy
+    assert done is not None
+    assert (done.partial, done.excluded) == ((1,), ())
+
+
+def test_a_table_that_is_continued_later_is_not_given_up() -> None:
+    left = TableCopyState("topic", ("0/9/48/",), is_by_blocks=True)
+    progress = later_attempt(CopyState((1, 2), {}, 800, tables={1: left}), [], later=[1])
+    assert progress.so_far().copy == CopyState((1,), {}, 900, tables={1: left}, partial=(2,))
 
 
 def test_the_first_row_of_a_later_snapshot_gives_its_table_a_floor() -> None:
