@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import (
     Bounds,
+    RecordsRemoved,
     TopicRecord,
     bounds_of,
     read_records,
@@ -33,6 +34,7 @@ from cdcd.verify.spill import SpillFolder, file_bits
 
 _STORED_EVERY = 1_000_000
 _FORMAT = 2
+_REMOVED = "Kafka has removed records while they were read (retention)"
 Partition = tuple[str, int]
 
 
@@ -97,7 +99,7 @@ class TopicLog:
         bounds = self._bounds()
         total = sum(one.end - one.start for one in bounds.values())
         stored_at = 0
-        for batch in read_records(self._settings, bounds, silence_s):
+        for batch in self._records_within(bounds, silence_s):
             self._files.append(self._entries(batch))
             self._next |= {one[:2]: one.offset + 1 for one in batch}
             done = sum(self._next[place] - one.start for place, one in bounds.items())
@@ -109,6 +111,14 @@ class TopicLog:
         self._look()  # these are the topics that were read
         self._next |= {place: one.end for place, one in bounds.items()}
         self._files.flush()
+
+    def _records_within(
+        self, bounds: Mapping[Partition, Bounds], silence_s: float
+    ) -> Iterator[list[TopicRecord]]:
+        try:
+            yield from read_records(self._settings, bounds, silence_s)
+        except RecordsRemoved:
+            raise CannotTell(_REMOVED) from None
 
     def _entries(self, batch: list[TopicRecord]) -> bytes:
         numbers = {topic: number for number, topic in enumerate(self.topics)}
@@ -150,7 +160,7 @@ class TopicLog:
             at = self._next.setdefault(place, one.start)
             self.starts.setdefault(place, one.start)
             if one.start > at:
-                raise CannotTell("Kafka has removed records while they were read (retention)")
+                raise CannotTell(_REMOVED)
             if one.end < at:
                 raise CannotTell("a topic was recreated while it was read")
             left[place] = Bounds(at, one.end)
@@ -164,7 +174,7 @@ class TopicLog:
         """Return the text of the key of the record at a place. Raises CannotTell if Kafka has removed it."""
         topic, partition, offset = self.topic_of(place)
         wanted = {(topic, partition): Bounds(offset, offset + 1)}
-        for batch in read_records(self._settings, wanted, self._settings.operation_timeout_s):
+        for batch in self._records_within(wanted, self._settings.operation_timeout_s):
             for record in batch:
                 if record.offset == offset and record.key is not None:
                     return self._records.key_text(record.key)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cdcd.model import PgType
-from cdcd.sink.topic_records import Bounds, TopicRecord
+from cdcd.sink.topic_records import Bounds, RecordsRemoved, TopicRecord
 from cdcd.verify import topic_log
 from cdcd.verify.columns import compared_column
 from cdcd.verify.outcome import CannotTell
@@ -147,6 +147,20 @@ def test_a_topic_that_is_recreated_while_it_is_read_cannot_be_compared(
     topics.ids[NAME] = "a/2"
     with pytest.raises(CannotTell, match="recreated"):
         next(batches)
+
+
+def test_records_that_are_removed_while_they_are_read_leave_the_table_unknown(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+
+    def removed(*_: Any) -> Iterator[list[TopicRecord]]:
+        yield []
+        raise RecordsRemoved
+
+    monkeypatch.setattr(topic_log, "read_records", removed)
+    with pytest.raises(CannotTell, match="retention"):
+        read(log)
 
 
 def test_a_topic_that_arises_meanwhile_is_read_and_the_others_retain_their_numbers(
