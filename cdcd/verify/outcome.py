@@ -106,7 +106,8 @@ def as_lines(outcomes: Sequence[TableOutcome], of: str = "source", compared: str
 
 
 def _summary(one: TableOutcome, of: str, compared: str) -> str:
-    if one.reason:
+    is_known = one.missing or one.extra or one.different
+    if one.reason and not is_known:
         return clean(one.reason)
     at = "" if one.lsn is None else f" at {one.lsn}"
     text = f"{one.rows_in_source or 0:,} rows in the {of}{at}, {one.rows_in_topics or 0:,} in the {compared}"
@@ -114,6 +115,8 @@ def _summary(one: TableOutcome, of: str, compared: str) -> str:
         text += "".join(f", {getattr(one, kind):,} {kind}" for kind in KINDS if getattr(one, kind))
     if one.unknown_rows:
         text += f", {one.unknown_rows:,} of unknown state"
+    if one.reason:
+        text += f"; {clean(one.reason)}"
     return f"{text} ({one.seconds:.1f} s)"
 
 

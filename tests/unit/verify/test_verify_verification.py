@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from cdcd.snapshot.units import UNIT_PAGES
-from cdcd.verify import source, verification
+from cdcd.verify import findings, source, verification
 from cdcd.verify.fold import Barriers
 from cdcd.verify.outcome import DIFFERS, EQUAL, CannotTell, TableOutcome
 from cdcd.verify.records import POSITION, Found, share_of
@@ -23,7 +24,7 @@ POSITION_10 = POSITION.pack(1, 10, 1, 1)
 
 
 def question(outcome: TableOutcome, found: Found, incomplete: int = 0) -> str:
-    return verification._open_question(outcome, found, NO_BARRIERS, incomplete)
+    return findings.open_question(outcome, found, NO_BARRIERS, incomplete)
 
 
 def test_an_equal_table_is_unknown_where_the_topic_does_not_say_so() -> None:
@@ -51,7 +52,7 @@ def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([[("10:10:",)], [(None,)]])
     monkeypatch.setattr(source, "fetch", lambda *_: next(answers))
     one: Any = source.Source.__new__(source.Source)
-    one._connection = one._other = None
+    one._connection = one._other = SimpleNamespace(server_version=180_000)
     with pytest.raises(CannotTell, match="standby"):
         one._open(1, 1, 1)
 
@@ -75,6 +76,9 @@ class Server:
 
     def give_way(self, opened: Any) -> None:
         pass
+
+    def watched(self, opened: Any) -> Any:
+        return contextlib.nullcontext()
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -139,6 +143,13 @@ def test_all_files_are_removed_whatever_their_number_was(tmp_path: Path) -> None
     assert list(one.read(7)) == []
 
 
+@contextlib.contextmanager
+def watched(steps: list[str]) -> Iterator[None]:
+    steps.append("watched")
+    yield
+    steps.append("not watched")
+
+
 def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,9 +158,10 @@ def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for
     server: Any = SimpleNamespace(
         opened=lambda *_: contextlib.nullcontext(opened),
         await_confirmed=lambda *_: steps.append("confirmed"),
+        watched=lambda _: watched(steps),
     )
     log = SimpleNamespace(store=lambda: None)
-    monkeypatch.setattr(verification, "topics_with_records", lambda *_: ["t"])
+    monkeypatch.setattr(verification, "topics_with_records", lambda *_: steps.append("topics?") or ["t"])
     monkeypatch.setattr(verification, "TopicLog", lambda *_: log)
     monkeypatch.setattr(verification, "fingerprint", lambda _: "")
     compares = Verification(server, None, None, Options(tmp_path, 1), lambda *_: None)  # type: ignore[arg-type]
@@ -162,4 +174,7 @@ def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for
         monkeypatch.setattr(compares, name, lambda *_, step=step: steps.append(step))
     opened.compared = SimpleNamespace(title="public.t")
     compares._once(None, "t", tmp_path)  # type: ignore[arg-type]
-    assert steps == ["read", "sums", "confirmed", "copy?", "read", "copy?", "judged"]
+    assert steps == [
+        "watched", "topics?", "not watched", "read", "sums", "confirmed",
+        "watched", "copy?", "read", "copy?", "not watched", "judged",
+    ]  # fmt: skip
