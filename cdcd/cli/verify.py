@@ -140,18 +140,21 @@ def _write_metrics(request: Request, outcomes: Sequence[TableOutcome], *, is_com
 
 
 def _mirrored(config_path: Path, request: Request) -> list[TableOutcome]:
+    outcomes: list[TableOutcome] = []
     if request.mirror is None:
-        return []
+        return outcomes
     try:
-        return verify_mirror(
+        verify_mirror(
             config_path,
             request.mirror,
             request.target_options,
             request.tables,
             shows_keys=request.shows_keys,
+            outcomes=outcomes,
         )
-    except Exception as error:  # noqa: BLE001 - what was found of the topics is to be printed
-        return [TableOutcome("the mirror", UNKNOWN, reason=_reason(error))]
+    except Exception as error:  # noqa: BLE001 - what was found before is to be printed
+        outcomes.append(TableOutcome("the mirror", UNKNOWN, reason=_reason(error)))
+    return outcomes
 
 
 def _add_outcomes(

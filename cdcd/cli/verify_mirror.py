@@ -8,6 +8,7 @@ Must not: import PySpark before it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,12 @@ def verify_mirror(
     tables: Sequence[str],
     *,
     shows_keys: bool,
-) -> list[TableOutcome]:
-    """Return the outcomes of the mirror's tables. Raises ConfigError without the extra, SparkReadError."""
+    outcomes: list[TableOutcome],
+) -> None:
+    """Add the outcomes of the mirror's tables, each as it is known. Raises ConfigError without the extra.
+
+    Raises SparkReadError, and errors of Spark; the outcomes before remain.
+    """
     require_spark()
     from cdcd.spark.clients.connection_options import connection_from
     from cdcd.spark.mirroring.verify import verify
@@ -44,7 +49,7 @@ def verify_mirror(
 
     connection = connection_from({"config": str(config_path)})
     spark = session("cdcd verify", _CORES, memory=_MEMORY)
-    found, began_s = [], time.monotonic()
+    began_s = time.monotonic()
     try:
         for result in verify(
             spark,
@@ -54,11 +59,11 @@ def verify_mirror(
             tables=tables or ("*",),
             shows_keys=shows_keys,
         ):
-            found.append(_outcome(result, time.monotonic() - began_s))
+            outcomes.append(_outcome(result, time.monotonic() - began_s))
             began_s = time.monotonic()
     finally:
-        spark.stop()
-    return found
+        with contextlib.suppress(Exception):  # a JVM that has ended, too, is stopped
+            spark.stop()
 
 
 def _outcome(result: Any, seconds: float) -> TableOutcome:
@@ -68,6 +73,6 @@ def _outcome(result: Any, seconds: float) -> TableOutcome:
         return outcome
     outcome.rows_in_source, outcome.rows_in_topics = result.rows_in_topic, result.rows_in_mirror
     outcome.missing, outcome.extra, outcome.different = result.missing, result.extra, result.different
-    outcome.reason = result.reason
+    outcome.unknown_rows = result.unknown_rows
     outcome.rows = [DifferentRow(kind, key) for kind, keys in (result.keys or {}).items() for key in keys]
     return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.commands.verify import EXIT_UNKNOWN
+from cdcd.spark.mirroring import verify as verification
 from cdcd.spark.reading.mirror import Mirror
 from tests.spark.conftest import Command
 from tests.spark.events import Table, column
@@ -333,3 +335,35 @@ def test_what_is_no_mirror_of_the_topics_is_an_error(
         strict=True,
     ):
         assert reason in error
+
+
+@pytest.mark.parametrize("offsets", [{}, {"0": 1, "1": 1, "2": 1}])
+def test_rows_of_a_mirror_whose_topic_has_no_change_are_extra(
+    spark: SparkSession,
+    topics: TopicsWriter,
+    target: Path,
+    verified: Verified,
+    monkeypatch: pytest.MonkeyPatch,
+    offsets: dict[str, int],
+) -> None:
+    """Up to the mirror's offsets, which have no record, or only a tombstone in each partition."""
+    items = topics.table("items", ITEMS)
+    key, _ = items.event("c", 10, 1, after=_row(7))
+    tombstones = [(items.topic, partition, key, None) for partition in range(PARTITIONS)]
+    changes = [
+        *topics.change(items, "c", 10, 1, after=_row(1)),
+        *topics.change(items, "c", 10, 2, after=_row(2)),
+    ]
+    topics.commit(10, [*tombstones, *changes])
+    opened = run_mirror(spark, topics, target)
+    version = replace(opened.version, offsets={**opened.version.offsets, items.topic: offsets})
+    monkeypatch.setattr(verification, "read_mirror", lambda *_: replace(opened, version=version))
+    status, found = verified("--show-keys")
+    (table,) = found["tables"]
+    assert (status, table["status"], table["extra"]) == (EXIT_FAILURE, "differs", 2), found
+    assert table["keys"] == {"extra": ['{"id":1}', '{"id":2}']}
+    emptied = replace(
+        version, tables={items.topic: replace(version.tables[items.topic], files=(), deltas=())}
+    )
+    monkeypatch.setattr(verification, "read_mirror", lambda *_: replace(opened, version=emptied))
+    assert verified()[0] == EXIT_OK

@@ -51,7 +51,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
 
 def result(**over: object) -> SimpleNamespace:
     known = {"topic": "shop.public.t", "status": "equal", "reason": "", "rows_in_topic": 5, "rows_in_mirror": 5,
-             "missing": 0, "extra": 0, "different": 0, "keys": None}  # fmt: skip
+             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None}  # fmt: skip
     return SimpleNamespace(**known | over)
 
 
@@ -78,7 +78,7 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(builtins, "__import__", without_spark)
     with pytest.raises(ConfigError, match="--mirror needs the package pyspark"):
-        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False)
+        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, outcomes=[])
 
 
 # --- the status and the outcomes after an error
@@ -146,6 +146,21 @@ def test_an_error_of_the_mirror_leaves_the_findings_of_the_topics(
     assert "unknown the mirror: PermissionError" in shown
     assert 'state="differs"} 1' in (tmp_path / "verify.prom").read_text()
     assert run(monkeypatch, tmp_path, None, mirror="/data/shop") == 2
+
+
+def test_an_error_between_the_tables_of_a_mirror_leaves_the_outcomes_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, outcomes: list[TableOutcome], **__: Any) -> None:
+        outcomes.append(_outcome(result(status="differs", rows_in_mirror=4, missing=1), 1.0))
+        raise ValueError("secret value")
+
+    monkeypatch.setattr(command, "require_spark", lambda: None)
+    monkeypatch.setattr(command, "verify_mirror", broken)
+    assert run(monkeypatch, tmp_path, None, mirror="/data/shop", is_json=True) == 1
+    page = json.loads(capsys.readouterr().out)
+    assert [one["state"] for one in page["mirror"]] == [DIFFERS, UNKNOWN]
+    assert "secret" not in str(page)
 
 
 def test_without_the_extra_the_mirror_is_refused_before_the_topics_are_read(
