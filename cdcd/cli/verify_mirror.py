@@ -15,11 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from cdcd.cli.spark_extra import imports_of_spark
+from cdcd.errors import ConfigError, SparkReadError, StorageError
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
-__all__ = ["require_spark", "verify_mirror"]
+__all__ = ["require_mirror", "verify_mirror"]
 
 _CORES, _MEMORY = "2", "1g"
+_NO_MIRROR = "name the target of a mirror of these topics, as its own command has it"
+
+
+def require_mirror(target: str, target_options: Mapping[str, str]) -> None:
+    """Raise ConfigError without the extra, or if there is no mirror. A storage that does not answer now may later."""
+    require_spark()
+    from cdcd.spark.reading.mirror import read_mirror
+    from cdcd.spark.storage.uri import open_storage
+
+    try:
+        storage = open_storage(target, target_options)
+    except StorageError as error:
+        raise ConfigError(f"--mirror: {error}", hint=error.hint) from None
+    try:
+        read_mirror(storage)
+    except StorageError:
+        return
+    except SparkReadError as error:
+        raise ConfigError(f"--mirror: {error}", hint=_NO_MIRROR) from None
 
 
 def require_spark() -> None:
@@ -45,10 +65,10 @@ def verify_mirror(
     require_spark()
     from cdcd.spark.clients.connection_options import connection_from
     from cdcd.spark.mirroring.verify import verify
-    from cdcd.spark.session import session
+    from cdcd.spark.session import NO_LOG, session
 
     connection = connection_from({"config": str(config_path)})
-    spark = session("cdcd verify", _CORES, memory=_MEMORY)
+    spark = session("cdcd verify", _CORES, memory=_MEMORY, log_level=NO_LOG)
     began_s = time.monotonic()
     try:
         for result in verify(

@@ -113,9 +113,19 @@ class Source:
 
     def __init__(self, settings: SourceSettings, policies: Policies, first: int = 0) -> None:
         self._settings, self._policies, self._first = settings, policies, first
-        self._connection = connect_sql(settings)
-        self._other = connect_sql(settings)
-        self._catalog = Catalog(settings)
+        self._silent: tuple[Any, ...] | None = None
+        self._connect()
+
+    def _connect(self) -> None:
+        settings = self._settings
+        with contextlib.ExitStack() as opened:
+            self._connection = opened.enter_context(contextlib.closing(connect_sql(settings)))
+            self._other = opened.enter_context(contextlib.closing(connect_sql(settings)))
+            self._catalog = opened.enter_context(contextlib.closing(Catalog(settings)))
+            self._set_up()
+            opened.pop_all()
+
+    def _set_up(self) -> None:
         for setting in ("row_security = off", "max_parallel_workers_per_gather = 0"):  # F73
             self._execute(f"SET {setting}")
         set_lock_timeout(self._connection, LOCK_TIMEOUT_MS)
@@ -129,6 +139,11 @@ class Source:
         if encoding not in _CODECS:
             raise CannotTell(f"the database's encoding {encoding} is not supported")
         self._codec = _CODECS[encoding]
+
+    def renew(self) -> None:
+        """Connect again after an error of the connections. Raises Source errors, CannotTell."""
+        self.close()
+        self._connect()
 
     def close(self) -> None:
         """Close the connections."""
@@ -304,7 +319,7 @@ class Source:
     def await_confirmed(self, table: OpenTable, timeout_s: float) -> None:
         """Wait until Kafka has all that was committed before the message, by the slot's confirmed LSN.
 
-        Raises CannotTell.
+        A slot that nobody reads is waited for once, not for each table. Raises CannotTell.
         """
         lsn = table.view.marker_lsn
         deadline_s = time.monotonic() + timeout_s
@@ -314,7 +329,8 @@ class Source:
                 raise CannotTell(f"the slot {self._settings.slot} does not exist")
             if parse_lsn(rows[0][0]) >= lsn:
                 return
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s or rows[0] == self._silent:
+                self._silent = None if rows[0][1] else rows[0]
                 state = "cdcd is behind, or halted" if rows[0][1] else "no cdcd reads the slot"
                 raise CannotTell(
                     f"the changes up to the snapshot are not in Kafka within {timeout_s:g} s: {state}"

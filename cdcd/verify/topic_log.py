@@ -31,8 +31,11 @@ from cdcd.sink.topic_records import (
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
+from cdcd.version import __version__
 
 _STORED_EVERY = 1_000_000
+STATE = "topics.json"
+"""The file by which another process can continue."""
 _FORMAT = 2
 _REMOVED = "Kafka has removed records while they were read (retention)"
 Partition = tuple[str, int]
@@ -61,7 +64,7 @@ class TopicLog:
     ) -> None:
         self._settings, self._table = settings, table
         self._topic = topic
-        self._state = folder / "topics.json"
+        self._state = folder / STATE
         self._records = Records(table, schema_of)
         self._ids: dict[str, str] = {}
         self.topics: list[str] = []
@@ -250,6 +253,6 @@ def _read(document: dict[str, Any]) -> _Stored:
 
 
 def fingerprint(table: ComparedTable) -> str:
-    """Return a digest of all that the entries of a table depend on."""
+    """Return a digest of all that the entries of a table depend on: also cdcd, which computes their hashes."""
     types = sorted(table.types.items())
-    return hashlib.sha256(repr((replace(table, types={}), types)).encode()).hexdigest()
+    return hashlib.sha256(repr((__version__, replace(table, types={}), types)).encode()).hexdigest()

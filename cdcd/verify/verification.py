@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.sink.reader import peek
@@ -108,18 +108,9 @@ class Verification:
         title, began_s = f"{table.schema}.{table.name}", time.monotonic()
         folder = self._options.folder / str(table.relid)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        outcome = TableOutcome(title, UNKNOWN)
         try:
             self._refuse_copy(table)
-            for _ in range(_TRIES):
-                try:
-                    outcome = self._once(table, topic, folder)
-                    break
-                except GaveWay:
-                    outcome.reason = f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times"
-                    time.sleep(_PAUSE_S)
-                except NotCopiedYet:
-                    self._await_copy(table)
+            outcome = self._tried(table, topic, folder)
             self._refuse_copy(table)
         except CannotTell as why:
             outcome = TableOutcome(title, UNKNOWN, reason=str(why))
@@ -129,6 +120,22 @@ class Verification:
             shutil.rmtree(folder, ignore_errors=True)
         outcome.seconds = round(time.monotonic() - began_s, 1)
         return outcome
+
+    def _tried(self, table: PublishedTable, topic: str, folder: Path) -> TableOutcome:
+        is_renewed = False
+        for _ in range(_TRIES):
+            try:
+                return self._once(table, topic, folder)
+            except GaveWay:
+                time.sleep(_PAUSE_S)
+            except NotCopiedYet:
+                self._await_copy(table)
+            except SourceUnavailable:  # the connection was lost, by now or since the last table
+                if is_renewed:
+                    raise
+                is_renewed = True
+                self._source.renew()
+        raise CannotTell(f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times")
 
     def _refuse_copy(self, table: PublishedTable) -> str:
         """Return why rows may have no record although nothing is lost, "" if none may. Raises CannotTell."""
@@ -312,7 +319,9 @@ class Verification:
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
                     different.append(one)
-        texts = self._keys(opened, log, different) if self._options.shows_keys else {}
+        texts: dict[bytes, str] = {}
+        if self._options.shows_keys:
+            outcome.reason = self._add_keys(opened, log, different, texts)
         outcome.rows = [shown_row(one, opened.compared, log, texts) for one in different]
         return uncopied
 
@@ -329,11 +338,24 @@ class Verification:
             self._pause(opened, part, began_s)
         source.flush()
 
-    def _keys(self, opened: OpenTable, log: TopicLog, different: Sequence[Difference]) -> dict[bytes, str]:
-        """Return the texts of keys: of the source's rows by the source, of the others by their records."""
-        wanted = {one.key for one in different}
-        buckets = sorted({bucket_of(one.key) for one in different})
-        found: dict[bytes, str] = {}
+    def _add_keys(
+        self, opened: OpenTable, log: TopicLog, different: Sequence[Difference], found: dict[bytes, str]
+    ) -> str:
+        """Add the texts of keys; return why some are not there, "" if all are. The rows differ without them, too."""
+        try:
+            self._add_keys_of_source(opened, {one.key for one in different}, found)
+            with self._source.watched(opened):
+                for one in different:
+                    if one.key not in found and one.place is not None:
+                        found[one.key] = log.key_at(one.place)
+        except GaveWay:
+            return "not all keys are shown: another session waits for the lock of the table"
+        except (CannotTell, CdcdError) as why:
+            return f"not all keys are shown: {why}"
+        return ""
+
+    def _add_keys_of_source(self, opened: OpenTable, wanted: Set[bytes], found: dict[bytes, str]) -> None:
+        buckets = sorted({bucket_of(key) for key in wanted})
         for part in opened.parts:
             began_s = time.monotonic()
             for rows in self._source.rows(opened, part, buckets, with_key=True):
@@ -342,11 +364,6 @@ class Verification:
                     if key in wanted:
                         found[key] = text
             self._pause(opened, part, began_s)
-        with self._source.watched(opened):
-            for one in different:
-                if one.key not in found and one.place is not None:
-                    found[one.key] = log.key_at(one.place)
-        return found
 
 
 def _differences(

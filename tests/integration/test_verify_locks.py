@@ -1,4 +1,4 @@
-"""`cdcd verify` makes no session wait for its lock while it waits for Kafka, or folds; and its oldest server."""
+"""`cdcd verify` and its connections: no session waits while it waits for Kafka; lost ones; the oldest server."""
 
 from __future__ import annotations
 
@@ -76,6 +76,32 @@ def test_an_alter_table_does_not_wait_for_kafka_or_for_the_fold(
         found = compare()
     assert (found.state, found.rows_in_source, found.reason) == (EQUAL, ROWS, "")
     assert altered
+
+
+@pytest.mark.parametrize("step", ["_lock", "await_confirmed"])
+def test_a_lost_connection_is_made_again(
+    daemon: Daemon,
+    postgres: PostgresServer,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """As after a restart of the server, between two tables or while one is compared."""
+    taken: Any = getattr(Source, step)
+    ended: list[Any] = []
+
+    def step_without_connections(source: Any, *given: Any) -> Any:
+        if not ended:
+            pids = [one.info.backend_pid for one in (source._connection, source._other)]
+            ended.append(postgres.execute("SELECT pg_terminate_backend(p) FROM unnest(%s::int[]) p", pids))
+        return taken(source, *given)
+
+    monkeypatch.setattr(Source, step, step_without_connections)
+    with comparing(daemon, tmp_path) as compare:
+        found = compare()
+    assert (found.state, found.rows_in_source, found.reason) == (EQUAL, ROWS, "")
+    assert ended
 
 
 def test_the_oldest_server(pg_server: PostgresServers, new_daemon: NewDaemon) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
-from cdcd.spark.session import submitted_or_local
+from cdcd.spark.session import NO_LOG, submitted_or_local
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add_results(options: argparse.Namespace, results: list[TableResult]) -> None:
     connection = connection_of(options)
-    spark = submitted_or_local("cdcd verify", options.cores, options.memory)
+    spark = submitted_or_local("cdcd verify", options.cores, options.memory, NO_LOG)
     try:
         for one in verify(
             spark,

@@ -65,6 +65,16 @@ class TableResult:
     keys: Mapping[str, tuple[str, ...]] | None = None
 
 
+@contextmanager
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """Have the frame computed once in the block, however often it is used there."""
+    frame = frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 
 
@@ -167,11 +177,10 @@ class _Table:
             raise _Unknown(_NO_KEY)
         if not self._ends:
             return self._without_changes(shows_keys=shows_keys)
-        changes = order_changes(self._changes()).persist()
-        try:
+        if self._entry.parked is not None:
+            raise _Unknown(f"the table is parked: {self._entry.parked.code}: {self._entry.parked.reason}")
+        with _persisted(order_changes(self._changes())) as changes:
             return self._judge(changes, shows_keys=shows_keys)
-        finally:
-            changes.unpersist()
 
     def _judge(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
         history = history_of(changes)
@@ -189,11 +198,19 @@ class _Table:
                 f"the mirror has other columns than the topic: {', '.join(sorted(wrong))}",
             )
         if names.renames:
-            changes = order_changes(self._changes(names))
+            with _persisted(order_changes(self._changes(names))) as renamed:
+                return self._compared(renamed, history, names, shows_keys=shows_keys)
+        return self._compared(changes, history, names, shows_keys=shows_keys)
+
+    def _compared(
+        self, changes: DataFrame, history: History, names: CurrentNames, *, shows_keys: bool
+    ) -> TableResult:
+        """Compare the rows. `changes`: with the current names."""
         if names.left is not None and (history.emptied is None or history.emptied < names.left):
             history = replace(history, emptied=names.left)
         columns = self._typed(changes)
-        expected = fold(changes, columns, history, names.began(history.last, mirrored))
+        began = names.began(history.last, [one.name for one in self._entry.fields])
+        expected = fold(changes, columns, history, began)
         return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
 
     def _without_changes(self, *, shows_keys: bool) -> TableResult:

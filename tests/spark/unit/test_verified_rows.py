@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.errors import EXIT_FAILURE
+from cdcd.cli.verify_mirror import require_mirror
+from cdcd.errors import EXIT_FAILURE, ConfigError
+from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.commands import verify as command
 from cdcd.spark.mirroring import verify
+from cdcd.spark.mirroring.sql_fold import History, fold
+from cdcd.spark.mirroring.verified_columns import CurrentNames
 from cdcd.spark.mirroring.verify import TableResult, _Table, _Unknown
+from cdcd.spark.target.versions import Parked, TableEntry
 
 Rows = dict[int | None, str | None]
 UNSENT: Any = None
@@ -142,3 +149,105 @@ def test_an_error_after_a_difference_leaves_it(
     page = json.loads(capsys.readouterr().out)
     assert (page["status"], page["tables"][0]["missing"]) == ("differs", 1)
     assert page["errors"] == ["an internal error: RuntimeError"]
+
+
+AT = "struct<timeline: bigint, commit_lsn: bigint, phase: int, tx_seq: bigint>"
+CHANGES = f"""
+    key struct<id: int>, op string, at {AT}, after struct<id: int, small: string, large: string>,
+    unchanged array<string>, special map<string, string>
+"""
+COLUMNS = [("id", "int"), ("small", "string"), ("large", "string")]
+
+
+def moves(count: int, first: int, sent_at: int) -> list[tuple[Any, ...]]:
+    """Return the changes of a row whose key is changed so often; `large` is sent with one of the first rows only."""
+    changes: list[tuple[Any, ...]] = []
+    for number in range(count + 1):
+        key, lsn = first + number, 10 * first + number
+        if number:
+            changes.append(((key - 1,), "d", (1, lsn, 1, 1), None, [], {}))
+        is_sent = number == sent_at
+        row = (key, f"small {number}", f"large of {first}" if is_sent else None)
+        changes.append(((key,), "c", (1, lsn, 1, 2), row, [] if is_sent else ["large"], {}))
+    return changes
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_row_whose_key_changes_often_takes_few_evaluations(spark: SparkSession, count: int) -> None:
+    """The value that PostgreSQL did not send is that of the first key, or there is none."""
+    evaluated = spark.sparkContext.accumulator(0)
+    rows = [*moves(count, 1000, 0), *moves(count, 5000, -1)]
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        evaluated.add(1)
+        yield from batches
+
+    changes = spark.createDataFrame(rows, CHANGES).coalesce(1).mapInArrow(for_tasks(counted), CHANGES)
+    history = History(None, frozenset(), None, moved=True, keyless=False, last={})
+    spark.sparkContext.setJobGroup(group := uuid.uuid4().hex, "fold")
+    found = fold(changes, COLUMNS, history, {}).orderBy("key").collect()
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    spark.sparkContext.setJobGroup("", "")
+    assert [(row["key"]["id"], row["c1"]["value"]) for row in found] == [
+        (1000 + count, f"small {count}"),
+        (5000 + count, f"small {count}"),
+    ]
+    assert found[0]["c2"]["value"] == "large of 1000"
+    assert found[1]["c2"] is None
+    assert evaluated.value == 1
+    assert len(jobs) <= 6 + 3 * count.bit_length()
+
+
+def test_changes_under_their_current_names_are_read_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a column was renamed, too."""
+    table: Any = _Table.__new__(_Table)
+    table._topic, table._ends, table._ids = "shop.public.t", {"0": 1}, {}
+    table._entry = TableEntry(table._topic)
+    table._opened = SimpleNamespace(version=SimpleNamespace(loading=frozenset()))
+    table._connection = None
+    at = {7: (1, 10, 1, 1)}
+    frame = spark.createDataFrame([((1,), "c")], "key struct<id: int>, op string")
+    given: list[bool] = []
+    monkeypatch.setattr(verify, "order_changes", lambda changes: changes)
+    monkeypatch.setattr(verify, "history_of", lambda _: History(None, frozenset(), None, False, False, at))
+    names = CurrentNames({}, {}, {7: {"a": "b"}}, None)
+    monkeypatch.setattr(verify, "current_names", lambda *_: names)
+    monkeypatch.setattr(verify, "access_of", lambda _: None)
+    for name, stub in {
+        "_changes": lambda *_: frame.select("*"),
+        "_check": lambda *_: None,
+        "_compared": lambda _self, renamed, *_, **__: given.append(renamed.is_cached),
+    }.items():
+        monkeypatch.setattr(_Table, name, stub)
+    table.compare(shows_keys=False)
+    assert given == [True]
+
+
+def test_a_parked_table_is_unknown_with_the_reason() -> None:
+    """It is of an earlier commit than the offsets of the mirror."""
+    table: Any = _Table.__new__(_Table)
+    table._topic, table._ends = "shop.public.t", {"0": 1}
+    parked = Parked("CDCD-SPARK-SCHEMA", "the type of a column changed", 0, 0.0)
+    table._entry = TableEntry(table._topic, keyed=True, parked=parked)
+    table._opened = SimpleNamespace(version=SimpleNamespace(loading=frozenset()))
+    with pytest.raises(_Unknown, match="parked: CDCD-SPARK-SCHEMA: the type of a column changed"):
+        table.compare(shows_keys=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "why"),
+    [
+        ("ftp://host/shop", {}, "the scheme of the target is unknown"),
+        ("s3://", {}, "no bucket"),
+        ("folder", {"aws_endpoint": "x"}, "a local target has no options"),
+        ("folder", {}, "there is no mirror"),
+    ],
+)
+def test_a_wrong_mirror_is_refused_before_anything_is_read(
+    tmp_path: Path, target: str, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        require_mirror(str(tmp_path / target) if target == "folder" else target, options)
+    assert "--mirror" in str(refused.value)

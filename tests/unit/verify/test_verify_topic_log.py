@@ -120,6 +120,18 @@ def test_the_entries_of_another_table_or_sample_are_removed(
     assert [path.name for path in tmp_path.glob("topics-*")] == ["topics-0000"]
 
 
+def test_the_entries_of_another_version_of_cdcd_are_removed(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may compute other hashes."""
+    log = opened(tmp_path)
+    read(log)
+    log.store()
+    topics.records[NAME] = [b"8", b"9"]
+    monkeypatch.setattr(topic_log, "__version__", "0.0.0")
+    assert read(opened(tmp_path)) == [(b"8", 0), (b"9", 0)]
+
+
 def test_a_topic_that_was_recreated_between_two_runs_is_read_from_its_start(
     topics: Topics, tmp_path: Path
 ) -> None:
