@@ -72,6 +72,7 @@ class Request:
     state: Path | None = None
     metrics: Path | None = None
     mirror: str | None = None
+    mirror_limit_s: float | None = None
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -146,6 +147,7 @@ def _add_mirrored(config_path: Path, request: Request, outcomes: Shown) -> None:
             request.target_options,
             request.tables,
             shows_keys=request.shows_keys,
+            limit_s=request.mirror_limit_s,
             outcomes=outcomes,
         )
     except Exception as error:  # noqa: BLE001 - what was found before is to be printed

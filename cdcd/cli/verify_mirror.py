@@ -9,18 +9,23 @@ Must not: import PySpark before it is asked for.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.errors import ConfigError, SparkReadError, StorageError
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
-__all__ = ["require_mirror", "verify_mirror"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["limited", "require_mirror", "verify_mirror"]
 
 _CORES, _MEMORY = "2", "1g"
+_CANCELLED_EVERY_S = 1.0
 _NO_MIRROR = "name the target of a mirror of these topics, as its own command has it"
 
 
@@ -56,11 +61,13 @@ def verify_mirror(
     tables: Sequence[str],
     *,
     shows_keys: bool,
+    limit_s: float | None = None,
     outcomes: list[TableOutcome],
 ) -> None:
     """Add the outcomes of the mirror's tables, each as it is known. Raises ConfigError without the extra.
 
-    Raises SparkReadError, and errors of Spark; the outcomes before remain.
+    `limit_s`: for all tables; those after it are unknown. Raises SparkReadError, and errors of Spark; the outcomes
+    before remain.
     """
     require_spark()
     from cdcd.spark.clients.connection_options import connection_from
@@ -71,19 +78,43 @@ def verify_mirror(
     spark = session("cdcd verify", _CORES, memory=_MEMORY, log_level=NO_LOG)
     began_s = time.monotonic()
     try:
-        for result in verify(
-            spark,
-            connection,
-            target,
-            target_options=target_options,
-            tables=tables or ("*",),
-            shows_keys=shows_keys,
-        ):
-            outcomes.append(_outcome(result, time.monotonic() - began_s))
-            began_s = time.monotonic()
+        with limited(spark, limit_s) as is_over:
+            for result in verify(
+                spark,
+                connection,
+                target,
+                target_options=target_options,
+                tables=tables or ("*",),
+                shows_keys=shows_keys,
+                is_over=is_over,
+            ):
+                outcomes.append(_outcome(result, time.monotonic() - began_s))
+                began_s = time.monotonic()
     finally:
         with contextlib.suppress(Exception):  # a JVM that has ended, too, is stopped
             spark.stop()
+
+
+@contextlib.contextmanager
+def limited(spark: SparkSession, limit_s: float | None) -> Iterator[Callable[[], bool]]:
+    """Cancel Spark's jobs in the block after so many seconds, and all later ones; yield whether that has begun."""
+    is_over, has_ended = threading.Event(), threading.Event()
+
+    def cancel() -> None:
+        has_ended.wait(limit_s)
+        while not has_ended.is_set():
+            is_over.set()
+            with contextlib.suppress(Exception):  # a JVM that has ended has no jobs
+                spark.sparkContext.cancelAllJobs()
+            has_ended.wait(_CANCELLED_EVERY_S)
+
+    cancelling = threading.Thread(target=cancel, name="cdcd-verify-limit", daemon=True)
+    cancelling.start()
+    try:
+        yield is_over.is_set
+    finally:
+        has_ended.set()
+        cancelling.join()
 
 
 def _outcome(result: Any, seconds: float) -> TableOutcome:

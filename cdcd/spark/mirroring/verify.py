@@ -11,7 +11,7 @@ Must not: change the mirror; show a value of a row, or a key that was not asked 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,9 +90,11 @@ def verify(
     target_options: Mapping[str, str] | None = None,
     tables: Sequence[str] = ("*",),
     shows_keys: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[TableResult]:
     """Yield the result of each table that `tables` names, by name or pattern.
 
+    `is_over`: whether the time is over, after which Spark's jobs are cancelled, and no table is compared.
     Raises SparkReadError if there is no mirror, or one of another prefix or cluster, or no such table.
     """
     opened = read_mirror(target, target_options)
@@ -103,6 +105,9 @@ def verify(
     existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
     existing -= version.dropped.keys()
     for topic in topics_of(tables, version.prefix, existing):
+        if is_over():
+            yield TableResult(topic, "unknown", _OVER)
+            continue
         table = _Table(spark, connection, cluster, opened, topic)
         try:
             with _distinguished_cases(spark):
@@ -110,7 +115,7 @@ def verify(
         except _Unknown as error:
             result = TableResult(topic, "unknown", str(error))
         except Exception as error:  # noqa: BLE001 - also of the JVM; another table may need less
-            result = TableResult(topic, "unknown", why(error))
+            result = TableResult(topic, "unknown", _OVER if is_over() else why(error))
         yield result
 
 
@@ -329,6 +334,7 @@ class _Table:
         )
 
 
+_OVER = "the table was not compared within the time (--mirror-timeout)"
 _NO_KEY = "the table has no key, and the rows of such a table are not compared"
 _OPEN = {
     "unsent": "have values that PostgreSQL did not send and no copy of the table has",

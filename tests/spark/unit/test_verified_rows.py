@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.cli.verify_mirror import require_mirror
+from cdcd.cli.verify_mirror import limited, require_mirror
 from cdcd.errors import EXIT_FAILURE, ConfigError
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.commands import verify as command
@@ -103,6 +105,22 @@ def test_rows_differ_also_where_their_keys_cannot_be_read(
     )
 
 
+Compare = Callable[..., TableResult]
+
+
+def verified(monkeypatch: pytest.MonkeyPatch, compare: Compare, **options: Any) -> list[tuple[str, str]]:
+    """Return status and reason of the tables a and b."""
+    offsets: dict[str, Any] = {"shop.public.a": {}, "shop.public.b": {}}
+    version = SimpleNamespace(offsets=offsets, tables={}, dropped={}, prefix="shop")
+    monkeypatch.setattr(verify, "read_mirror", lambda *_: SimpleNamespace(version=version))
+    for name in ("Cluster", "_check_origin", "register"):
+        monkeypatch.setattr(verify, name, lambda *_: None)
+    monkeypatch.setattr(_Table, "compare", compare)
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda _: "false", set=lambda *_: None))
+    connection: Any = SimpleNamespace(brokers="", read_properties=dict)
+    return [(one.status, one.reason) for one in verify.verify(spark, connection, "/data/shop", **options)]
+
+
 def test_an_error_of_any_kind_of_one_table_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one of the JVM, which is none of PySpark's."""
 
@@ -111,20 +129,35 @@ def test_an_error_of_any_kind_of_one_table_leaves_the_others(monkeypatch: pytest
             raise RuntimeError("secret value")
         return TableResult(self._topic, "differs", missing=1)
 
-    version = SimpleNamespace(
-        offsets={"shop.public.a": {}, "shop.public.b": {}}, tables={}, dropped={}, prefix="shop"
-    )
-    monkeypatch.setattr(verify, "read_mirror", lambda *_: SimpleNamespace(version=version))
-    for name in ("Cluster", "_check_origin", "register"):
-        monkeypatch.setattr(verify, name, lambda *_: None)
-    monkeypatch.setattr(_Table, "compare", compare)
-    conf = SimpleNamespace(get=lambda _: "false", set=lambda *_: None)
-    connection = SimpleNamespace(brokers="", read_properties=dict)
-    found = list(verify.verify(SimpleNamespace(conf=conf), connection, "/data/shop"))  # type: ignore[arg-type]
-    assert [(one.status, one.reason) for one in found] == [
+    assert verified(monkeypatch, compare) == [
         ("unknown", "an internal error: RuntimeError"),
         ("differs", ""),
     ]
+
+
+def test_after_the_time_no_table_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared_tables: list[str] = []
+
+    def compare(self: Any, *, shows_keys: bool) -> TableResult:
+        compared_tables.append(self._topic)
+        raise RuntimeError("the job was cancelled")
+
+    found = verified(monkeypatch, compare, is_over=lambda: bool(compared_tables))
+    assert compared_tables == ["shop.public.a"]
+    assert found == [("unknown", verify._OVER)] * 2
+
+
+def test_jobs_are_cancelled_after_the_time(spark: SparkSession) -> None:
+    """The first job, which would take weeks, and any later one."""
+    endless = spark.range(10**15).selectExpr("bit_xor(xxhash64(id))")
+    with limited(spark, 0.5) as is_over:
+        for _ in range(2):
+            with pytest.raises((PySparkException, Py4JJavaError), match=r"(?i)cancel"):
+                endless.collect()
+        assert is_over()
+    with limited(spark, None) as is_over:
+        assert spark.range(3).count() == 3
+        assert not is_over()
 
 
 def test_an_error_after_a_difference_leaves_it(
