@@ -13,14 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.errors import ConfigError, SparkReadError, StorageError
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["limited", "require_mirror", "verify_mirror"]
 
@@ -96,7 +93,7 @@ def verify_mirror(
 
 
 @contextlib.contextmanager
-def limited(spark: SparkSession, limit_s: float | None) -> Iterator[Callable[[], bool]]:
+def limited(spark: Any, limit_s: float | None) -> Iterator[Callable[[], bool]]:
     """Cancel Spark's jobs in the block after so many seconds, and all later ones; yield whether that has begun."""
     is_over, has_ended = threading.Event(), threading.Event()
 

@@ -50,7 +50,7 @@ READERS = "16"
 class TableResult:
     """The result of one table. `keys`: of some rows of each kind, as JSON, or as digests.
 
-    `unknown_rows`: rows that a table which differs has beside, and of which the topic does not have all values.
+    `unknown_rows`: rows of a table that differs whose own state is not known.
     """
 
     topic: str

@@ -61,7 +61,7 @@ def compared(spark: SparkSession, topic: Rows, mirror: Rows) -> TableResult:
         ({1: "a", 2: "b", 3: "c"}, "missing", '{"id":9}'),  # that a row exists is known without its values
     ],
 )
-def test_a_difference_is_found_beside_rows_of_unknown_state(
+def test_rows_of_unknown_state_hide_no_difference(
     spark: SparkSession, mirror: Rows, kind: str, key: str
 ) -> None:
     found = compared(spark, {1: "a", 2: "b", 3: "c", 9: UNSENT}, mirror)
