@@ -220,6 +220,13 @@ def add_verify(commands: Any, add_config: Add) -> None:
         metavar="URI",
         help="then also compare the mirror there with the topics; needs the extra `spark`",
     )
+    verify.add_argument(
+        "--mirror-timeout",
+        dest="mirror_limit_s",
+        metavar="S",
+        type=_seconds,
+        help="the most seconds of the comparison of the mirror (no limit)",
+    )
     add_target_options(verify)
     verify.add_argument("--show-keys", action="store_true", help="print keys instead of their hashes")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")

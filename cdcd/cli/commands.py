@@ -156,6 +156,7 @@ def _verify(options: argparse.Namespace) -> int:
         state=options.state,
         metrics=options.metrics_file,
         mirror=options.mirror,
+        mirror_limit_s=options.mirror_limit_s,
         target_options=dict(options.target_option),
     )
     with logged(config, "warning"):

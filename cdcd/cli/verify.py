@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdcd.cli.output import ascii_escapes, say
 from cdcd.cli.published_topics import command_settings
-from cdcd.cli.verify_mirror import require_spark, verify_mirror
-from cdcd.cli.verify_state import StoredOutcomes, replace_file
+from cdcd.cli.verify_mirror import require_mirror, verify_mirror
+from cdcd.cli.verify_output import Progress, Shown
+from cdcd.cli.verify_state import StoredOutcomes, has_entries, only_run, remove_entries, replace_file
 from cdcd.config import Config
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.redaction import clean
@@ -40,7 +41,6 @@ from cdcd.verify.outcome import (
     CannotTell,
     TableOutcome,
     as_document,
-    as_lines,
     as_metrics,
     status_of,
 )
@@ -52,8 +52,6 @@ from cdcd.version import __version__
 
 __all__ = ["Request", "verify"]
 
-_DRAWN_EVERY_S = 0.5
-_BAR_CHARACTERS = 20
 _KAFKA_TIMEOUT_S = 30.0
 _COLLECTED_EVERY = 100_000
 """Objects: the garbage collector would look at each record several times, and find none that it can free."""
@@ -74,20 +72,22 @@ class Request:
     state: Path | None = None
     metrics: Path | None = None
     mirror: str | None = None
+    mirror_limit_s: float | None = None
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def verify(config: Config, config_path: Path, request: Request) -> int:
     """Compare the tables, print the result, and return the exit status. Raises ConfigError."""
     if request.mirror is not None:
-        require_spark()  # before the hours of the topics
+        require_mirror(request.mirror, request.target_options)  # before the hours of the topics
     gc.set_threshold(_COLLECTED_EVERY)
-    outcomes: list[TableOutcome] = []
+    outcomes, mirrored = Shown(is_shown=not request.is_json), Shown("topic", "mirror", not request.is_json)
     failures = [_compare(config, config_path, request, outcomes)]
     failures.append(_write_metrics(request, outcomes, is_complete=not failures[0]))
-    if not request.is_json and (outcomes or not failures[0]):
-        say(as_lines(outcomes))
-    mirrored = _mirrored(config_path, request)
+    if outcomes or not failures[0]:
+        outcomes.end()
+    if request.mirror is not None:
+        _add_mirrored(config_path, request, mirrored)
     failed = [one for one in failures if one]
     status = status_of([*outcomes, *mirrored])
     if failed and status == EXIT_OF[EQUAL]:
@@ -97,15 +97,13 @@ def verify(config: Config, config_path: Path, request: Request) -> int:
         page |= {} if request.mirror is None else {"mirror": as_document(mirrored)}
         page |= {"errors": failed} if failed else {}
         print(ascii_escapes(json.dumps(page, indent=2)))
-    elif request.mirror is not None:
-        say(["", "the mirror:", *as_lines(mirrored, "topic", "mirror")])
     say([f"cdcd: {one}" for one in failed], sys.stderr)
     return status
 
 
-def _compare(config: Config, config_path: Path, request: Request, outcomes: list[TableOutcome]) -> str:
+def _compare(config: Config, config_path: Path, request: Request, outcomes: Shown) -> str:
     """Add the outcomes of the tables; return why the run ended before the last one, "" if it did not."""
-    progress = _Progress(is_drawn=sys.stderr.isatty())
+    progress = Progress(is_drawn=sys.stderr.isatty())
     try:
         with _folder(request) as folder:
             _add_outcomes(config, request, folder, progress, outcomes)
@@ -139,23 +137,26 @@ def _write_metrics(request: Request, outcomes: Sequence[TableOutcome], *, is_com
     return ""
 
 
-def _mirrored(config_path: Path, request: Request) -> list[TableOutcome]:
-    if request.mirror is None:
-        return []
+def _add_mirrored(config_path: Path, request: Request, outcomes: Shown) -> None:
+    assert request.mirror is not None
+    outcomes.say(["", "the mirror:"])
     try:
-        return verify_mirror(
+        verify_mirror(
             config_path,
             request.mirror,
             request.target_options,
             request.tables,
             shows_keys=request.shows_keys,
+            limit_s=request.mirror_limit_s,
+            outcomes=outcomes,
         )
-    except Exception as error:  # noqa: BLE001 - what was found of the topics is to be printed
-        return [TableOutcome("the mirror", UNKNOWN, reason=_reason(error))]
+    except Exception as error:  # noqa: BLE001 - what was found before is to be printed
+        outcomes.append(TableOutcome("the mirror", UNKNOWN, reason=_reason(error)))
+    outcomes.end()
 
 
 def _add_outcomes(
-    config: Config, request: Request, folder: Path, progress: _Progress, outcomes: list[TableOutcome]
+    config: Config, request: Request, folder: Path, progress: Progress, outcomes: Shown
 ) -> None:
     settings = command_settings(config, timeout_s=_KAFKA_TIMEOUT_S)
     topic = config.schema_topic
@@ -164,6 +165,8 @@ def _add_outcomes(
     share = share_of(request.percent)
     window = _window(request, share, None if stored is None else stored.window)
     if stored is not None:
+        if stored.window is None:
+            remove_entries(folder)  # of another server, configuration, sample or version
         stored.begin(window)
     options = Options(
         folder,
@@ -178,15 +181,20 @@ def _add_outcomes(
         verification = Verification(source, settings, schemas.schema, options, progress.show)
         chosen = {f"{table.schema}.{table.name}": table for table in _chosen(source.tables(), request.tables)}
         if stored is not None:
-            outcomes += [one for one in stored.outcomes() if one.table in chosen]
+            for one in stored.outcomes():
+                if one.table in chosen:
+                    outcomes.append(one)
         finished = {one.table for one in outcomes}
         for title, table in chosen.items():
             if title not in finished:
-                outcomes.append(_outcome_of(config, verification, table))
+                outcome = _outcome_of(config, verification, table)
+                progress.end()
+                outcomes.append(outcome)
                 if stored is not None:
-                    stored.add(outcomes[-1])
+                    stored.add(outcome)
     if stored is not None:
-        stored.end(is_known=all(one.state != UNKNOWN for one in outcomes))
+        unknown = {one.table for one in outcomes if one.state == UNKNOWN}
+        stored.end(is_known=not any(has_entries(folder / str(chosen[one].relid)) for one in unknown))
 
 
 def _window(request: Request, share: int, stored: int | None) -> int:
@@ -257,43 +265,11 @@ def _chosen(tables: Sequence[PublishedTable], names: Sequence[str]) -> list[Publ
 def _folder(request: Request) -> Iterator[Path]:
     if request.state is not None:
         request.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield request.state
+        with only_run(request.state):
+            yield request.state
         return
     folder = Path(tempfile.mkdtemp(prefix="cdcd-verify-"))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Progress:
-    """One line on standard error, drawn again in its place; nothing if that is no terminal."""
-
-    def __init__(self, *, is_drawn: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_drawn, self._clock = is_drawn, clock
-        self._drawn_s = 0.0
-        self._width = 0
-
-    def show(self, table: str, stage: str, done: int, total: int | None) -> None:
-        """Draw the line, at most every half second."""
-        if not self._is_drawn or self._clock() - self._drawn_s < _DRAWN_EVERY_S:
-            return
-        self._drawn_s = self._clock()
-        unit = "records" if stage == "topics" else "rows"
-        line = f"{clean(table, 60)}  {stage}: {done:,} {unit}{_bar(done, total)}"
-        sys.stderr.write("\r" + line.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(line)
-
-    def end(self) -> None:
-        """Remove the line."""
-        if self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-
-
-def _bar(done: int, total: int | None) -> str:
-    if not total:
-        return ""
-    percent = min(100 * done // total, 99)
-    marks = percent * _BAR_CHARACTERS // 100
-    return f"  [{'#' * marks}{'.' * (_BAR_CHARACTERS - marks)}] {percent:2} %"

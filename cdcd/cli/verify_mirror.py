@@ -8,17 +8,40 @@ Must not: import PySpark before it is asked for.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cdcd.cli.spark_extra import imports_of_spark
+from cdcd.errors import ConfigError, SparkReadError, StorageError
 from cdcd.verify.outcome import UNKNOWN, DifferentRow, TableOutcome
 
-__all__ = ["require_spark", "verify_mirror"]
+__all__ = ["limited", "require_mirror", "verify_mirror"]
 
 _CORES, _MEMORY = "2", "1g"
+_CANCELLED_EVERY_S = 1.0
+_NO_MIRROR = "name the target of a mirror of these topics, as its own command has it"
+
+
+def require_mirror(target: str, target_options: Mapping[str, str]) -> None:
+    """Raise ConfigError without the extra, or if there is no mirror. A storage that does not answer now may later."""
+    require_spark()
+    from cdcd.spark.reading.mirror import read_mirror
+    from cdcd.spark.storage.uri import open_storage
+
+    try:
+        storage = open_storage(target, target_options)
+    except StorageError as error:
+        raise ConfigError(f"--mirror: {error}", hint=error.hint) from None
+    try:
+        read_mirror(storage)
+    except StorageError:
+        return
+    except SparkReadError as error:
+        raise ConfigError(f"--mirror: {error}", hint=_NO_MIRROR) from None
 
 
 def require_spark() -> None:
@@ -35,30 +58,60 @@ def verify_mirror(
     tables: Sequence[str],
     *,
     shows_keys: bool,
-) -> list[TableOutcome]:
-    """Return the outcomes of the mirror's tables. Raises ConfigError without the extra, SparkReadError."""
+    limit_s: float | None = None,
+    outcomes: list[TableOutcome],
+) -> None:
+    """Add the outcomes of the mirror's tables, each as it is known. Raises ConfigError without the extra.
+
+    `limit_s`: for all tables; those after it are unknown. Raises SparkReadError, and errors of Spark; the outcomes
+    before remain.
+    """
     require_spark()
     from cdcd.spark.clients.connection_options import connection_from
     from cdcd.spark.mirroring.verify import verify
-    from cdcd.spark.session import session
+    from cdcd.spark.session import NO_LOG, session
 
     connection = connection_from({"config": str(config_path)})
-    spark = session("cdcd verify", _CORES, memory=_MEMORY)
-    found, began_s = [], time.monotonic()
+    spark = session("cdcd verify", _CORES, memory=_MEMORY, log_level=NO_LOG)
+    began_s = time.monotonic()
     try:
-        for result in verify(
-            spark,
-            connection,
-            target,
-            target_options=target_options,
-            tables=tables or ("*",),
-            shows_keys=shows_keys,
-        ):
-            found.append(_outcome(result, time.monotonic() - began_s))
-            began_s = time.monotonic()
+        with limited(spark, limit_s) as is_over:
+            for result in verify(
+                spark,
+                connection,
+                target,
+                target_options=target_options,
+                tables=tables or ("*",),
+                shows_keys=shows_keys,
+                is_over=is_over,
+            ):
+                outcomes.append(_outcome(result, time.monotonic() - began_s))
+                began_s = time.monotonic()
     finally:
-        spark.stop()
-    return found
+        with contextlib.suppress(Exception):  # a JVM that has ended, too, is stopped
+            spark.stop()
+
+
+@contextlib.contextmanager
+def limited(spark: Any, limit_s: float | None) -> Iterator[Callable[[], bool]]:
+    """Cancel Spark's jobs in the block after so many seconds, and all later ones; yield whether that has begun."""
+    is_over, has_ended = threading.Event(), threading.Event()
+
+    def cancel() -> None:
+        has_ended.wait(limit_s)
+        while not has_ended.is_set():
+            is_over.set()
+            with contextlib.suppress(Exception):  # a JVM that has ended has no jobs
+                spark.sparkContext.cancelAllJobs()
+            has_ended.wait(_CANCELLED_EVERY_S)
+
+    cancelling = threading.Thread(target=cancel, name="cdcd-verify-limit", daemon=True)
+    cancelling.start()
+    try:
+        yield is_over.is_set
+    finally:
+        has_ended.set()
+        cancelling.join()
 
 
 def _outcome(result: Any, seconds: float) -> TableOutcome:
@@ -68,6 +121,6 @@ def _outcome(result: Any, seconds: float) -> TableOutcome:
         return outcome
     outcome.rows_in_source, outcome.rows_in_topics = result.rows_in_topic, result.rows_in_mirror
     outcome.missing, outcome.extra, outcome.different = result.missing, result.extra, result.different
-    outcome.reason = result.reason
+    outcome.unknown_rows = result.unknown_rows
     outcome.rows = [DifferentRow(kind, key) for kind, keys in (result.keys or {}).items() for key in keys]
     return outcome

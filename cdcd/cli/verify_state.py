@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdcd.verify.outcome import EQUAL, UNKNOWN, DifferentRow, TableOutcome
+from cdcd.verify.outcome import EQUAL, UNKNOWN, CannotTell, DifferentRow, TableOutcome
+from cdcd.verify.topic_log import STATE
 
-__all__ = ["MOST_AGE_S", "StoredOutcomes", "replace_file"]
+__all__ = ["MOST_AGE_S", "StoredOutcomes", "has_entries", "only_run", "remove_entries", "replace_file"]
 
 MOST_AGE_S = 86_400.0
 _FORMAT = 1
+_NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Of file systems that cannot lock a folder, such as NFS."""
 _NAME = "outcomes.json"
 
 
@@ -97,6 +103,39 @@ def _outcome(stored: Mapping[str, Any]) -> TableOutcome:
     fields = stored["outcome"]
     rows = [DifferentRow(**{**row, "columns": tuple(row["columns"])}) for row in fields["rows"]]
     return TableOutcome(**{**fields, "rows": rows})
+
+
+@contextlib.contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Lock the folder in the block, as far as its file system can. Raises CannotTell if another run has it."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _lock(number, folder)
+        yield
+    finally:
+        os.close(number)
+
+
+def _lock(number: int, folder: Path) -> None:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CannotTell(f"another run of `cdcd verify` uses the folder {folder} (--state)") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def has_entries(folder: Path) -> bool:
+    """Return whether another run can continue to read the records of a table from its folder."""
+    return (folder / STATE).exists()
+
+
+def remove_entries(folder: Path) -> None:
+    """Remove the folders of all tables."""
+    for path in folder.iterdir():
+        if path.name.isdecimal():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def replace_file(path: Path, text: str, mode: int) -> None:

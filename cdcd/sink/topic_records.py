@@ -13,7 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import SinkUnavailable
@@ -27,6 +34,7 @@ from cdcd.sink.topic_configs import configurations
 
 __all__ = [
     "Bounds",
+    "RecordsRemoved",
     "TopicRecord",
     "bounds_of",
     "cleanup_policies",
@@ -37,6 +45,9 @@ __all__ = [
 
 _BATCH = 5_000
 _POLL_S = 1.0
+_NO_OTHER_OFFSET = {"auto.offset.reset": "error"}
+"""An offset that was removed since the bounds were looked up is an error, never a later start of the log."""
+_REMOVED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _READ: dict[str, object] = {
     "queued.max.messages.kbytes": 16_384,  # librdkafka's default of 64 MiB would be most of the memory
     "fetch.message.max.bytes": 4 << 20,
@@ -126,55 +137,78 @@ def _offsets(
     return found
 
 
+class RecordsRemoved(Exception):
+    """Kafka has removed records after their bounds were looked up."""
+
+
 def read_records(
     settings: SinkSettings, bounds: Mapping[tuple[str, int], Bounds], silence_s: float
 ) -> Iterator[list[TopicRecord]]:
     """Yield the committed records within the bounds, in batches; an empty batch where none arrived.
 
-    Raises SinkUnavailable if no record and no end arrives for `silence_s`, TopicMissing, SinkAuthorization.
+    Raises SinkUnavailable if no partition gets nearer to its end for `silence_s`, RecordsRemoved, TopicMissing,
+    SinkAuthorization.
     """
-    ends = {place: one.end for place, one in bounds.items() if one.start < one.end}
-    left = dict(ends)
-    if not left:
+    reading = _Reading(bounds)
+    if not reading.ends:
         return
     with making_client():
-        consumer = Consumer(_READ | reader_properties(settings), logger=CLIENT_LOG)
+        consumer = Consumer(_READ | reader_properties(settings) | _NO_OTHER_OFFSET, logger=CLIENT_LOG)
     try:
-        consumer.assign([TopicPartition(*place, bounds[place].start) for place in left])
+        consumer.assign([TopicPartition(*place, reading.reached[place]) for place in reading.ends])
         heard_s = time.monotonic()
-        while left:
+        while reading.ends:
             first = consumer.poll(_POLL_S)  # `consume` alone would wait for a full batch
             messages = [] if first is None else [first, *consumer.consume(_BATCH, 0)]
-            batch = _within(messages, ends, left)
-            if messages:
+            before = dict(reading.reached)
+            batch, finished = reading.take(messages)
+            if finished and reading.ends:
+                consumer.pause([TopicPartition(*place) for place in finished])
+            if reading.reached != before:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > silence_s:
-                raise _silent(left)
+                raise _silent(reading.ends)
             yield batch
     finally:
         consumer.close()
 
 
-def _within(
-    messages: list[Any], ends: Mapping[tuple[str, int], int], left: dict[tuple[str, int], int]
-) -> list[TopicRecord]:
-    """Return the records below the ends. The partitions whose ends are reached are removed from `left`."""
-    found = []
-    for message in messages:
-        place = topic, partition = message.topic(), message.partition()
-        if message.error() is None:  # as nearly always: without a function call
-            offset = message.offset()
-            position = offset + 1
-            if position <= ends[place]:
-                found.append(TopicRecord(topic, partition, offset, message.key(), message.value()))
-        else:
-            reached = position_of(message, topic)
-            if reached is None:
+class _Reading:
+    """How far the partitions are read. `ends`: of those that are not read to their end; `reached`: next offsets."""
+
+    def __init__(self, bounds: Mapping[tuple[str, int], Bounds]) -> None:
+        self.ends = {place: one.end for place, one in bounds.items() if one.start < one.end}
+        self.reached = {place: bounds[place].start for place in self.ends}
+
+    def take(self, messages: list[Any]) -> tuple[list[TopicRecord], list[tuple[str, int]]]:
+        """Return the records below the ends, and the partitions whose ends are reached. Raises RecordsRemoved."""
+        found, finished = [], []
+        for message in messages:
+            place = topic, partition = message.topic(), message.partition()
+            end = self.ends.get(place)
+            if end is None:
                 continue
-            position = reached
-        if position >= ends[place]:
-            left.pop(place, None)
-    return found
+            if message.error() is None:  # as nearly always: without a function call
+                offset = message.offset()
+                position = offset + 1
+                if position <= end:
+                    found.append(TopicRecord(topic, partition, offset, message.key(), message.value()))
+            else:
+                reached = _end_of(message, topic)
+                if reached is None:
+                    continue
+                position = reached
+            self.reached[place] = position
+            if position >= end:
+                del self.ends[place]
+                finished.append(place)
+        return found, finished
+
+
+def _end_of(message: Any, topic: str) -> int | None:
+    if message.error().code() in _REMOVED:
+        raise RecordsRemoved
+    return position_of(message, topic)
 
 
 def _silent(left: Mapping[tuple[str, int], int]) -> SinkUnavailable:

@@ -33,7 +33,7 @@ from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_f
 from cdcd.snapshot.running_xids import RUNNING
 from cdcd.snapshot.table_copy import Chunk, KeysChunk
 from cdcd.snapshot.units import Blocks, CopiedTable
-from cdcd.snapshot.visibility import Snapshot, end_of_commits
+from cdcd.snapshot.visibility import Snapshot, end_of_commits, snapshot_function
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
 from cdcd.source.locks import is_lock_timeout, lock_holders
@@ -41,7 +41,6 @@ from cdcd.source.locks import is_lock_timeout, lock_holders
 SLICE_BYTES = 64 * 1024
 """Rows that are emitted at once: the stream waits for them."""
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-SNAPSHOT_FUNCTIONS_SINCE = 130_000
 Connect = Callable[[], Any]
 Translate = Callable[[psycopg2.Error], CdcdError]
 
@@ -329,11 +328,7 @@ class ChunkReader:
         table = described.table
         with self._ended_by_errors():
             self._execute(_BEGIN)
-            function = (
-                "pg_current_snapshot"
-                if self._connection.server_version >= SNAPSHOT_FUNCTIONS_SINCE
-                else "txid_current_snapshot"
-            )
+            function = snapshot_function(self._connection.server_version)
             ((text,),) = self._rows(f"SELECT {function}()::text")
             with self._readable(table):
                 self._execute(sql.SQL("SELECT FROM {} LIMIT 0").format(source_of(table)))

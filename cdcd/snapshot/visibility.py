@@ -16,6 +16,7 @@ from itertools import pairwise
 from cdcd.errors import ProtocolError
 from cdcd.lsn import Lsn
 
+_NAMED_SINCE = 130_000
 _TEXT = re.compile(r"([0-9]{1,20}):([0-9]{1,20}):([0-9,]*)", re.ASCII)
 _MAX_IN_PROGRESS = 1 << 19
 """max_connections and max_prepared_transactions are below 2^18 each."""
@@ -27,6 +28,11 @@ _MAX_FULL_XID = 1 << 63
 
 _LONG_PAGE_HEADER = 40
 _SHORT_PAGE_HEADER = 24
+
+
+def snapshot_function(server_version: int) -> str:
+    """Return the name of the function that returns the snapshot of the transaction."""
+    return "pg_current_snapshot" if server_version >= _NAMED_SINCE else "txid_current_snapshot"
 
 
 @dataclass(frozen=True, slots=True)

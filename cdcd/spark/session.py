@@ -29,6 +29,8 @@ _SQL = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
+NO_LOG = "OFF"
+"""A log level for commands that show no value of a row: a line of the JVM may have one, in the text of an error."""
 MOST_TASKS = 10_000
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
@@ -47,8 +49,10 @@ class Query(Protocol):
     def stop(self) -> None: ...  # noqa: D102
 
 
-def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partitions: int = 4) -> SparkSession:
-    """Return a new or the running local session."""
+def session(
+    app: str, cores: str = "2", *, memory: str = "1g", shuffle_partitions: int = 4, log_level: str = "WARN"
+) -> SparkSession:
+    """Return a new or the running local session. `log_level`: of the JVM's lines on standard error."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return (
@@ -62,17 +66,17 @@ def session(app: str, cores: str = "2", *, memory: str = "1g", shuffle_partition
         .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.log.level", "WARN")
+        .config("spark.log.level", log_level)
         .config(map=_SQL)
         .getOrCreate()
     )
 
 
-def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
+def submitted_or_local(app: str, cores: str, memory: str, log_level: str = "WARN") -> SparkSession:
     """Return the session of spark-submit, with its resources, where that runs the program; otherwise a local one."""
     if SUBMITTED in os.environ:
         return SparkSession.builder.appName(app).config(map=_SQL).getOrCreate()
-    return session(app, cores, memory=memory)
+    return session(app, cores, memory=memory, log_level=log_level)
 
 
 def reason_of(error: Exception) -> str:

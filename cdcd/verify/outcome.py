@@ -88,25 +88,34 @@ def status_of(outcomes: Iterable[TableOutcome]) -> int:
 
 def as_lines(outcomes: Sequence[TableOutcome], of: str = "source", compared: str = "topics") -> list[str]:
     """Return the result for people. `of` and `compared`: the names of both sides."""
-    lines: list[str] = []
-    for one in outcomes:
-        lines.append(f"{one.state:<8}{clean(one.table)}: {_summary(one, of, compared)}")
-        for column, rows in one.not_compared.items():
-            lines.append(
-                f"        column {clean(column)}: not in the records of {rows:,} rows, not compared there"
-            )
-        for row in one.rows:
-            columns = f" in {', '.join(map(clean, row.columns))}" if row.columns else ""
-            place = "" if row.topic is None else f", {row.topic} {row.partition}@{row.offset}"
-            lines.append(f"        {row.kind}{columns}: key {clean(row.key)}{place}")
-        if (left := one.missing + one.extra + one.different - len(one.rows)) > 0:
-            lines.append(f"        and {left:,} more rows")
+    return [*(line for one in outcomes for line in lines_of(one, of, compared)), counts_of(outcomes)]
+
+
+def counts_of(outcomes: Sequence[TableOutcome]) -> str:
+    """Return the last line: the number of tables in each state."""
     counts = {state: sum(one.state == state for one in outcomes) for state in EXIT_OF}
-    return [*lines, ", ".join(f"{count} {state}" for state, count in counts.items())]
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def lines_of(one: TableOutcome, of: str = "source", compared: str = "topics") -> list[str]:
+    """Return the lines of one table."""
+    lines = [f"{one.state:<8}{clean(one.table)}: {_summary(one, of, compared)}"]
+    for column, rows in one.not_compared.items():
+        lines.append(
+            f"        column {clean(column)}: not in the records of {rows:,} rows, not compared there"
+        )
+    for row in one.rows:
+        columns = f" in {', '.join(map(clean, row.columns))}" if row.columns else ""
+        place = "" if row.topic is None else f", {row.topic} {row.partition}@{row.offset}"
+        lines.append(f"        {row.kind}{columns}: key {clean(row.key)}{place}")
+    if (left := one.missing + one.extra + one.different - len(one.rows)) > 0:
+        lines.append(f"        and {left:,} more rows")
+    return lines
 
 
 def _summary(one: TableOutcome, of: str, compared: str) -> str:
-    if one.reason:
+    is_known = one.missing or one.extra or one.different
+    if one.reason and not is_known:
         return clean(one.reason)
     at = "" if one.lsn is None else f" at {one.lsn}"
     text = f"{one.rows_in_source or 0:,} rows in the {of}{at}, {one.rows_in_topics or 0:,} in the {compared}"
@@ -114,6 +123,8 @@ def _summary(one: TableOutcome, of: str, compared: str) -> str:
         text += "".join(f", {getattr(one, kind):,} {kind}" for kind in KINDS if getattr(one, kind))
     if one.unknown_rows:
         text += f", {one.unknown_rows:,} of unknown state"
+    if one.reason:
+        text += f"; {clean(one.reason)}"
     return f"{text} ({one.seconds:.1f} s)"
 
 

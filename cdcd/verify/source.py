@@ -2,14 +2,16 @@
 
 In: the source's settings, a table.  Out: the table as the snapshot has it, its view, sums by bucket, rows.
 Invariant: the table is locked (ACCESS SHARE) before the snapshot is taken, so that no TRUNCATE and
-no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts the lock is given up as soon
-as another session waits for it, because all others would wait behind that one. Only a logical message is written.
+no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts, and while the source is not
+needed (`watched`), the lock is given up as soon as another session waits for it, because all others would wait behind
+that one. Only a logical message is written.
 Must not: let a psycopg2 exception out, or contain a value in an error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from cdcd.schema.policy import Policies
 from cdcd.snapshot.key_sql import qualified
 from cdcd.snapshot.table_files import files_of
 from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, TableFile, estimated_rows, units_of
-from cdcd.snapshot.visibility import Snapshot
+from cdcd.snapshot.visibility import Snapshot, snapshot_function
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql, fetch, translated
 from cdcd.source.key_check import record_key
@@ -39,6 +41,7 @@ LOCK_TIMEOUT_MS = 4_000
 _STATEMENT_LIMIT_S = 3_600.0
 _FETCHED_ROWS = 5_000
 _POLL_S = 0.05
+_WATCH_S = 0.2
 _BLOCK_RANGES_SINCE = 140_000
 _PREFIX = "cdcd-verify"
 _PROBE = b"cdcd"
@@ -110,9 +113,19 @@ class Source:
 
     def __init__(self, settings: SourceSettings, policies: Policies, first: int = 0) -> None:
         self._settings, self._policies, self._first = settings, policies, first
-        self._connection = connect_sql(settings)
-        self._other = connect_sql(settings)
-        self._catalog = Catalog(settings)
+        self._silent: tuple[Any, ...] | None = None
+        self._connect()
+
+    def _connect(self) -> None:
+        settings = self._settings
+        with contextlib.ExitStack() as opened:
+            self._connection = opened.enter_context(contextlib.closing(connect_sql(settings)))
+            self._other = opened.enter_context(contextlib.closing(connect_sql(settings)))
+            self._catalog = opened.enter_context(contextlib.closing(Catalog(settings)))
+            self._set_up()
+            opened.pop_all()
+
+    def _set_up(self) -> None:
         for setting in ("row_security = off", "max_parallel_workers_per_gather = 0"):  # F73
             self._execute(f"SET {setting}")
         set_lock_timeout(self._connection, LOCK_TIMEOUT_MS)
@@ -126,6 +139,11 @@ class Source:
         if encoding not in _CODECS:
             raise CannotTell(f"the database's encoding {encoding} is not supported")
         self._codec = _CODECS[encoding]
+
+    def renew(self) -> None:
+        """Connect again after an error of the connections. Raises Source errors, CannotTell."""
+        self.close()
+        self._connect()
 
     def close(self) -> None:
         """Close the connections."""
@@ -159,7 +177,8 @@ class Source:
             raise CannotTell(f"a lock on the table was not available, held by {holders}") from None
 
     def _open(self, relid: int, share: int, unit_pages: int) -> OpenTable:
-        ((text,),) = fetch(self._connection, "SELECT pg_current_snapshot()::text")
+        function = snapshot_function(self._connection.server_version)
+        ((text,),) = fetch(self._connection, f"SELECT {function}()::text")
         ((marker,),) = fetch(self._other, _MARKER, (_PREFIX,))
         if marker is None:
             raise CannotTell("the server is a standby, whose snapshots do not name the transactions that run")
@@ -263,7 +282,32 @@ class Source:
         """Release lock and snapshot if a session waits for the lock of the table."""
         pid = self._connection.info.backend_pid
         if not table.is_released and fetch(self._other, _WAITS, (list(table.locked), pid))[0][0]:
-            table.is_released = True
+            self._release(table)
+
+    @contextlib.contextmanager
+    def watched(self, table: OpenTable) -> Iterator[None]:
+        """Within the block, which must not use the source, release the table as soon as a session waits for it."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not table.is_released and not ended.is_set():
+                try:
+                    self.release_if_waited_for(table)
+                except CdcdError:  # what cannot be watched is not locked
+                    self._release(table)
+                ended.wait(_WATCH_S)
+
+        watching = threading.Thread(target=watch, name="cdcd-verify-lock", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
+
+    def _release(self, table: OpenTable) -> None:
+        table.is_released = True
+        with contextlib.suppress(CdcdError):  # a broken connection has no lock any more
             self._execute("ROLLBACK")
 
     def _execute(self, statement: str) -> None:
@@ -275,7 +319,7 @@ class Source:
     def await_confirmed(self, table: OpenTable, timeout_s: float) -> None:
         """Wait until Kafka has all that was committed before the message, by the slot's confirmed LSN.
 
-        Raises CannotTell.
+        A slot that nobody reads is waited for once, not for each table. Raises CannotTell.
         """
         lsn = table.view.marker_lsn
         deadline_s = time.monotonic() + timeout_s
@@ -285,7 +329,8 @@ class Source:
                 raise CannotTell(f"the slot {self._settings.slot} does not exist")
             if parse_lsn(rows[0][0]) >= lsn:
                 return
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s or rows[0] == self._silent:
+                self._silent = None if rows[0][1] else rows[0]
                 state = "cdcd is behind, or halted" if rows[0][1] else "no cdcd reads the slot"
                 raise CannotTell(
                     f"the changes up to the snapshot are not in Kafka within {timeout_s:g} s: {state}"

@@ -29,6 +29,8 @@ from cdcd.verify.float_text import double_text, real_text
 TextOf = Callable[[Any], bytes]
 _MONEY_DIGITS = 2
 """Those of lc_monetary C, in which the server writes the stored number."""
+_DIGITS_AT_ONCE = 4000
+_AT_ONCE = 10**_DIGITS_AT_ONCE
 _DOMAIN, _COMPOSITE = "d", "c"
 
 
@@ -121,9 +123,18 @@ def hex_text(value: bytes) -> bytes:
 
 
 def _unscaled_text(unscaled: int, scale: int) -> bytes:
-    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    digits = _digits(abs(unscaled)).rjust(scale + 1, "0")
     sign, point = "-" if unscaled < 0 else "", len(digits) - scale
     return f"{sign}{digits[:point]}{'.' if scale else ''}{digits[point:]}".encode()
+
+
+def _digits(number: int) -> str:
+    """Return the decimal digits, also of more than str() makes: 4300 (sys.set_int_max_str_digits)."""
+    pieces: list[str] = []
+    while number >= _AT_ONCE:
+        number, piece = divmod(number, _AT_ONCE)
+        pieces.append(f"{piece:0{_DIGITS_AT_ONCE}d}")
+    return "".join([str(number), *reversed(pieces)])
 
 
 def _number(value: bytes) -> int:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import (
     Bounds,
+    RecordsRemoved,
     TopicRecord,
     bounds_of,
     read_records,
@@ -30,9 +31,13 @@ from cdcd.sink.topic_records import (
 from cdcd.verify.outcome import CannotTell
 from cdcd.verify.records import ComparedTable, Found, Place, Records
 from cdcd.verify.spill import SpillFolder, file_bits
+from cdcd.version import __version__
 
 _STORED_EVERY = 1_000_000
+STATE = "topics.json"
+"""The file by which another process can continue."""
 _FORMAT = 2
+_REMOVED = "Kafka has removed records while they were read (retention)"
 Partition = tuple[str, int]
 
 
@@ -59,7 +64,7 @@ class TopicLog:
     ) -> None:
         self._settings, self._table = settings, table
         self._topic = topic
-        self._state = folder / "topics.json"
+        self._state = folder / STATE
         self._records = Records(table, schema_of)
         self._ids: dict[str, str] = {}
         self.topics: list[str] = []
@@ -97,7 +102,7 @@ class TopicLog:
         bounds = self._bounds()
         total = sum(one.end - one.start for one in bounds.values())
         stored_at = 0
-        for batch in read_records(self._settings, bounds, silence_s):
+        for batch in self._records_within(bounds, silence_s):
             self._files.append(self._entries(batch))
             self._next |= {one[:2]: one.offset + 1 for one in batch}
             done = sum(self._next[place] - one.start for place, one in bounds.items())
@@ -109,6 +114,14 @@ class TopicLog:
         self._look()  # these are the topics that were read
         self._next |= {place: one.end for place, one in bounds.items()}
         self._files.flush()
+
+    def _records_within(
+        self, bounds: Mapping[Partition, Bounds], silence_s: float
+    ) -> Iterator[list[TopicRecord]]:
+        try:
+            yield from read_records(self._settings, bounds, silence_s)
+        except RecordsRemoved:
+            raise CannotTell(_REMOVED) from None
 
     def _entries(self, batch: list[TopicRecord]) -> bytes:
         numbers = {topic: number for number, topic in enumerate(self.topics)}
@@ -150,7 +163,7 @@ class TopicLog:
             at = self._next.setdefault(place, one.start)
             self.starts.setdefault(place, one.start)
             if one.start > at:
-                raise CannotTell("Kafka has removed records while they were read (retention)")
+                raise CannotTell(_REMOVED)
             if one.end < at:
                 raise CannotTell("a topic was recreated while it was read")
             left[place] = Bounds(at, one.end)
@@ -164,7 +177,7 @@ class TopicLog:
         """Return the text of the key of the record at a place. Raises CannotTell if Kafka has removed it."""
         topic, partition, offset = self.topic_of(place)
         wanted = {(topic, partition): Bounds(offset, offset + 1)}
-        for batch in read_records(self._settings, wanted, self._settings.operation_timeout_s):
+        for batch in self._records_within(wanted, self._settings.operation_timeout_s):
             for record in batch:
                 if record.offset == offset and record.key is not None:
                     return self._records.key_text(record.key)
@@ -240,6 +253,6 @@ def _read(document: dict[str, Any]) -> _Stored:
 
 
 def fingerprint(table: ComparedTable) -> str:
-    """Return a digest of all that the entries of a table depend on."""
+    """Return a digest of all that the entries of a table depend on: also cdcd, which computes their hashes."""
     types = sorted(table.types.items())
-    return hashlib.sha256(repr((replace(table, types={}), types)).encode()).hexdigest()
+    return hashlib.sha256(repr((__version__, replace(table, types={}), types)).encode()).hexdigest()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.sink.reader import peek
@@ -25,6 +25,7 @@ from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import cleanup_policies, topics_with_records
 from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.source.publication_catalog import PublishedTable
+from cdcd.verify.findings import counted, open_question, shown_row
 from cdcd.verify.fold import (
     UNCOPIED,
     Barriers,
@@ -35,14 +36,12 @@ from cdcd.verify.fold import (
     compare_rows,
     hashes_of,
     is_equal,
-    question_of,
 )
 from cdcd.verify.outcome import (
     DIFFERS,
     EQUAL,
     UNKNOWN,
     CannotTell,
-    DifferentRow,
     GaveWay,
     NotCopiedYet,
     TableOutcome,
@@ -109,18 +108,9 @@ class Verification:
         title, began_s = f"{table.schema}.{table.name}", time.monotonic()
         folder = self._options.folder / str(table.relid)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        outcome = TableOutcome(title, UNKNOWN)
         try:
             self._refuse_copy(table)
-            for _ in range(_TRIES):
-                try:
-                    outcome = self._once(table, topic, folder)
-                    break
-                except GaveWay:
-                    outcome.reason = f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times"
-                    time.sleep(_PAUSE_S)
-                except NotCopiedYet:
-                    self._await_copy(table)
+            outcome = self._tried(table, topic, folder)
             self._refuse_copy(table)
         except CannotTell as why:
             outcome = TableOutcome(title, UNKNOWN, reason=str(why))
@@ -130,6 +120,22 @@ class Verification:
             shutil.rmtree(folder, ignore_errors=True)
         outcome.seconds = round(time.monotonic() - began_s, 1)
         return outcome
+
+    def _tried(self, table: PublishedTable, topic: str, folder: Path) -> TableOutcome:
+        is_renewed = False
+        for _ in range(_TRIES):
+            try:
+                return self._once(table, topic, folder)
+            except GaveWay:
+                time.sleep(_PAUSE_S)
+            except NotCopiedYet:
+                self._await_copy(table)
+            except SourceUnavailable:  # the connection was lost, by now or since the last table
+                if is_renewed:
+                    raise
+                is_renewed = True
+                self._source.renew()
+        raise CannotTell(f"ALTER TABLE or another lock interrupted the comparison {_TRIES} times")
 
     def _refuse_copy(self, table: PublishedTable) -> str:
         """Return why rows may have no record although nothing is lost, "" if none may. Raises CannotTell."""
@@ -155,10 +161,12 @@ class Verification:
         options = self._options
         with self._source.opened(table, options.share) as now:
             described, unit_pages = now.compared, self._unit_pages(now)
-            if not topics_with_records(self._settings, topic):
+            with self._source.watched(now):
+                has_topic = bool(topics_with_records(self._settings, topic))
+            if not has_topic:
                 return self._without_topic(now, topic)
         log = TopicLog(self._settings, described, topic, folder, self._schema_of)
-        self._read_on(log, described, lambda: None)
+        self._read_on(log, described)
         log.store()
         with self._source.opened(table, options.share, unit_pages) as opened:
             if fingerprint(opened.compared) != fingerprint(described):
@@ -166,10 +174,12 @@ class Verification:
                 raise GaveWay
             theirs = self._sums(opened)
             self._source.await_confirmed(opened, options.timeout_s)
-            # A copy that begins and ends meanwhile has its truncate below the snapshot, and its rows behind the ends.
-            self._refuse_copy(table)
-            self._read_on(log, described, lambda: self._source.release_if_waited_for(opened))
-            return self._judged(opened, log, theirs, folder, self._refuse_copy(table))
+            with self._source.watched(opened):
+                # A copy that begins and ends meanwhile has its truncate below the snapshot, its rows behind the ends.
+                self._refuse_copy(table)
+                self._read_on(log, described)
+                uncovered = self._refuse_copy(table)
+            return self._judged(opened, log, theirs, folder, uncovered)
 
     def _without_topic(self, opened: OpenTable, topic: str) -> TableOutcome:
         """Return the outcome of a table without a row, and without a topic: cdcd creates it with the first row."""
@@ -188,12 +198,13 @@ class Verification:
     ) -> TableOutcome:
         """Compare both sides. `uncovered`: why rows may have no record, "" if none may."""
         barriers = Barriers.of(log.found, opened.view)
-        self._refuse(log, barriers)
         fold = Fold(barriers, opened.view)
         ours: dict[int, BucketSum] = {}
-        for number in log.files.files:  # each bucket is in one file
-            ours |= fold.sums(log.files.sorted_blocks(number), len(opened.compared.columns))
-        outcome = _counted(opened, ours, theirs)
+        with self._source.watched(opened):
+            self._refuse(log, barriers)
+            for number in log.files.files:  # each bucket is in one file
+                ours |= fold.sums(log.files.sorted_blocks(number), len(opened.compared.columns))
+        outcome = counted(opened, ours, theirs)
         outcome.records = log.found.records
         wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
         uncopied = 0
@@ -211,7 +222,7 @@ class Verification:
         settle(outcome)
         if outcome.state == DIFFERS and fold.skipped_copies:
             raise CannotTell("cdcd copied the table meanwhile; verify again")
-        if reason := _open_question(outcome, log.found, barriers, fold.incomplete):
+        if reason := open_question(outcome, log.found, barriers, fold.incomplete):
             raise CannotTell(reason)
         if uncopied and outcome.state != DIFFERS:
             raise CannotTell(f"{uncopied:,} rows have no record, and {uncovered}")
@@ -243,12 +254,12 @@ class Verification:
 
     # --- reading
 
-    def _read_on(self, log: TopicLog, table: ComparedTable, between: Callable[[], None]) -> None:
+    def _read_on(self, log: TopicLog, table: ComparedTable) -> None:
         def report(done: int, total: int) -> None:
             self._report(table.title, "topics", done, total)
 
         for _ in log.read_on(self._options.timeout_s, report):
-            between()
+            pass
 
     def _unit_pages(self, opened: OpenTable) -> int:
         """Return the pages of a part: with a limit of rows per second those that take a second."""
@@ -300,18 +311,18 @@ class Verification:
     ) -> int:
         """Find the rows that differ. Return the number of rows without a record that need not have one."""
         uncopied, different = 0, list[Difference]()
-        for number in source.files:
-            theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-            ours = fold.rows(log.files.sorted(_in_file(log.files, source, number, wrong)))
-            for one in compare_rows(ours, theirs, is_copied=is_covered):
+        with self._source.watched(opened):
+            for one in _differences(log.files, fold, wrong, source, is_covered=is_covered):
                 if one.kind == UNCOPIED:
                     uncopied += 1
                     continue
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
                     different.append(one)
-        texts = self._keys(opened, log, different) if self._options.shows_keys else {}
-        outcome.rows = [_shown(one, opened.compared, log, texts) for one in different]
+        texts: dict[bytes, str] = {}
+        if self._options.shows_keys:
+            outcome.reason = self._add_keys(opened, log, different, texts)
+        outcome.rows = [shown_row(one, opened.compared, log, texts) for one in different]
         return uncopied
 
     def _spill_rows(self, opened: OpenTable, wrong: Sequence[int], source: SpillFolder) -> None:
@@ -327,11 +338,24 @@ class Verification:
             self._pause(opened, part, began_s)
         source.flush()
 
-    def _keys(self, opened: OpenTable, log: TopicLog, different: Sequence[Difference]) -> dict[bytes, str]:
-        """Return the texts of keys: of the source's rows by the source, of the others by their records."""
-        wanted = {one.key for one in different}
-        buckets = sorted({bucket_of(one.key) for one in different})
-        found: dict[bytes, str] = {}
+    def _add_keys(
+        self, opened: OpenTable, log: TopicLog, different: Sequence[Difference], found: dict[bytes, str]
+    ) -> str:
+        """Add the texts of keys; return why some are not there, "" if all are. The rows differ without them, too."""
+        try:
+            self._add_keys_of_source(opened, {one.key for one in different}, found)
+            with self._source.watched(opened):
+                for one in different:
+                    if one.key not in found and one.place is not None:
+                        found[one.key] = log.key_at(one.place)
+        except GaveWay:
+            return "not all keys are shown: another session waits for the lock of the table"
+        except (CannotTell, CdcdError) as why:
+            return f"not all keys are shown: {why}"
+        return ""
+
+    def _add_keys_of_source(self, opened: OpenTable, wanted: Set[bytes], found: dict[bytes, str]) -> None:
+        buckets = sorted({bucket_of(key) for key in wanted})
         for part in opened.parts:
             began_s = time.monotonic()
             for rows in self._source.rows(opened, part, buckets, with_key=True):
@@ -340,24 +364,16 @@ class Verification:
                     if key in wanted:
                         found[key] = text
             self._pause(opened, part, began_s)
-        for one in different:
-            if one.key not in found and one.place is not None:
-                found[one.key] = log.key_at(one.place)
-        return found
 
 
-def _counted(
-    opened: OpenTable, ours: Mapping[int, BucketSum], theirs: Mapping[int, BucketSum]
-) -> TableOutcome:
-    """Return the outcome of a table as if it were equal, with its numbers."""
-    outcome = TableOutcome(opened.compared.title, EQUAL, lsn=format_lsn(opened.view.marker_lsn))
-    outcome.rows_in_source = sum(one.rows for one in theirs.values())
-    outcome.rows_in_topics = sum(one.rows for one in ours.values())
-    outcome.unknown_rows = sum(one.unknown for one in ours.values())
-    for number, column in enumerate(opened.compared.columns):
-        if lacking := sum(one.lacking[number] for one in ours.values()):
-            outcome.not_compared[column.name] = lacking
-    return outcome
+def _differences(
+    topics: SpillFolder, fold: Fold, wrong: Set[int], source: SpillFolder, *, is_covered: bool
+) -> Iterator[Difference]:
+    """Yield the differences of the rows of some buckets."""
+    for number in source.files:
+        theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
+        ours = fold.rows(topics.sorted(_in_file(topics, source, number, wrong)))
+        yield from compare_rows(ours, theirs, is_copied=is_covered)
 
 
 def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set[int]) -> Iterator[bytes]:
@@ -367,24 +383,8 @@ def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set
             yield entry
 
 
-def _open_question(outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int) -> str:
-    """Return what leaves open whether the table is equal, or whether its differences are some; "" if nothing does."""
-    if outcome.state == DIFFERS:
-        is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
-        return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
-    if incomplete:
-        return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
-    return question_of(found, barriers)
-
-
 def _is_copying(progress: Progress, relid: int) -> bool:
     if progress.phase == "snapshot":
         return True
     copy = progress.copy
     return copy is not None and (relid in copy.pending or relid in copy.tables or relid in copy.blocking)
-
-
-def _shown(one: Difference, table: ComparedTable, log: TopicLog, texts: Mapping[bytes, str]) -> DifferentRow:
-    place = (None, None, None) if one.place is None else log.topic_of(one.place)
-    columns = tuple(table.columns[number].name for number in one.columns)
-    return DifferentRow(one.kind, texts.get(one.key) or one.key[:8].hex(), columns, *place)

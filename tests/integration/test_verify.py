@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from cdcd.cli.verify_state import only_run
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
@@ -225,6 +226,29 @@ def test_an_interrupted_run_continues_where_its_state_was_stored(
     assert list((tmp_path / "state").iterdir()) == []
     assert verify(daemon, *words).status == 0
     assert 'cdcd_verify_state{table="public.t",state="equal"} 1' in (tmp_path / "verify.prom").read_text()
+
+
+def test_each_run_has_another_sample_although_a_table_is_always_unknown(
+    daemon: Daemon, postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    """A table without a key cannot be compared by any run; nothing is left of this one that a next run could use."""
+    postgres.execute("CREATE TABLE keyless (n int)", dbname=database)
+    await_confirmed(postgres, daemon)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "4711").mkdir()  # of a table that is not there any more, in a run of another version
+    (state / "4711" / "topics-0000").write_bytes(bytes(100))
+    found = verify(daemon, "--state", str(state), "--sample", "50")
+    assert {name: one["state"] for name, one in found.tables.items()} == {
+        "public.t": "equal",
+        "public.keyless": "unknown",
+    }
+    assert not (state / "outcomes.json").exists()
+    assert not (state / "4711").exists()
+    with only_run(state):
+        second = daemon.run("verify", "--state", str(state))
+    assert second.returncode == 2
+    assert "another run of `cdcd verify" in second.stderr, second
 
 
 def test_an_alter_table_does_not_wait_for_the_comparison(

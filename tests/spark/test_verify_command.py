@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
+from cdcd.cli.verify_mirror import require_mirror, verify_mirror
+from cdcd.cli.verify_output import Shown
 from cdcd.errors import EXIT_FAILURE, EXIT_OK
+from cdcd.spark import session as sessions
+from cdcd.spark.clients import connection_options
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.commands.verify import EXIT_UNKNOWN
+from cdcd.spark.mirroring import verify as verification
 from cdcd.spark.reading.mirror import Mirror
-from tests.spark.conftest import Command
+from tests.spark.conftest import Command, _Lasting
 from tests.spark.events import Table, column
 from tests.spark.topics import PARTITIONS, Sent, TopicsWriter, run_mirror
 
@@ -333,3 +339,57 @@ def test_what_is_no_mirror_of_the_topics_is_an_error(
         strict=True,
     ):
         assert reason in error
+
+
+@pytest.mark.parametrize("offsets", [{}, {"0": 1, "1": 1, "2": 1}])
+def test_rows_of_a_mirror_whose_topic_has_no_change_are_extra(
+    spark: SparkSession,
+    topics: TopicsWriter,
+    target: Path,
+    verified: Verified,
+    monkeypatch: pytest.MonkeyPatch,
+    offsets: dict[str, int],
+) -> None:
+    """Up to the mirror's offsets, which have no record, or only a tombstone in each partition."""
+    items = topics.table("items", ITEMS)
+    key, _ = items.event("c", 10, 1, after=_row(7))
+    tombstones = [(items.topic, partition, key, None) for partition in range(PARTITIONS)]
+    changes = [
+        *topics.change(items, "c", 10, 1, after=_row(1)),
+        *topics.change(items, "c", 10, 2, after=_row(2)),
+    ]
+    topics.commit(10, [*tombstones, *changes])
+    opened = run_mirror(spark, topics, target)
+    version = replace(opened.version, offsets={**opened.version.offsets, items.topic: offsets})
+    monkeypatch.setattr(verification, "read_mirror", lambda *_: replace(opened, version=version))
+    status, found = verified("--show-keys")
+    (table,) = found["tables"]
+    assert (status, table["status"], table["extra"]) == (EXIT_FAILURE, "differs", 2), found
+    assert table["keys"] == {"extra": ['{"id":1}', '{"id":2}']}
+    emptied = replace(
+        version, tables={items.topic: replace(version.tables[items.topic], files=(), deltas=())}
+    )
+    monkeypatch.setattr(verification, "read_mirror", lambda *_: replace(opened, version=emptied))
+    assert verified()[0] == EXIT_OK
+
+
+def test_cdcd_verify_compares_the_mirror_by_the_same_code(
+    spark: SparkSession,
+    topics: TopicsWriter,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    items = topics.table("items", ITEMS)
+    topics.commit(10, topics.change(items, "c", 10, 1, after=_row(1, SECRET)))
+    _rewritten(
+        run_mirror(spark, topics, target, buckets=1), items.topic, lambda rows: rows[0].update(name="b")
+    )
+    monkeypatch.setattr(connection_options, "connection_from", lambda _: topics.connection)
+    monkeypatch.setattr(sessions, "session", lambda *_, **__: _Lasting(spark))
+    require_mirror(str(target), {})
+    outcomes = Shown("topic", "mirror")
+    verify_mirror(target, str(target), {}, (), shows_keys=True, limit_s=3600, outcomes=outcomes)
+    table, row = capsys.readouterr().out.splitlines()
+    assert table.startswith(f"differs {items.topic}: 1 rows in the topic, 1 in the mirror, 1 different (")
+    assert row == '        different: key {"id":1}'

@@ -8,36 +8,38 @@ Must not: print a value of a row; print a key without --show-keys.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from pyspark.errors import PySparkException
-
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
-from cdcd.spark.session import submitted_or_local
+from cdcd.spark.session import NO_LOG, submitted_or_local
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare the mirror; return the exit status."""
     log_to(sys.stderr)
+    results: list[TableResult] = []
+    failure = ""
     try:
-        results = _results(options)
-    except (CdcdError, PySparkException) as error:
-        log.error("the mirror cannot be verified: %s", why(error))
-        return EXIT_UNKNOWN
-    if options.output == "json":
-        print(json.dumps({"status": _whole(results), "tables": [asdict(one) for one in results]}))
-    return {"equal": EXIT_OK, "differs": EXIT_FAILURE}.get(_whole(results), EXIT_UNKNOWN)
+        _add_results(options, results)
+    except Exception as error:  # noqa: BLE001 - what was found before is to be printed
+        failure = why(error)
+        log.error("the mirror cannot be verified: %s", failure)
+    status = _whole(results, is_complete=not failure)
+    if options.output == "json" and (results or not failure):
+        page = {"status": status, "tables": [asdict(one) for one in results]}
+        print(json.dumps(page | ({"errors": [failure]} if failure else {})))
+    return {"equal": EXIT_OK, "differs": EXIT_FAILURE}.get(status, EXIT_UNKNOWN)
 
 
-def _results(options: argparse.Namespace) -> list[TableResult]:
+def _add_results(options: argparse.Namespace, results: list[TableResult]) -> None:
     connection = connection_of(options)
-    results = []
-    spark = submitted_or_local("cdcd verify", options.cores, options.memory)
+    spark = submitted_or_local("cdcd verify", options.cores, options.memory, NO_LOG)
     try:
         for one in verify(
             spark,
@@ -51,27 +53,29 @@ def _results(options: argparse.Namespace) -> list[TableResult]:
             if options.output == "text":
                 print("\n".join(lines_of(one)), flush=True)
     finally:
-        spark.stop()
-    return results
+        with contextlib.suppress(Exception):  # a JVM that has ended, too, is stopped
+            spark.stop()
 
 
-def _whole(results: Iterable[TableResult]) -> str:
+def _whole(results: Iterable[TableResult], *, is_complete: bool) -> str:
     """Return the status of all tables: a difference is certain, whatever cannot be known."""
-    found = {one.status for one in results}
+    found = {one.status for one in results} | (set() if is_complete else {"unknown"})
     return next((status for status in ("differs", "unknown") if status in found), "equal")
 
 
 def lines_of(result: TableResult) -> Iterator[str]:
     """Return the text of one result."""
-    if result.reason:
+    counts = {kind: getattr(result, kind) for kind in KINDS}
+    if result.reason and not any(counts.values()):
         yield f"{result.topic}: {result.status}: {result.reason}"
         return
     rows = f"{result.rows_in_topic} rows in the topic, {result.rows_in_mirror} in the mirror"
     if result.status == "equal":
         yield f"{result.topic}: equal, {rows}"
         return
-    yield f"{result.topic}: differs, {rows}: " + ", ".join(
-        f"{getattr(result, kind)} {kind}" for kind in KINDS
-    )
+    found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    unknown = f", {result.unknown_rows} of unknown state" if result.unknown_rows else ""
+    reason = f"; {result.reason}" if result.reason else ""
+    yield f"{result.topic}: differs, {rows}: {found}{unknown}{reason}"
     for kind, keys in (result.keys or {}).items():
         yield from (f"  {kind} {key}" for key in keys)

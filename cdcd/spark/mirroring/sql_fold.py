@@ -151,24 +151,36 @@ def _nothing(type_: str) -> Column:
 
 
 def _continued(lives: DataFrame, numbered: Sequence[str]) -> DataFrame:
-    """Return the last lives, with the values of the lives that they continue under a new key."""
-    earlier = lives.where("ended is not null").select(
-        F.col("ended").alias("before"),
-        F.col("begun").alias("their_begun"),
-        *(F.col(one).alias(f"their_{one}") for one in numbered),
-    )
-    lacks = " or ".join(f"{one} is null" for one in numbered)
-    found = lives.where("ended is null and begun is not null").select(
-        "key", *numbered, _step_before("begun").alias("before")
-    )
-    while True:
-        if not found.where(f"before is not null and ({lacks})").limit(1).count():
-            return found
-        found = found.join(earlier, "before", "left").select(
-            "key",
-            *(F.coalesce(one, f"their_{one}").alias(one) for one in numbered),
-            _step_before("their_begun").alias("before"),
+    """Return the last lives, with the values of the lives that they continue under a new key.
+
+    `before` is the end of the life that one continues, as far as it lacks values. Each round takes the values of that
+    life and continues with its `before`, so a chain of n lives needs log2(n) rounds. Each round is computed once:
+    without the checkpoint it would be part of every later one.
+    """
+    lacks = F.expr(" or ".join(f"{one} is null" for one in numbered))
+    lives = lives.withColumn("before", F.when(lacks, _step_before("begun"))).localCheckpoint()
+    while lives.where("before is not null").limit(1).count():
+        theirs = lives.where("begun is not null and ended is not null").select(
+            F.col("ended").alias("before"),
+            F.col("before").alias("their_before"),
+            *(F.col(one).alias(f"their_{one}") for one in numbered),
         )
+        lives = (
+            lives.join(
+                theirs.dropDuplicates(["before"]), "before", "left"
+            )  # a position is that of one change
+            .select(
+                "key",
+                "begun",
+                "ended",
+                *(F.coalesce(one, f"their_{one}").alias(one) for one in numbered),
+                "their_before",
+            )
+            .select("*", F.when(lacks, F.col("their_before")).alias("before"))
+            .drop("their_before")
+            .localCheckpoint()
+        )
+    return lives.where("ended is null and begun is not null")
 
 
 def _step_before(at: str) -> Column:

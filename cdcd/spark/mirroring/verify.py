@@ -11,7 +11,7 @@ Must not: change the mirror; show a value of a row, or a key that was not asked 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +48,10 @@ READERS = "16"
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """The result of one table. `keys`: of some rows of each kind, as JSON, or as digests."""
+    """The result of one table. `keys`: of some rows of each kind, as JSON, or as digests.
+
+    `unknown_rows`: rows of a table that differs whose own state is not known.
+    """
 
     topic: str
     status: Status
@@ -58,7 +61,18 @@ class TableResult:
     missing: int = 0
     extra: int = 0
     different: int = 0
+    unknown_rows: int = 0
     keys: Mapping[str, tuple[str, ...]] | None = None
+
+
+@contextmanager
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """Have the frame computed once in the block, however often it is used there."""
+    frame = frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
@@ -76,9 +90,11 @@ def verify(
     target_options: Mapping[str, str] | None = None,
     tables: Sequence[str] = ("*",),
     shows_keys: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[TableResult]:
     """Yield the result of each table that `tables` names, by name or pattern.
 
+    `is_over`: whether the time is over, after which Spark's jobs are cancelled, and no table is compared.
     Raises SparkReadError if there is no mirror, or one of another prefix or cluster, or no such table.
     """
     opened = read_mirror(target, target_options)
@@ -89,14 +105,17 @@ def verify(
     existing = {topic for topic in version.offsets if is_table(topic, version.prefix)} | set(version.tables)
     existing -= version.dropped.keys()
     for topic in topics_of(tables, version.prefix, existing):
+        if is_over():
+            yield TableResult(topic, "unknown", _OVER)
+            continue
         table = _Table(spark, connection, cluster, opened, topic)
         try:
             with _distinguished_cases(spark):
                 result = table.compare(shows_keys=shows_keys)
         except _Unknown as error:
             result = TableResult(topic, "unknown", str(error))
-        except (CdcdError, PySparkException) as error:
-            result = TableResult(topic, "unknown", why(error))
+        except Exception as error:  # noqa: BLE001 - also of the JVM; another table may need less
+            result = TableResult(topic, "unknown", _OVER if is_over() else why(error))
         yield result
 
 
@@ -112,11 +131,13 @@ def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
 
 
 def why(error: Exception) -> str:
-    """Return cdcd's error in one line, of an error of Spark only its name: its text may have values."""
+    """Return cdcd's error in one line, of another error only its name: its text may have values."""
     reason = reason_of(error)
-    if isinstance(error, PySparkException) and reason == str(error):
+    if isinstance(error, CdcdError) or reason != str(error):
+        return reason
+    if isinstance(error, PySparkException):
         return f"Spark failed: {error.getCondition() or type(error).__name__}"
-    return reason
+    return f"an internal error: {type(error).__name__}"
 
 
 def _check_origin(opened: Mirror, connection: Connection, cluster: Cluster) -> None:
@@ -159,17 +180,18 @@ class _Table:
             return TableResult(self._topic, "equal")  # no record of the topic is before the mirror's commit
         if self._entry.keyed is False and self._entry.fields:
             raise _Unknown(_NO_KEY)
-        changes = order_changes(self._changes()).persist()
-        try:
+        if not self._ends:
+            return self._without_changes(shows_keys=shows_keys)
+        if self._entry.parked is not None:
+            raise _Unknown(f"the table is parked: {self._entry.parked.code}: {self._entry.parked.reason}")
+        with _persisted(order_changes(self._changes())) as changes:
             return self._judge(changes, shows_keys=shows_keys)
-        finally:
-            changes.unpersist()
 
     def _judge(self, changes: DataFrame, *, shows_keys: bool) -> TableResult:
         history = history_of(changes)
         self._check(history)
         if not history.last:
-            return TableResult(self._topic, "equal")
+            return self._without_changes(shows_keys=shows_keys)
         if "key" not in changes.columns:
             raise _Unknown(_NO_KEY)
         names = current_names(self._topic, history.last, partial(schema_by_id, access_of(self._connection)))
@@ -181,12 +203,31 @@ class _Table:
                 f"the mirror has other columns than the topic: {', '.join(sorted(wrong))}",
             )
         if names.renames:
-            changes = order_changes(self._changes(names))
+            with _persisted(order_changes(self._changes(names))) as renamed:
+                return self._compared(renamed, history, names, shows_keys=shows_keys)
+        return self._compared(changes, history, names, shows_keys=shows_keys)
+
+    def _compared(
+        self, changes: DataFrame, history: History, names: CurrentNames, *, shows_keys: bool
+    ) -> TableResult:
+        """Compare the rows. `changes`: with the current names."""
         if names.left is not None and (history.emptied is None or history.emptied < names.left):
             history = replace(history, emptied=names.left)
         columns = self._typed(changes)
-        expected = fold(changes, columns, history, names.began(history.last, mirrored))
+        began = names.began(history.last, [one.name for one in self._entry.fields])
+        expected = fold(changes, columns, history, began)
         return self._joined(expected, self._mirrored(changes, columns), len(columns), shows_keys=shows_keys)
+
+    def _without_changes(self, *, shows_keys: bool) -> TableResult:
+        """Return the result of a topic without a change: each row of the mirror is extra."""
+        if self._entry.is_empty:
+            return TableResult(self._topic, "equal")
+        changes = self._changes()
+        if "key" not in changes.columns:
+            raise _Unknown(_NO_KEY)
+        columns = self._typed(changes)
+        mirrored = self._mirrored(changes, columns)
+        return self._joined(mirrored.where("false"), mirrored, len(columns), shows_keys=shows_keys)
 
     # --- what cannot be known
 
@@ -266,46 +307,74 @@ class _Table:
                 F.expr("count(*) filter (where side = 'mirror')").alias("in_mirror"),
                 F.expr("bool_or(has_not)").alias("has_not"),
             )
+            .withColumn("kind", _kind_of(_is_null_within("key", expected), numbered))
         )
+        return self._counted(rows, shows_keys=shows_keys)
+
+    def _counted(self, rows: DataFrame, *, shows_keys: bool) -> TableResult:
+        """Return the result of joined rows. A difference is certain, whatever cannot be known of other rows."""
         counts = rows.agg(
-            *(F.coalesce(F.sum(F.expr(text)), F.lit(0)).alias(name) for name, text in _COUNTS.items()),
-            F.coalesce(F.sum(F.expr("int(has_not)")), F.lit(0)).alias("has_not"),
-            F.coalesce(F.sum(_is_null_within("key", expected).cast("int")), F.lit(0)).alias("null_keys"),
+            *(F.coalesce(F.sum(F.expr(text)), F.lit(0)).alias(name) for name, text in _COUNTS.items())
         ).collect()[0]
-        if counts["has_not"]:
-            raise _Unknown(
-                f"{counts['has_not']} rows have values that PostgreSQL did not send and no copy of the table has"
-            )
-        if counts["null_keys"]:
-            raise _Unknown(f"{counts['null_keys']} rows have a key outside the type of its column")
         found = {kind: counts[kind] for kind in KINDS}
-        keys = _keys(rows, shows_keys) if any(found.values()) else {}
+        if not any(found.values()):
+            for kind, reason in _OPEN.items():
+                if counts[kind]:
+                    raise _Unknown(f"{counts[kind]} rows {reason}")
+        keys, reason = _shown_keys(rows, shows_keys) if any(found.values()) else ({}, "")
         return TableResult(
             self._topic,
-            "differs" if keys else "equal",
+            "differs" if any(found.values()) else "equal",
+            reason,
             rows_in_topic=counts["in_topic"],
             rows_in_mirror=counts["in_mirror"],
+            unknown_rows=sum(counts[kind] for kind in _OPEN),
             keys=keys,
             **found,
         )
 
 
+_OVER = "the table was not compared within the time (--mirror-timeout)"
 _NO_KEY = "the table has no key, and the rows of such a table are not compared"
+_OPEN = {
+    "unsent": "have values that PostgreSQL did not send and no copy of the table has",
+    "null_key": "have a key outside the type of its column",
+}
+"""Kinds of rows whose state is not known."""
 _COUNTS = {
-    "missing": "int(in_topic > 0 and in_mirror = 0)",
-    "extra": "greatest(in_mirror - in_topic, 0)",
-    "different": "int(in_topic > 0 and in_mirror > 0 and not (expected <=> found))",
+    **{kind: f"int(kind = '{kind}')" for kind in (*KINDS, *_OPEN)},
+    "extra": "if(kind = 'extra', in_mirror - in_topic, 0)",
     "in_topic": "in_topic",
     "in_mirror": "in_mirror",
 }
 
 
+def _kind_of(is_null_key: Column, numbered: Sequence[str]) -> Column:
+    """Return the kind of a joined row, null for an equal one. A value that no change has is not compared."""
+    differs = " or ".join(
+        f"(expected.{one} is not null and not (expected.{one} <=> found.{one}))" for one in numbered
+    )
+    return (
+        F.when(is_null_key, F.lit("null_key"))
+        .when(F.expr("in_mirror > in_topic"), F.lit("extra"))
+        .when(F.expr("in_mirror = 0"), F.lit("missing"))
+        .when(F.expr(differs), F.lit("different"))
+        .when(F.expr("has_not"), F.lit("unsent"))
+    )
+
+
+def _shown_keys(rows: DataFrame, shows_keys: bool) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Return the keys of the first rows of each kind, and why there are none: that rows differ is known without."""
+    try:
+        return _keys(rows, shows_keys), ""
+    except Exception as error:  # noqa: BLE001 - as that of a table
+        return {}, f"the keys of the rows that differ could not be read: {why(error)}"
+
+
 def _keys(rows: DataFrame, shows_keys: bool) -> dict[str, tuple[str, ...]]:
-    """Return the keys of the first rows of each kind."""
     key = F.to_json("key")
     shown = key if shows_keys else F.substring(F.sha2(key, 256), 1, 16)
-    kind = F.coalesce(*(F.when(F.expr(f"{_COUNTS[kind]} > 0"), F.lit(kind)) for kind in KINDS))
-    chosen = rows.select(kind.alias("kind"), shown.alias("key")).where("kind is not null")
+    chosen = rows.where(F.col("kind").isin(*KINDS)).select("kind", shown.alias("key"))
     number = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
     first = chosen.withColumn("number", number).where(F.col("number") <= SHOWN_KEYS).collect()
     return {

@@ -13,11 +13,19 @@ import pytest
 
 from cdcd.cli import _parser
 from cdcd.cli import verify as command
-from cdcd.cli.verify import Request, _Progress, verify
+from cdcd.cli.verify import Request, verify
 from cdcd.cli.verify_mirror import _outcome, verify_mirror
-from cdcd.cli.verify_state import MOST_AGE_S, StoredOutcomes, replace_file
+from cdcd.cli.verify_output import Progress, Shown
+from cdcd.cli.verify_state import (
+    MOST_AGE_S,
+    StoredOutcomes,
+    has_entries,
+    only_run,
+    remove_entries,
+    replace_file,
+)
 from cdcd.errors import ConfigError, SourceUnavailable
-from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, DifferentRow, TableOutcome, as_lines
+from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRow, TableOutcome, as_lines
 from cdcd.verify.records import share_of
 
 
@@ -30,7 +38,7 @@ def test_a_wrong_number_is_refused(words: list[str], capsys: pytest.CaptureFixtu
 
 def test_the_progress_is_one_line_that_is_drawn_again_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = 10.0
-    progress = _Progress(is_drawn=True, clock=lambda: now_s)
+    progress = Progress(is_drawn=True, clock=lambda: now_s)
     progress.show("public.t", "topics", 500, 1000)
     progress.show("public.t", "topics", 501, 1000)  # too soon
     now_s = 11.0
@@ -43,7 +51,7 @@ def test_the_progress_is_one_line_that_is_drawn_again_and_removed(capsys: pytest
 
 
 def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = _Progress(is_drawn=False)
+    progress = Progress(is_drawn=False)
     progress.show("public.t", "topics", 500, 1000)
     progress.end()
     assert capsys.readouterr().err == ""
@@ -51,7 +59,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
 
 def result(**over: object) -> SimpleNamespace:
     known = {"topic": "shop.public.t", "status": "equal", "reason": "", "rows_in_topic": 5, "rows_in_mirror": 5,
-             "missing": 0, "extra": 0, "different": 0, "keys": None}  # fmt: skip
+             "missing": 0, "extra": 0, "different": 0, "unknown_rows": 0, "keys": None}  # fmt: skip
     return SimpleNamespace(**known | over)
 
 
@@ -78,7 +86,7 @@ def test_a_mirror_needs_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(builtins, "__import__", without_spark)
     with pytest.raises(ConfigError, match="--mirror needs the package pyspark"):
-        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False)
+        verify_mirror(tmp_path, "/data/shop", {}, (), shows_keys=False, outcomes=[])
 
 
 # --- the status and the outcomes after an error
@@ -138,7 +146,7 @@ def test_an_error_of_the_mirror_leaves_the_findings_of_the_topics(
     def unreadable(*_: Any, **__: Any) -> Any:
         raise OSError(13, "permission denied")
 
-    monkeypatch.setattr(command, "require_spark", lambda: None)
+    monkeypatch.setattr(command, "require_mirror", lambda *_: None)
     monkeypatch.setattr(command, "verify_mirror", unreadable)
     assert run(monkeypatch, tmp_path, None, state=DIFFERS, mirror="/data/shop") == 1
     shown = capsys.readouterr().out
@@ -148,15 +156,43 @@ def test_an_error_of_the_mirror_leaves_the_findings_of_the_topics(
     assert run(monkeypatch, tmp_path, None, mirror="/data/shop") == 2
 
 
+def test_an_error_between_the_tables_of_a_mirror_leaves_the_outcomes_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, outcomes: list[TableOutcome], **__: Any) -> None:
+        outcomes.append(_outcome(result(status="differs", rows_in_mirror=4, missing=1), 1.0))
+        raise ValueError("secret value")
+
+    monkeypatch.setattr(command, "require_mirror", lambda *_: None)
+    monkeypatch.setattr(command, "verify_mirror", broken)
+    assert run(monkeypatch, tmp_path, None, mirror="/data/shop", is_json=True) == 1
+    page = json.loads(capsys.readouterr().out)
+    assert [one["state"] for one in page["mirror"]] == [DIFFERS, UNKNOWN]
+    assert "secret" not in str(page)
+
+
 def test_without_the_extra_the_mirror_is_refused_before_the_topics_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def missing() -> None:
+    def missing(*_: Any) -> None:
         raise ConfigError("--mirror needs the package pyspark")
 
-    monkeypatch.setattr(command, "require_spark", missing)
+    monkeypatch.setattr(command, "require_mirror", missing)
     with pytest.raises(ConfigError, match="pyspark"):
         run(monkeypatch, tmp_path, AssertionError("the topics were read"), mirror="/data/shop")
+
+
+def test_each_outcome_is_printed_as_soon_as_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = Shown("topic", "mirror")
+    outcomes.append(TableOutcome("shop.public.t", EQUAL, rows_in_source=5, rows_in_topics=5))
+    assert capsys.readouterr().out == "equal   shop.public.t: 5 rows in the topic, 5 in the mirror (0.0 s)\n"
+    outcomes.append(TableOutcome("shop.public.u", UNKNOWN, "no key"))
+    outcomes.end()
+    assert capsys.readouterr().out == "unknown shop.public.u: no key\n1 equal, 0 differs, 1 unknown\n"
+    silent = Shown(is_shown=False)
+    silent.append(outcomes[0])
+    silent.end()
+    assert capsys.readouterr().out == ""
 
 
 def test_an_error_of_one_table_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +286,29 @@ def test_a_run_that_ended_leaves_no_outcome(stored: Callable[..., StoredOutcomes
     state.end(is_known=False)
     assert (stored().outcomes(), stored().window) == ([], 3)
     state.end(is_known=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_has_entries_only_where_another_run_can_continue(tmp_path: Path) -> None:
+    """A table that is always unknown, as one without a key, does not keep the window of the sample for ever."""
+    (tmp_path / "500").mkdir()
+    assert not has_entries(tmp_path / "500")
+    (tmp_path / "500" / "topics.json").write_text("{}")
+    assert has_entries(tmp_path / "500")
+    (tmp_path / "outcomes.json").write_text("{}")
+    remove_entries(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["outcomes.json"]
+
+
+def test_two_runs_do_not_use_one_folder(tmp_path: Path) -> None:
+    with (
+        only_run(tmp_path),
+        pytest.raises(CannotTell, match=r"another run .* uses the folder"),
+        only_run(tmp_path),
+    ):
+        pass
+    with only_run(tmp_path):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 

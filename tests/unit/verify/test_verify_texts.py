@@ -9,7 +9,7 @@ import pytest
 
 from cdcd.model import Attribute, PgType
 from cdcd.verify.float_text import double_text, real_text
-from cdcd.verify.texts import interval_text, named_records, text_of
+from cdcd.verify.texts import DecimalText, interval_text, named_records, text_of, variable_scale_text
 
 DATE = {"type": "int", "logicalType": "date"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
@@ -146,3 +146,18 @@ def test_reals(value: float, expected: bytes) -> None:
 
 def test_the_texts_of_both_zeros() -> None:
     assert [real_text(one) for one in (0.0, -0.0, 0.0)] == [b"0", b"-0", b"0"]
+
+
+@pytest.mark.parametrize(
+    "digits", ["1" + 3999 * "0", "9" * 4000, "1" + 4000 * "0", "12" + 9000 * "0" + "34", "7" * 9001]
+)
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_numbers_with_more_digits_than_str_makes(digits: str, sign: str) -> None:
+    """PostgreSQL's numeric has up to 131,072 digits before its point; `sys.set_int_max_str_digits` allows 4300."""
+    number = 0
+    for digit in digits:
+        number = number * 10 + int(digit)
+    number = -number if sign else number
+    value = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    expected = f"{sign}{digits[:-2]}.{digits[-2:]}".encode()
+    assert variable_scale_text({"scale": 2, "value": value}) == DecimalText(2)(value) == expected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cdcd.model import PgType
-from cdcd.sink.topic_records import Bounds, TopicRecord
+from cdcd.sink.topic_records import Bounds, RecordsRemoved, TopicRecord
 from cdcd.verify import topic_log
 from cdcd.verify.columns import compared_column
 from cdcd.verify.outcome import CannotTell
@@ -120,6 +120,18 @@ def test_the_entries_of_another_table_or_sample_are_removed(
     assert [path.name for path in tmp_path.glob("topics-*")] == ["topics-0000"]
 
 
+def test_the_entries_of_another_version_of_cdcd_are_removed(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may compute other hashes."""
+    log = opened(tmp_path)
+    read(log)
+    log.store()
+    topics.records[NAME] = [b"8", b"9"]
+    monkeypatch.setattr(topic_log, "__version__", "0.0.0")
+    assert read(opened(tmp_path)) == [(b"8", 0), (b"9", 0)]
+
+
 def test_a_topic_that_was_recreated_between_two_runs_is_read_from_its_start(
     topics: Topics, tmp_path: Path
 ) -> None:
@@ -147,6 +159,20 @@ def test_a_topic_that_is_recreated_while_it_is_read_cannot_be_compared(
     topics.ids[NAME] = "a/2"
     with pytest.raises(CannotTell, match="recreated"):
         next(batches)
+
+
+def test_records_that_are_removed_while_they_are_read_leave_the_table_unknown(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+
+    def removed(*_: Any) -> Iterator[list[TopicRecord]]:
+        yield []
+        raise RecordsRemoved
+
+    monkeypatch.setattr(topic_log, "read_records", removed)
+    with pytest.raises(CannotTell, match="retention"):
+        read(log)
 
 
 def test_a_topic_that_arises_meanwhile_is_read_and_the_others_retain_their_numbers(

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cdcd.errors import SinkUnavailable, SourceUnavailable
 from cdcd.snapshot.units import UNIT_PAGES
-from cdcd.verify import source, verification
-from cdcd.verify.fold import Barriers
-from cdcd.verify.outcome import DIFFERS, EQUAL, CannotTell, TableOutcome
-from cdcd.verify.records import POSITION, Found, share_of
+from cdcd.verify import findings, source, verification
+from cdcd.verify.fold import Barriers, Difference
+from cdcd.verify.outcome import (
+    DIFFERS,
+    EQUAL,
+    CannotTell,
+    DifferentRow,
+    GaveWay,
+    TableOutcome,
+    lines_of,
+)
+from cdcd.verify.records import POSITION, Found, Place, share_of
 from cdcd.verify.source_sql import Part
 from cdcd.verify.spill import SpillFolder
 from cdcd.verify.verification import Options, Verification
@@ -23,7 +33,7 @@ POSITION_10 = POSITION.pack(1, 10, 1, 1)
 
 
 def question(outcome: TableOutcome, found: Found, incomplete: int = 0) -> str:
-    return verification._open_question(outcome, found, NO_BARRIERS, incomplete)
+    return findings.open_question(outcome, found, NO_BARRIERS, incomplete)
 
 
 def test_an_equal_table_is_unknown_where_the_topic_does_not_say_so() -> None:
@@ -51,7 +61,7 @@ def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([[("10:10:",)], [(None,)]])
     monkeypatch.setattr(source, "fetch", lambda *_: next(answers))
     one: Any = source.Source.__new__(source.Source)
-    one._connection = one._other = None
+    one._connection = one._other = SimpleNamespace(server_version=180_000)
     with pytest.raises(CannotTell, match="standby"):
         one._open(1, 1, 1)
 
@@ -75,6 +85,9 @@ class Server:
 
     def give_way(self, opened: Any) -> None:
         pass
+
+    def watched(self, opened: Any) -> Any:
+        return contextlib.nullcontext()
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -100,7 +113,7 @@ def test_the_limit_counts_the_rows_that_are_read_and_holds_for_each_reading(
     compares = limited(server, 50, 100.0)
     compares._sums(opened)  # a part has 100 rows of the sample, so about 200
     compares._spill_rows(opened, [7], SpillFolder(tmp_path, "source", 24, 0))
-    compares._keys(opened, None, [])  # type: ignore[arg-type]
+    compares._add_keys_of_source(opened, set(), {})
     assert [round(one) for one in server.asked_s] == [0, 2, 4, 6, 8, 10]
 
 
@@ -139,6 +152,13 @@ def test_all_files_are_removed_whatever_their_number_was(tmp_path: Path) -> None
     assert list(one.read(7)) == []
 
 
+@contextlib.contextmanager
+def watched(steps: list[str]) -> Iterator[None]:
+    steps.append("watched")
+    yield
+    steps.append("not watched")
+
+
 def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,9 +167,10 @@ def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for
     server: Any = SimpleNamespace(
         opened=lambda *_: contextlib.nullcontext(opened),
         await_confirmed=lambda *_: steps.append("confirmed"),
+        watched=lambda _: watched(steps),
     )
     log = SimpleNamespace(store=lambda: None)
-    monkeypatch.setattr(verification, "topics_with_records", lambda *_: ["t"])
+    monkeypatch.setattr(verification, "topics_with_records", lambda *_: steps.append("topics?") or ["t"])
     monkeypatch.setattr(verification, "TopicLog", lambda *_: log)
     monkeypatch.setattr(verification, "fingerprint", lambda _: "")
     compares = Verification(server, None, None, Options(tmp_path, 1), lambda *_: None)  # type: ignore[arg-type]
@@ -162,4 +183,79 @@ def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for
         monkeypatch.setattr(compares, name, lambda *_, step=step: steps.append(step))
     opened.compared = SimpleNamespace(title="public.t")
     compares._once(None, "t", tmp_path)  # type: ignore[arg-type]
-    assert steps == ["read", "sums", "confirmed", "copy?", "read", "copy?", "judged"]
+    assert steps == [
+        "watched", "topics?", "not watched", "read", "sums", "confirmed",
+        "watched", "copy?", "read", "copy?", "not watched", "judged",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("why", [CannotTell("removed"), SinkUnavailable("away"), GaveWay()])
+def test_rows_differ_also_where_their_keys_cannot_be_shown(why: Exception, tmp_path: Path) -> None:
+    """The row 1 is missing from the topics, 2 has another value; the key of 2 is in a record."""
+
+    class Gone(Server):
+        def rows(
+            self, opened: Any, part: Part, buckets: Any, *, with_key: bool
+        ) -> list[list[tuple[Any, ...]]]:
+            if isinstance(why, GaveWay):
+                raise why
+            return []
+
+    def key_at(_place: Place) -> str:
+        raise why
+
+    options = Options(tmp_path, share_of(100), shows_keys=True)
+    compares = Verification(Gone(), None, None, options, lambda *_: None)  # type: ignore[arg-type]
+    key, found = bytes(16), dict[bytes, str]()
+    different = [Difference("different", key, (0,), Place(0, 0, 7))]
+    log: Any = SimpleNamespace(key_at=key_at)
+    reason = compares._add_keys(opened_table(), log, different, found)
+    assert reason.startswith("not all keys are shown: ")
+    outcome = TableOutcome("public.t", DIFFERS, reason, rows_in_source=2, rows_in_topics=2, different=1)
+    outcome.rows = [DifferentRow("different", "00")]
+    assert lines_of(outcome)[0].endswith(f"1 different; {reason} (0.0 s)")
+
+
+def test_a_lost_connection_is_renewed_once_for_each_table(tmp_path: Path) -> None:
+    steps: list[str] = []
+    server: Any = SimpleNamespace(renew=lambda: steps.append("renewed"))
+    compares = Verification(server, None, None, Options(tmp_path, 1), lambda *_: None)  # type: ignore[arg-type]
+    answers = [SourceUnavailable("lost"), SourceUnavailable("lost"), SourceUnavailable("lost"), "equal"]
+
+    def once(*_: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    compares._once = once  # type: ignore[method-assign]
+    table: Any = None
+    with pytest.raises(SourceUnavailable):
+        compares._tried(table, "t", tmp_path)
+    assert compares._tried(table, "t", tmp_path) == "equal"
+    assert steps == ["renewed", "renewed"]
+
+
+def test_a_slot_that_nobody_reads_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one: Any = source.Source.__new__(source.Source)
+    one._silent, one._other, one._settings = None, None, SimpleNamespace(slot="s")
+    opened: Any = SimpleNamespace(view=SimpleNamespace(marker_lsn=0x100))
+    slot, now_s = ["0/50", False], [0.0]
+    monkeypatch.setattr(source, "fetch", lambda *_: [tuple(slot)])
+    monkeypatch.setattr(one, "release_if_waited_for", lambda _: None, raising=False)
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _: now_s.__setitem__(0, now_s[0] + 1))
+    monkeypatch.setattr(source, "time", clock)
+
+    def waited() -> float:
+        began_s = now_s[0]
+        with pytest.raises(CannotTell, match="within 30 s"):
+            one.await_confirmed(opened, 30.0)
+        return now_s[0] - began_s
+
+    assert [waited(), waited(), waited()] == [31, 0, 0]
+    slot[:] = ["0/60", False]  # somebody has read it
+    assert [waited(), waited()] == [31, 0]
+    slot[:] = ["0/60", True]
+    assert [waited(), waited()] == [31, 31]
+    slot[:] = ["0/100", False]
+    one.await_confirmed(opened, 30.0)
