@@ -389,10 +389,6 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
         row_changes(changes, truncates="row").select("id").collect()
     with pytest.raises(Exception, match=r"CDCD-SPARK-READ: the table was truncated"):
         row_changes(changes, unchanged="column").select("id").collect()
-    gap = changes.withColumn("op", F.lit("g"))
-    with pytest.raises(Exception, match="CDCD-GAP"):
-        row_changes(gap, unchanged="column", truncates="row").select("id").collect()
-    assert row_changes(gap, unchanged="column", truncates="row", accept_gaps=True).count() == 0
     without = decode(shop.frame(spark), topic=lines.topic, connection=shop.connection)
     with pytest.raises(ConfigError, match="changes of a table with a key"):
         row_changes(without)
@@ -401,6 +397,49 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
     some = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection, columns=["note"])
     with pytest.raises(ConfigError, match="does not have all columns of the key"):
         row_changes(some)
+
+
+@pytest.mark.parametrize("lacks_special", [False, True])
+def test_a_gap_behind_which_changes_are_missing_ends_the_query(
+    spark: SparkSession, lacks_special: bool
+) -> None:
+    """After a gap without an end, a TRUNCATE and all rows follow."""
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1))
+    changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)
+
+    def gap(**special: str) -> DataFrame:
+        texts = F.create_map(*(F.lit(one) for pair in special.items() for one in pair))
+        marker = changes.withColumn("op", F.lit("g")).withColumn("special", texts)
+        return marker.drop("special") if lacks_special else marker
+
+    bounded = gap(**{"gap.from_lsn": "0/1", "gap.to_lsn": "0/2", "gap.reason": "slot"})
+    with pytest.raises(Exception, match=r"CDCD-GAP: .*accept_gaps=True"):
+        row_changes(bounded).select("id").collect()
+    assert row_changes(bounded, accept_gaps=True).count() == 0
+    before_a_snapshot = row_changes(gap(**{"gap.from_lsn": "0/1", "gap.reason": "slot"}))
+    if not lacks_special:
+        assert before_a_snapshot.count() == 0
+    else:
+        with pytest.raises(Exception, match="CDCD-GAP"):
+            before_a_snapshot.count()
+
+
+def test_a_broken_record_is_no_tombstone(spark: SparkSession, tmp_path: Path) -> None:
+    """Both have no `op`."""
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1), orders.insert(id=2), orders.insert(id=3))
+    broken = F.expr("CASE offset WHEN 1 THEN substring(value, 1, 7) WHEN 2 THEN null ELSE value END")
+    frame = shop.frame(spark).withColumn("value", broken)
+    changes = decode(frame, topic=orders.topic, connection=shop.connection, on_error="quarantine")
+    assert changes.where("op is null and error is null").count() == 1, "the tombstone"
+    with pytest.raises(Exception, match="CDCD-SPARK-READ: a record is broken"):
+        apply_changes(row_changes(changes), tmp_path / "t", **auto_cdc(changes))
+    assert not (tmp_path / "t").exists()
+    apply_changes(row_changes(changes.where("error is null")), tmp_path / "t", **auto_cdc(changes))
+    assert [one["id"] for one in rows_of(tmp_path / "t")] == [1]
 
 
 # --- the page --------------------------------------------------------------------------------------------------
