@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from cdcd.errors import StorageError
 from cdcd.spark.applying.event_order import Flags, dense_ranks
+from cdcd.spark.applying.wide_types import wide
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_statistics import as_json
 from cdcd.spark.storage.uri import Storage
@@ -35,6 +36,8 @@ SMALL_ROWS = FILE_ROWS // 2
 MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY = 100
+_PAGE_ROWS, _LARGE_BYTES = 1024, 1 << 30
+"""So many values are written before the size of a page is looked at, which has to be below 2 GiB."""
 _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
@@ -76,8 +79,8 @@ class KeyedTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
-        return pa.schema(self._table.schema().to_arrow())
+        """The columns, whose texts have offsets of 64 bits."""
+        return wide(pa.schema(self._table.schema().to_arrow()))
 
     @property
     def description(self) -> str:
@@ -253,11 +256,10 @@ class KeyedTable:
 
     def _read(self, file: _File) -> pa.Table:
         """Return the rows of a file with the table's columns; those that it does not have are null."""
-        schema = self.schema
         path = f"{self._folder}/{file.path}".lstrip("/")
         with self._target.open(path) as opened:
             try:
-                rows = pq.ParquetFile(opened).read()
+                return _rows_in(opened, self.schema)
             except pa.ArrowException as error:
                 raise StorageError(
                     f"a file of the Delta table cannot be decoded ({type(error).__name__})",
@@ -265,13 +267,6 @@ class KeyedTable:
                     target=self._target.uri,
                     file=path,
                 ) from None
-        columns = [
-            rows[one.name].cast(one.type)
-            if one.name in rows.column_names
-            else pa.nulls(rows.num_rows, one.type)
-            for one in schema
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
 
     def _is_of(self, rows: pa.Table, keys: pa.Table) -> Flags:
         """Return which rows have one of these keys."""
@@ -294,7 +289,8 @@ class KeyedTable:
 
         name = f"part-{uuid.uuid4().hex}.parquet"
         written = pa.BufferOutputStream()
-        pq.write_table(rows, written, compression="snappy")
+        page_rows = 1 if rows.nbytes > _LARGE_BYTES else _PAGE_ROWS
+        pq.write_table(rows, written, compression="snappy", write_batch_size=page_rows, store_schema=False)
         data = memoryview(written.getvalue())
         self._target.write(f"{self._folder}/{name}".lstrip("/"), data)
         return AddAction(
@@ -311,6 +307,21 @@ class KeyedTable:
         self._access.synchronise(self.version)
 
 
+def _rows_in(opened: Any, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a Parquet file with these columns; those that it does not have are null.
+
+    Spark writes times in 96 bits, which Arrow reads as nanoseconds by default: these end in the year 2262.
+    """
+    given = pq.ParquetFile(opened, binary_type=pa.large_binary(), coerce_int96_timestamp_unit="us").read()
+    columns = [
+        given[one.name].cast(one.type)
+        if one.name in given.column_names
+        else pa.nulls(given.num_rows, one.type)
+        for one in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def _properties(transactions: dict[str, int]) -> Any:
     """Return the properties of a commit, which is never tried again on top of another's."""
     from deltalake import CommitProperties, Transaction
@@ -321,7 +332,7 @@ def _properties(transactions: dict[str, int]) -> Any:
 
 def _is_exact(type_: pa.DataType) -> bool:
     """Return whether Delta's statistics bound all values of a type: those of times and decimals are rounded."""
-    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_))
+    return bool(pa.types.is_integer(type_) or pa.types.is_large_string(type_) or pa.types.is_date32(type_))
 
 
 def _range(rows: pa.Table, key: str) -> dict[str, Any]:
@@ -336,7 +347,7 @@ def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     if any(not _FIRST_DAY <= one <= _LAST_DAY for one in days):
         return {}
     bounds = found.as_py()
-    if pa.types.is_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
+    if pa.types.is_large_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
         return {}
     texts = {name: one if isinstance(one, int | str) else one.isoformat() for name, one in bounds.items()}
     return {"minValues": {key: texts["min"]}, "maxValues": {key: texts["max"]}, "nullCount": {key: 0}}
