@@ -9,10 +9,10 @@ import pytest
 from cdcd.errors import HistoryMissing, PositionUnavailable
 from cdcd.spark.mirroring.batch_source import MirrorSource
 from cdcd.spark.source.cuts import ID, ids_of, without_start
+from cdcd.spark.source.source_options import parse_options
 from cdcd.spark.source.topic_ids import number_of
 from cdcd.spark.tables.next_version import next_version
 from cdcd.spark.target.versions import TargetVersion
-from cdcd.spark.source.source_options import parse_options
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, options, stored
 
 
