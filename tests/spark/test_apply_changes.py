@@ -19,6 +19,8 @@ from deltalake import DeltaTable
 from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import StructField, StructType
+from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
@@ -165,6 +167,33 @@ def test_a_key_with_another_collation_is_refused(spark: SparkSession, tmp_path: 
     for keys in (changes, changes.select(F.struct("id").alias("id"), "seq")):
         with pytest.raises(ConfigError, match=r"another collation.*column=id"):
             apply_changes(keys, tmp_path / "t", ["id"], "seq")
+
+
+@pytest.mark.parametrize("form", ["{}", "named_struct('a', {})", "array({})", "map('a', {})"])
+@pytest.mark.parametrize(
+    "value", ["parse_json('1')", "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')"]
+)
+def test_a_type_that_arrow_does_not_know_is_refused(
+    spark: SparkSession, tmp_path: Path, form: str, value: str
+) -> None:
+    """It would be a struct of bytes in the table, without an error."""
+    rows = spark.range(1).select("id", F.expr(form.format(value)).alias("v"), F.lit(1).alias("seq"))
+    with pytest.raises(ConfigError, match=r"a column has a type that .*column=v.*CAST"):
+        apply_changes(rows, tmp_path / "t", keys=["id"], sequence_by="seq")
+    assert not (tmp_path / "t").exists()
+    apply_changes(rows, tmp_path / "t", keys=["id"], sequence_by="seq", except_column_list=["v"])
+    assert rows_of(tmp_path / "t") == [{"id": 0, "seq": 1}]
+
+
+def test_a_type_of_the_user_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    row = (1, ExamplePoint(1.0, 2.0), 1)
+    schema = StructType([*_typed("id long"), StructField("v", ExamplePointUDT()), *_typed("seq int")])
+    with pytest.raises(ConfigError, match=r"a column has a type that .*column=v"):
+        apply_changes(spark.createDataFrame([row], schema), tmp_path, keys=["id"], sequence_by="seq")
+
+
+def _typed(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
 
 
 def test_the_names_of_unchanged_columns_are_no_column_and_have_to_be_right(
