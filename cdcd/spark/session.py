@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -29,6 +31,8 @@ _SQL = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""The second is py4j's, for what PySpark does not convert, such as a class that Java does not find."""
 MOST_TASKS = 10_000
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
@@ -76,9 +80,15 @@ def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else all of it."""
+    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else its first line."""
     found = _OF_CDCD.findall(str(error))
-    return str(found[-1]).strip() if found else str(error)
+    return str(found[-1]).strip() if found else first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without a trace; of an error of Java that PySpark does not convert, Java's text."""
+    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    return next(iter(text.strip().splitlines()), type(error).__name__)
 
 
 def parallelism(spark: SparkSession) -> int:

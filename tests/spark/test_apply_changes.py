@@ -177,6 +177,8 @@ def test_a_type_that_arrow_does_not_know_is_refused(
     spark: SparkSession, tmp_path: Path, form: str, value: str
 ) -> None:
     """It would be a struct of bytes in the table, without an error."""
+    if value.startswith("st_") and spark.version < "4.3":
+        pytest.skip("Spark has no geometries by default")
     rows = spark.range(1).select("id", F.expr(form.format(value)).alias("v"), F.lit(1).alias("seq"))
     with pytest.raises(ConfigError, match=r"a column has a type that .*column=v.*CAST"):
         apply_changes(rows, tmp_path / "t", keys=["id"], sequence_by="seq")

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from pyspark.errors import PySparkException
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
-from cdcd.spark.session import submitted_or_local
+from cdcd.spark.session import SPARK_ERRORS, submitted_or_local
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     log_to(sys.stderr)
     try:
         results = _results(options)
-    except (CdcdError, PySparkException) as error:
+    except (CdcdError, *SPARK_ERRORS) as error:
         log.error("the mirror cannot be verified: %s", why(error))
         return EXIT_UNKNOWN
     if options.output == "json":
