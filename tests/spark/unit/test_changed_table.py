@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -671,6 +672,20 @@ def test_keys_of_each_type_and_a_truncate_of_an_empty_table(tmp_path: Path, keys
         DeltaTable(str(folder)).optimize.compact()
     done.apply(batch(50, "u"))
     assert values() == [50, 50]
+
+
+@pytest.mark.parametrize(("type_", "bits"), [(pa.float64(), np.uint64), (pa.float32(), np.uint32)])
+def test_a_key_that_is_not_a_number_is_one_key_whatever_its_bits(
+    tmp_path: Path, type_: pa.DataType, bits: Any
+) -> None:
+    """Spark and PostgreSQL take them for equal, and Java makes others than C."""
+    sign = bits(1) << bits(type_.bit_width - 1)
+    usual = np.array([np.nan], type_.to_pandas_dtype()).view(bits)
+    done = table(tmp_path, TableRule(("k",)))
+    for number, key in enumerate((usual, usual | sign, usual | bits(1))):
+        values = pa.array(key.view(type_.to_pandas_dtype()), type_)
+        done.apply(changes((number, "a", number, "u")).append_column("k", values))
+    assert [one["id"] for one in rows_of(tmp_path)] == [2]
 
 
 def test_a_key_that_is_not_utf_8_is_an_error_without_its_value(tmp_path: Path) -> None:
