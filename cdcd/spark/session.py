@@ -80,7 +80,7 @@ def submitted_or_local(app: str, cores: str, memory: str) -> SparkSession:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else its first line."""
+    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else one line."""
     found = _OF_CDCD.findall(str(error))
     return str(found[-1]).strip() if found else first_line(error)
 

@@ -112,7 +112,7 @@ def test_an_output_has_each_change_once_over_several_runs(
         ),
         (
             ["--table", "public.items", "--output", "s3a://b/o", "--checkpoint", "s3a://b/c"],
-            "the reader stopped: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a",
+            "the reader stopped: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache",
         ),
     ],
 )

@@ -214,7 +214,7 @@ class _Parameters:
 
 
 def _check_types(schema: StructType, keys: Sequence[str]) -> None:
-    """Raise ConfigError for a type that a Delta table, or the comparison of keys, sequences and names, does not have."""
+    """Raise ConfigError for a type that Delta, or the comparison of keys, sequences and names, does not have."""
     for field in schema:
         if field.name not in RESERVED and any(map(_is_refused, _parts(field.dataType))):
             raise ConfigError(

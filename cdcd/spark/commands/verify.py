@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
