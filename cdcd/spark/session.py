@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -31,8 +30,7 @@ _SQL = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
-SPARK_ERRORS = (PySparkException, Py4JError)
-"""The second is py4j's, for what PySpark does not convert, such as a class that Java does not find."""
+_OF_PY4J = "An error occurred while calling "
 MOST_TASKS = 10_000
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
@@ -87,8 +85,15 @@ def reason_of(error: Exception) -> str:
 
 def first_line(error: Exception) -> str:
     """Return what an error says, without a trace; of an error of Java that PySpark does not convert, Java's text."""
-    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    text = str(error)
+    if text.startswith(_OF_PY4J):
+        text = text.partition("\n: ")[2] or text
     return next(iter(text.strip().splitlines()), type(error).__name__)
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Return whether an error is of PySpark, or of py4j: of Java, such as for a class that it does not find."""
+    return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j.")
 
 
 def parallelism(spark: SparkSession) -> int:

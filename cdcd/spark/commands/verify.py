@@ -16,7 +16,7 @@ from dataclasses import asdict
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
-from cdcd.spark.session import SPARK_ERRORS, submitted_or_local
+from cdcd.spark.session import is_of_spark, submitted_or_local
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,7 +24,9 @@ def run(options: argparse.Namespace) -> int:
     log_to(sys.stderr)
     try:
         results = _results(options)
-    except (CdcdError, *SPARK_ERRORS) as error:
+    except Exception as error:
+        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+            raise
         log.error("the mirror cannot be verified: %s", why(error))
         return EXIT_UNKNOWN
     if options.output == "json":
