@@ -1,8 +1,8 @@
-"""What the names of the client libraries' properties say: a secret, a file, a producer's own.
+"""What the names of the client libraries' properties say: a secret, a file, an address, a producer's own.
 
 In: the name of a property of librdkafka or of the registry's client.  Out: its kind.
 Invariant: a property whose name is not known is a secret if one of its words is a secret's.
-Must not: know the value of a property.
+Must not: know the value of a property, except whether an address has a user.
 
 The daemon (`cdcd.config`, `cdcd.sink`) and the readers of its topics (`cdcd.spark`) need the same answers, and
 `cdcd.spark` must not import the sink: therefore this module is below both.
@@ -10,7 +10,9 @@ The daemon (`cdcd.config`, `cdcd.sink`) and the readers of its topics (`cdcd.spa
 
 from __future__ import annotations
 
-__all__ = ["FILE_PROPERTIES", "is_of_a_producer", "is_secret_property"]
+import re
+
+__all__ = ["FILE_PROPERTIES", "has_user", "is_of_a_producer", "is_secret_property"]
 
 FILE_PROPERTIES = (
     "ssl.ca.location",
@@ -38,6 +40,8 @@ _SECRET_WORDS = (
     "jaas",
 )
 _NO_SECRETS = ("location", "endpoint.url", "credentials.source", ".client.id")
+_ADDRESSES = ("endpoint", "proxy", "uri", "url")
+_URL_USER = re.compile(r"://[^/@\s]*@")
 _PRODUCER_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
 _PRODUCER = frozenset(
     {
@@ -56,6 +60,11 @@ def is_secret_property(name: str) -> bool:
     """Return whether a client library's property of this name is a secret."""
     lowered = name.lower()
     return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NO_SECRETS)
+
+
+def has_user(name: str, value: str) -> bool:
+    """Return whether a value is an address with a user, perhaps a password: a URL, or a proxy, as user@host."""
+    return _URL_USER.search(value) is not None or ("@" in value and name.lower().endswith(_ADDRESSES))
 
 
 def is_of_a_producer(name: str) -> bool:

@@ -20,12 +20,13 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 __all__ = [
     "STRUCK_OUT",
     "add_credentials",
     "add_secret",
+    "add_user_of",
     "clean",
     "clean_lines",
     "escape",
@@ -43,6 +44,7 @@ _LONG_ENOUGH = 8
 _LONG = 12
 _LINE_OF_A_KEY = 20
 
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:)?//")
 _URL_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/@]{0,300}):\S{0,1000}@")
 _ASSIGNED = re.compile(
     r"((?:\b|_)(?:password|passwd|sslpassword|secret|sasl\.password|basic\.auth\.user\.info|access_token)"
@@ -79,6 +81,19 @@ def add_credentials(user: str, password: str, *, renews: str | None = None) -> N
     pair = f"{user}:{password}"
     if password:
         _add(pair, lambda: {pair, *_percent(pair), *_base64(pair)}, renews and f"{renews}, with its user")
+
+
+def add_user_of(address: str) -> None:
+    """Strike out the user and the password of an address, with a scheme or without one; it may have none."""
+    user_info, found, _ = address.strip().rpartition("@")
+    if not found:
+        return
+    user, _, password = _SCHEME.sub("", user_info).partition(":")
+    for one, other in {(user, password), (unquote(user), unquote(password))}:
+        if other:
+            add_credentials(one, other)
+        else:
+            add_secret(one)
 
 
 def forget() -> None:

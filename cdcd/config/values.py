@@ -27,8 +27,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from cdcd.property_names import is_secret_property
-from cdcd.redaction import add_secret
+from cdcd.property_names import has_user, is_secret_property
+from cdcd.redaction import add_secret, add_user_of
 from cdcd.secret_files import read_secret_file
 
 HIDDEN = "***"
@@ -237,6 +237,8 @@ class Properties(dict[str, str]):
         for name, value in self.items():
             if is_secret_property(name):
                 add_secret(value, renews=name)
+            elif has_user(name, value):
+                add_user_of(value)
 
     def __repr__(self) -> str:
         return repr(redact(self))
@@ -246,7 +248,10 @@ class Properties(dict[str, str]):
 
 def redact(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties with every secret hidden."""
-    return {name: HIDDEN if is_secret_property(name) else value for name, value in properties.items()}
+    return {
+        name: HIDDEN if is_secret_property(name) or has_user(name, value) else value
+        for name, value in properties.items()
+    }
 
 
 def _property_texts(value: object) -> object:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
-from cdcd.redaction import add_credentials, add_secret
+from cdcd.redaction import add_secret, add_user_of
 from cdcd.registry.limits import limit_client
 from cdcd.registry.rest import (
     MAX_VERSIONS,
@@ -37,22 +36,12 @@ def _proxies() -> list[str]:
     return [os.environ.get(name, "") for one in PROXIES for name in (one, one.upper())]
 
 
-def _note_credentials(url: str) -> None:
-    """Register a password in a URL for redaction: that of a proxy, or of the registry."""
-    try:
-        parts = urlsplit(url.strip())
-    except ValueError:
-        return  # the client reports the error
-    if parts.password:
-        add_credentials(unquote(parts.username or ""), unquote(parts.password))
-
-
 class ConfluentClient:
     """`Client` with Confluent's properties. Raises TypeError and ValueError for refused properties."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
         for url in (*str(properties["url"]).split(","), str(properties.get("proxy", "")), *_proxies()):
-            _note_credentials(url)
+            add_user_of(url)
         self._client = SchemaRegistryClient(dict(properties))
         rest = self._client._rest_client
         issuer = getattr(getattr(rest, "bearer_field_provider", None), "client", None)

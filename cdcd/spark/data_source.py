@@ -51,7 +51,6 @@ from cdcd.spark.source.cuts import (
     with_start,
 )
 from cdcd.spark.source.pieces import pieces
-from cdcd.spark.source.positions import EARLIEST, OFFSETS
 from cdcd.spark.source.prefix_topics import existing_tables
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.source.read_limits import (
@@ -187,10 +186,10 @@ class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvail
         """Return the end of a batch, that of a query's first one with its start.
 
         Spark does not store the start of a source in Python: to repeat the first batch, it asks for a new one. It
-        also runs the first batch, and repeats it, if that is empty.
+        also runs the first batch, and repeats it, if that is empty. The same options may be another start by then:
+        Kafka may have removed the first records.
         """
-        is_fixed = self._options.starting.kind in (EARLIEST, OFFSETS)
-        return end if is_fixed or start != self._initial else with_start(end, start)
+        return with_start(end, start) if start == self._initial else end
 
     def _limits(self, start: Offsets, limit: ReadMaxRows) -> BatchLimits:
         """Return the limits of the batch that starts here; for that of bytes, the sizes of records are estimated."""

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
@@ -31,6 +32,7 @@ _SQL = {
 }
 NO_LOG = "OFF"
 """A log level for commands that show no value of a row: a line of the JVM may have one, in the text of an error."""
+_OF_PY4J = "An error occurred while calling "
 MOST_TASKS = 10_000
 LATE_WORKER = "Python worker failed to connect back"
 STARTS = 6
@@ -80,9 +82,22 @@ def submitted_or_local(app: str, cores: str, memory: str, log_level: str = "WARN
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else all of it."""
+    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else one line."""
     found = _OF_CDCD.findall(str(error))
-    return str(found[-1]).strip() if found else str(error)
+    return str(found[-1]).strip() if found else first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without a trace; of an error of Java that PySpark does not convert, Java's text."""
+    text = str(error)
+    if text.startswith(_OF_PY4J):
+        text = text.partition("\n: ")[2] or text
+    return next(iter(text.strip().splitlines()), type(error).__name__)
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Return whether an error is of PySpark, or of py4j: of Java, such as for a class that it does not find."""
+    return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j.")
 
 
 def parallelism(spark: SparkSession) -> int:

@@ -159,7 +159,7 @@ def batches(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
     parts = [list(shuffled[a:b]) for a, b in itertools.pairwise([0, *cuts, len(events)])]
     for place in draw(st.lists(st.integers(0, len(parts) - 1), max_size=3)):
         parts.insert(draw(st.integers(place + 1, len(parts))), parts[place])
-    return parts
+    return [[*part, *(draw(st.permutations(part))[:2] if draw(st.booleans()) else [])] for part in parts]
 
 
 @st.composite

@@ -19,6 +19,8 @@ from deltalake import DeltaTable
 from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import StructField, StructType
+from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
 from cdcd.demo.stack.s3 import S3Server
 from cdcd.errors import ChangesInvalid, ConfigError, StorageConflict
@@ -165,6 +167,35 @@ def test_a_key_with_another_collation_is_refused(spark: SparkSession, tmp_path: 
     for keys in (changes, changes.select(F.struct("id").alias("id"), "seq")):
         with pytest.raises(ConfigError, match=r"another collation.*column=id"):
             apply_changes(keys, tmp_path / "t", ["id"], "seq")
+
+
+@pytest.mark.parametrize("form", ["{}", "named_struct('a', {})", "array({})", "map('a', {})"])
+@pytest.mark.parametrize(
+    "value", ["parse_json('1')", "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')"]
+)
+def test_a_type_that_arrow_does_not_know_is_refused(
+    spark: SparkSession, tmp_path: Path, form: str, value: str
+) -> None:
+    """It would be a struct of bytes in the table, without an error."""
+    if value.startswith("st_") and spark.version < "4.3":
+        pytest.skip("Spark has no geometries by default")
+    rows = spark.range(1).select("id", F.expr(form.format(value)).alias("v"), F.lit(1).alias("seq"))
+    with pytest.raises(ConfigError, match=r"a column has a type that .*column=v.*CAST"):
+        apply_changes(rows, tmp_path / "t", keys=["id"], sequence_by="seq")
+    assert not (tmp_path / "t").exists()
+    apply_changes(rows, tmp_path / "t", keys=["id"], sequence_by="seq", except_column_list=["v"])
+    assert rows_of(tmp_path / "t") == [{"id": 0, "seq": 1}]
+
+
+def test_a_type_of_the_user_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    row = (1, ExamplePoint(1.0, 2.0), 1)
+    schema = StructType([*_typed("id long"), StructField("v", ExamplePointUDT()), *_typed("seq int")])
+    with pytest.raises(ConfigError, match=r"a column has a type that .*column=v"):
+        apply_changes(spark.createDataFrame([row], schema), tmp_path, keys=["id"], sequence_by="seq")
+
+
+def _typed(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
 
 
 def test_the_names_of_unchanged_columns_are_no_column_and_have_to_be_right(
@@ -389,10 +420,6 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
         row_changes(changes, truncates="row").select("id").collect()
     with pytest.raises(Exception, match=r"CDCD-SPARK-READ: the table was truncated"):
         row_changes(changes, unchanged="column").select("id").collect()
-    gap = changes.withColumn("op", F.lit("g"))
-    with pytest.raises(Exception, match="CDCD-GAP"):
-        row_changes(gap, unchanged="column", truncates="row").select("id").collect()
-    assert row_changes(gap, unchanged="column", truncates="row", accept_gaps=True).count() == 0
     without = decode(shop.frame(spark), topic=lines.topic, connection=shop.connection)
     with pytest.raises(ConfigError, match="changes of a table with a key"):
         row_changes(without)
@@ -401,6 +428,49 @@ def test_what_a_frame_of_rows_cannot_say_ends_the_query(spark: SparkSession) -> 
     some = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection, columns=["note"])
     with pytest.raises(ConfigError, match="does not have all columns of the key"):
         row_changes(some)
+
+
+@pytest.mark.parametrize("lacks_special", [False, True])
+def test_a_gap_behind_which_changes_are_missing_ends_the_query(
+    spark: SparkSession, lacks_special: bool
+) -> None:
+    """After a gap without an end, a TRUNCATE and all rows follow."""
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1))
+    changes = decode(shop.frame(spark), topic=orders.topic, connection=shop.connection)
+
+    def gap(**special: str) -> DataFrame:
+        texts = F.create_map(*(F.lit(one) for pair in special.items() for one in pair))
+        marker = changes.withColumn("op", F.lit("g")).withColumn("special", texts)
+        return marker.drop("special") if lacks_special else marker
+
+    bounded = gap(**{"gap.from_lsn": "0/1", "gap.to_lsn": "0/2", "gap.reason": "slot"})
+    with pytest.raises(Exception, match=r"CDCD-GAP: .*accept_gaps=True"):
+        row_changes(bounded).select("id").collect()
+    assert row_changes(bounded, accept_gaps=True).count() == 0
+    before_a_snapshot = row_changes(gap(**{"gap.from_lsn": "0/1", "gap.reason": "slot"}))
+    if not lacks_special:
+        assert before_a_snapshot.count() == 0
+    else:
+        with pytest.raises(Exception, match="CDCD-GAP"):
+            before_a_snapshot.count()
+
+
+def test_a_broken_record_is_no_tombstone(spark: SparkSession, tmp_path: Path) -> None:
+    """Both have no `op`."""
+    orders = Table("public.orders", ORDERS, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1), orders.insert(id=2), orders.insert(id=3))
+    broken = F.expr("CASE offset WHEN 1 THEN substring(value, 1, 7) WHEN 2 THEN null ELSE value END")
+    frame = shop.frame(spark).withColumn("value", broken)
+    changes = decode(frame, topic=orders.topic, connection=shop.connection, on_error="quarantine")
+    assert changes.where("op is null and error is null").count() == 1, "the tombstone"
+    with pytest.raises(Exception, match="CDCD-SPARK-READ: a record is broken"):
+        apply_changes(row_changes(changes), tmp_path / "t", **auto_cdc(changes))
+    assert not (tmp_path / "t").exists()
+    apply_changes(row_changes(changes.where("error is null")), tmp_path / "t", **auto_cdc(changes))
+    assert [one["id"] for one in rows_of(tmp_path / "t")] == [1]
 
 
 # --- the page --------------------------------------------------------------------------------------------------

@@ -110,6 +110,10 @@ def test_an_output_has_each_change_once_over_several_runs(
             ["--table", "public.items", "--output", "o", "--checkpoint", "c", "--format", "delta"],
             "CDCD-CONFIG: Spark has no format delta",
         ),
+        (
+            ["--table", "public.items", "--output", "s3a://b/o", "--checkpoint", "s3a://b/c"],
+            "the reader stopped: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache",
+        ),
     ],
 )
 def test_an_error_is_one_line(

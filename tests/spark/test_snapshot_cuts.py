@@ -14,7 +14,7 @@ from cdcd.demo.stack.registry import SchemaRegistry
 from cdcd.errors import SnapshotIncomplete
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from cdcd.spark.data_source import CdcdReader, CdcdStreamReader
-from cdcd.spark.source.cuts import Offsets, loading_of
+from cdcd.spark.source.cuts import Offsets, loading_of, without_start
 from cdcd.spark.source.source_options import parse_options
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.forked import Forks
@@ -59,13 +59,13 @@ def daemon(
 
 
 def _cuts(daemon: Daemon, kafka: KafkaBroker, start: Offsets | None = None, **options: str) -> list[Offsets]:
-    """Return the batch ends of a query with the smallest batches."""
+    """Return the batch ends of a query with the smallest batches; the first one may be empty."""
     options = {"brokers": kafka.bootstrap, "prefix": daemon.name, "maxRows": "1", **options}
     reader = CdcdStreamReader(parse_options(options))
     try:
         reached, found = reader.initialOffset() if start is None else start, []
         while (end := reader.latestOffset(reached, reader.getDefaultReadLimit())) != reached:
-            found.append(end)
+            found += [end] if without_start(end) != reached else []
             reached = end
         return found
     finally:

@@ -343,6 +343,8 @@ def test_a_local_target_is_a_path_or_a_uri(tmp_path: Path) -> None:
             "option secret_access_key is a secret - set it to file:PATH",
         ),
         ({"proxy_url": "http://u:hunter2secret@proxy"}, "option proxy_url is a secret"),
+        ({"proxy_url": "u:hunter2secret@proxy:3128"}, "option proxy_url is a secret"),
+        ({"endpoint": "u:hunter2secret@s3"}, "option endpoint is a secret"),
         ({"endpoint": "https://u:hunter2secret@s3"}, "option endpoint is a secret"),
         ({"sts_endpoint": "https://hunter2secret@sts"}, "option sts_endpoint is a secret"),
         ({"region": "x", "AWS_REGION": "y"}, "given twice"),

@@ -18,6 +18,7 @@ from cdcd.redaction import (
     MAX_RENEWED,
     add_credentials,
     add_secret,
+    add_user_of,
     clean,
     clean_lines,
     escape,
@@ -92,6 +93,16 @@ def test_nothing_is_left_of_a_header_that_comes_back(password: str) -> None:
     """For any length modulo three, the last characters of the header also encode a part of the password."""
     add_credentials("me", password)
     assert strike(f"you sent {base64.b64encode(f'me:{password}'.encode()).decode()}") == "you sent ***"
+
+
+@pytest.mark.parametrize(
+    "form", ["http://me:{}@proxy", "me:{}@proxy:3128", "//{}@proxy", "HTTP://a@b:{}@proxy"]
+)
+def test_the_user_of_an_address_is_struck_out(form: str) -> None:
+    add_user_of("proxy:3128")
+    add_user_of(form.format(CANARY))
+    assert CANARY not in clean(f"407 for {form.format(CANARY)}; {CANARY}: no")
+    assert clean("proxy:3128 is no secret") == "proxy:3128 is no secret"
 
 
 def test_a_key_is_struck_out_line_by_line() -> None:

@@ -9,7 +9,7 @@ Must not: decide how changes become rows (`scd` does); make a Python object for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, UserDefinedType
 
 from cdcd.errors import ConfigError
 from cdcd.spark.applying.changed_table import RESERVED, ChangedTable, TableRule
@@ -32,6 +32,7 @@ __all__ = ["apply_changes"]
 Expression: TypeAlias = str | Column
 Names: TypeAlias = Sequence[str | Column]
 _COLLATION = "UTF8_BINARY"
+_NOT_OF_ARROW = ("variant", "geometry", "geography")
 _NAMES_TYPE = "array<string>"
 _STARTED_WITHIN_S = 60.0
 """The longest time from the first batch of a stream to the return of its start, which has the id of the query."""
@@ -213,7 +214,15 @@ class _Parameters:
 
 
 def _check_types(schema: StructType, keys: Sequence[str]) -> None:
-    """Raise ConfigError for a key, a sequence or a list of names of another type than apply_changes compares."""
+    """Raise ConfigError for a type that Delta, or the comparison of keys, sequences and names, does not have."""
+    for field in schema:
+        if field.name not in RESERVED and any(map(_is_refused, _parts(field.dataType))):
+            raise ConfigError(
+                "a column has a type that apply_changes cannot write",
+                hint="cast it in the frame, such as by CAST(name AS STRING), or leave it out with except_column_list",
+                column=field.name,
+                type=field.dataType.simpleString(),
+            )
     for name in (*keys, SEQUENCE):
         if any(text != _COLLATION for text in _collations(schema[name].dataType)):
             raise ConfigError(
@@ -230,12 +239,30 @@ def _check_types(schema: StructType, keys: Sequence[str]) -> None:
         )
 
 
+def _is_refused(type_: DataType) -> bool:
+    """Return whether Arrow has a struct or bytes for a type, which a table would then have, without an error."""
+    return isinstance(type_, UserDefinedType) or type_.typeName() in _NOT_OF_ARROW
+
+
+def _parts(type_: DataType) -> Iterator[DataType]:
+    """Yield a type, and those inside it."""
+    yield type_
+    inside: Iterable[DataType] = ()
+    if isinstance(type_, StructType):
+        inside = (field.dataType for field in type_)
+    elif isinstance(type_, ArrayType):
+        inside = (type_.elementType,)
+    elif isinstance(type_, MapType):
+        inside = (type_.keyType, type_.valueType)
+    for one in inside:
+        yield from _parts(one)
+
+
 def _collations(type_: DataType) -> Iterator[str]:
     """Yield the collations of the texts in a type; before Spark 4.0 there is one only."""
-    if isinstance(type_, StringType):
-        yield getattr(type_, "collation", _COLLATION)
-    for field in type_ if isinstance(type_, StructType) else ():
-        yield from _collations(field.dataType)
+    for one in _parts(type_):
+        if isinstance(one, StringType):
+            yield getattr(one, "collation", _COLLATION)
 
 
 def _scd_type(given: object) -> int:

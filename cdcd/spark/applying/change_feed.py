@@ -2,8 +2,9 @@
 
 In: a frame of `decode` or `format("cdcd")` with one table.
 Out: a frame with the columns of the row, and `__change`, a struct with the rest; the arguments of both functions.
-Invariant: a delete has its key; a gap marker ends the query, unless gaps are accepted. So does a row whose key has
-changed and that lacks a value: this value is of another key, where neither function looks for it.
+Invariant: a delete has its key. A broken record ends the query; so does a marker of a gap behind which changes are
+missing, unless gaps are accepted, and a row whose key has changed and that lacks a value: this value is of another
+key, where neither function looks for it.
 Must not: read anything but the frame's columns.
 """
 
@@ -35,11 +36,12 @@ def row_changes(
     """Return the changes of a table with a key: the columns of the row, then the struct `__change`.
 
     A delete has its key, and nulls. `__change` has `op`, `timeline`, `commit_lsn`, `tx_seq` and `unchanged`.
-    Tombstones are left out. `unchanged`: an update without the TOASTed values that PostgreSQL did not send ends the
-    query ("error"), or has nulls, and their columns in `__change.unchanged` ("column"); if it changed the key, it
-    always ends the query. `truncates`: a TRUNCATE ends the query ("error"), or is a row of nulls ("row").
-    `accept_gaps`: leave gap markers out; otherwise one ends the query. Raises ConfigError for an unknown value, a
-    frame without these columns, or a table without a key.
+    Tombstones are left out; a broken record, which `decode` has put in quarantine, ends the query. `unchanged`: an
+    update without the TOASTed values that PostgreSQL did not send ends the query ("error"), or has nulls, and their
+    columns in `__change.unchanged` ("column"); if it changed the key, it always ends the query. `truncates`: a
+    TRUNCATE ends the query ("error"), or is a row of nulls ("row"). `accept_gaps`: leave gap markers out; otherwise
+    one ends the query, unless a TRUNCATE and all rows follow it. Raises ConfigError for an unknown value, a frame
+    without these columns, or a table without a key.
     """
     _check("unchanged", unchanged, ("error", "column"))
     _check("truncates", truncates, ("error", "row"))
@@ -57,13 +59,30 @@ def row_changes(
     lacks = F.array_intersect("unchanged", F.array(*map(F.lit, row)))  # of the columns of the frame
     refused = _refused(F.size(F.coalesce(lacks, F.array())) > 0, unchanged == "error", truncates == "error")
     fields = [lacks.alias(name) if name == "unchanged" else F.col(name) for name in _FIELDS]
-    whole = changes.where(_is_change([*_gaps(accept_gaps), *refused]))
+    whole = changes.where(_is_change([*_broken(changes), *_gaps(changes, accept_gaps), *refused]))
     return whole.select(*columns, F.struct(*fields).alias(CHANGE))
 
 
-def _gaps(accepted: bool) -> Iterator[tuple[Column, CdcdError]]:
+def _broken(changes: DataFrame) -> Iterator[tuple[Column, CdcdError]]:
+    """Yield the records that `decode` has put in quarantine: without an `op`, as tombstones are."""
+    if "error" in changes.columns:
+        hint = (
+            'write the records with `error is not null` elsewhere, and pass those of where("error is null"); a row '
+            "in quarantine is then missing from the table"
+        )
+        yield F.col("error").isNotNull(), SparkReadError("a record is broken: it is in quarantine", hint=hint)
+
+
+def _gaps(changes: DataFrame, accepted: bool) -> Iterator[tuple[Column, CdcdError]]:
+    """Yield the markers of gaps with an end: a TRUNCATE and all rows follow one that has none."""
     if not accepted:
-        yield F.col("op") == "g", GapInTopic("the topic has a gap marker: changes are missing there")
+        hint = (
+            "copy the table again (`cdcd resnapshot`), and start with an empty target and a new checkpoint after it; "
+            "or pass accept_gaps=True: the table then lacks these changes"
+        )
+        has_end = F.col("special")["gap.to_lsn"].isNotNull() if "special" in changes.columns else F.lit(True)
+        missing = GapInTopic("the topic has a gap marker: changes are missing there", hint=hint)
+        yield (F.col("op") == "g") & has_end, missing
 
 
 def _refused(is_partial: Column, unchanged: bool, truncates: bool) -> Iterator[tuple[Column, CdcdError]]:

@@ -21,6 +21,7 @@ from cdcd.errors import ChangesInvalid, ConfigError
 from cdcd.spark.applying.event_order import is_orderable
 from cdcd.spark.applying.keyed_table import KeyedTable
 from cdcd.spark.applying.scd import END, OP, SEQUENCE, START, TRUNCATE, UNSENT, Outcome, Rule, apply
+from cdcd.spark.applying.wide_types import shown, wide
 from cdcd.spark.storage.uri import Storage
 
 __all__ = ["RESERVED", "STATE", "ChangedTable", "TableRule"]
@@ -30,7 +31,7 @@ STATE = "_cdcd_state"
 STATE_VERSION = "cdcd.state"
 RESERVED = (SEQUENCE, OP, UNSENT, START, END)
 _FORMAT = 1
-_UNSENT_TYPE = pa.list_(pa.string())
+_UNSENT_TYPE = pa.list_(pa.large_string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,13 @@ class ChangedTable:
         given = [field for field in changes.schema if field.name not in RESERVED]
         if not is_orderable(changes.schema.field(SEQUENCE).type):
             raise ChangesInvalid(
-                "sequence_by has a type without an order", type=changes.schema.field(SEQUENCE).type
+                "sequence_by has a type without an order", type=shown(changes.schema.field(SEQUENCE).type)
             )
         for field in given:
             if field.name in self._rule.keys and not is_orderable(field.type):
-                raise ChangesInvalid("a key has a type without an order", column=field.name, type=field.type)
+                raise ChangesInvalid(
+                    "a key has a type without an order", column=field.name, type=shown(field.type)
+                )
             if field.name in self._rule.keys and not _is_valid(changes[field.name]):
                 raise ChangesInvalid(
                     "a key has a text that is not UTF-8",
@@ -179,13 +182,16 @@ class ChangedTable:
                 "a column has another type than in the target",
                 hint="cast the column in the frame of changes, or start with an empty target",
                 column="sequence_by" if given.name == SEQUENCE else given.name,
-                type=given.type,
-                of_target=held.type,
+                type=shown(given.type),
+                of_target=shown(held.type),
             )
 
     def _check_names(self, unsent: pa.ChunkedArray) -> None:
         """Raise ChangesInvalid for the name of a column that the frame does not have."""
-        given, known = pc.unique(pc.list_flatten(unsent)).drop_null(), pa.array(self._rule.names, pa.string())
+        given, known = (
+            pc.unique(pc.list_flatten(unsent)).drop_null(),
+            pa.array(self._rule.names, pa.large_string()),
+        )
         if len(known) and pc.any(pc.invert(pc.is_in(given, known))).as_py():
             raise ChangesInvalid(
                 "unchanged_column has a name that is no column of the frame",
@@ -196,7 +202,7 @@ class ChangedTable:
     def _event_fields(self, changes: pa.Table) -> list[pa.Field]:
         return [
             pa.field(SEQUENCE, changes.schema.field(SEQUENCE).type),
-            pa.field(OP, pa.string()),
+            pa.field(OP, pa.large_string()),
             pa.field(UNSENT, _UNSENT_TYPE),
         ]
 
@@ -213,7 +219,7 @@ class ChangedTable:
         for name in names:
             nulls = np.flatnonzero(events[name].is_null().to_numpy())
             rows.append(nulls)
-            texts.append(pa.repeat(pa.scalar(name), len(nulls)))
+            texts.append(pa.repeat(pa.scalar(name, pa.large_string()), len(nulls)))
         text = pa.concat_arrays(texts).dictionary_encode()
         names_count = max(len(text.dictionary), 1)
         pairs = np.unique(np.concatenate(rows) * names_count + text.indices.to_numpy())
@@ -292,9 +298,12 @@ def _aligned(rows: pa.Table, schema: pa.Schema, further: Sequence[pa.Field]) -> 
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows with the types as Delta has them: nullable, times in UTC. Raises ChangesInvalid for other types."""
+    """Return rows with the types as Delta has them: nullable, times in UTC. Raises ChangesInvalid for other types.
+
+    The texts have offsets of 64 bits: a batch may have more than 2 GiB of them.
+    """
     fields = [pa.field(one.name, _plain_type(one.name, one.type)) for one in rows.schema]
-    return rows.cast(pa.schema(fields))
+    return rows.cast(wide(pa.schema(fields)))
 
 
 def _plain_type(column: str, type_: pa.DataType) -> pa.DataType:

@@ -60,6 +60,7 @@ def dense_ranks(columns: Iterable[Column]) -> Numbers:
 def _ranks(leaf: pa.Array) -> Numbers:
     if pa.types.is_floating(leaf.type):
         leaf = pc.add(leaf, pa.scalar(0.0, leaf.type))  # -0.0 equals 0.0
+        leaf = pc.if_else(pc.is_nan(leaf), pa.scalar(float("nan"), leaf.type), leaf)  # NaN has many bits
     encoded = leaf.dictionary_encode(null_encoding="encode")
     places = np.empty(len(encoded.dictionary), np.int64)
     places[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(places))

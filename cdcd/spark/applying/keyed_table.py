@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from cdcd.errors import StorageError
 from cdcd.spark.applying.event_order import Flags, dense_ranks
+from cdcd.spark.applying.wide_types import wide
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_statistics import as_json, has_one_order
 from cdcd.spark.storage.uri import Storage
@@ -38,6 +39,8 @@ MERGED = 8
 """So many small files are merged with the rows of a commit."""
 VACUUM_EVERY, VACUUM_AGAIN = 100, 10
 """At so many versions old files are removed; at so many after an attempt that failed."""
+_PAGE_ROWS, _LARGE_BYTES = 1024, 1 << 30
+"""So many values are written before the size of a page is looked at, which has to be below 2 GiB."""
 _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
@@ -81,8 +84,8 @@ class KeyedTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
-        return pa.schema(self._table.schema().to_arrow())
+        """The columns, whose texts have offsets of 64 bits."""
+        return wide(pa.schema(self._table.schema().to_arrow()))
 
     @property
     def description(self) -> str:
@@ -269,11 +272,10 @@ class KeyedTable:
 
     def _read(self, file: _File) -> pa.Table:
         """Return the rows of a file with the table's columns; those that it does not have are null."""
-        schema = self.schema
         path = f"{self._folder}/{file.path}".lstrip("/")
         with self._target.open(path) as opened:
             try:
-                rows = pq.ParquetFile(opened).read()
+                return _rows_in(opened, self.schema)
             except pa.ArrowException as error:
                 raise StorageError(
                     f"a file of the Delta table cannot be decoded ({type(error).__name__})",
@@ -281,13 +283,6 @@ class KeyedTable:
                     target=self._target.uri,
                     file=path,
                 ) from None
-        columns = [
-            rows[one.name].cast(one.type)
-            if one.name in rows.column_names
-            else pa.nulls(rows.num_rows, one.type)
-            for one in schema
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
 
     def _is_of(self, rows: pa.Table, keys: pa.Table) -> Flags:
         """Return which rows have one of these keys."""
@@ -310,7 +305,8 @@ class KeyedTable:
 
         name = f"part-{uuid.uuid4().hex}.parquet"
         written = pa.BufferOutputStream()
-        pq.write_table(rows, written, compression="snappy")
+        page_rows = 1 if rows.nbytes > _LARGE_BYTES else _PAGE_ROWS
+        pq.write_table(rows, written, compression="snappy", write_batch_size=page_rows, store_schema=False)
         data = memoryview(written.getvalue())
         self._target.write(f"{self._folder}/{name}".lstrip("/"), data)
         return AddAction(
@@ -325,6 +321,21 @@ class KeyedTable:
     def _synchronise(self) -> None:
         assert self.version is not None
         self._access.synchronise(self.version)
+
+
+def _rows_in(opened: Any, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a Parquet file with these columns; those that it does not have are null.
+
+    Spark writes times in 96 bits, which Arrow reads as nanoseconds by default: these end in the year 2262.
+    """
+    given = pq.ParquetFile(opened, binary_type=pa.large_binary(), coerce_int96_timestamp_unit="us").read()
+    columns = [
+        given[one.name].cast(one.type)
+        if one.name in given.column_names
+        else pa.nulls(given.num_rows, one.type)
+        for one in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _properties(transactions: dict[str, int]) -> Any:
@@ -342,13 +353,17 @@ def _is_known(bound: pa.Scalar) -> bool:
     of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as
     one of plane 1.
     """
-    value = bound.as_py() if pa.types.is_string(bound.type) else None
+    value = bound.as_py() if _is_text(bound.type) else None
     return bool(bound.is_valid) and (value is None or has_one_order(value))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _is_exact(type_: pa.DataType) -> bool:
     """Return whether Delta's statistics bound all values of a type: those of times and decimals are rounded."""
-    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_))
+    return bool(pa.types.is_integer(type_) or _is_text(type_) or pa.types.is_date32(type_))
 
 
 def _range(rows: pa.Table, key: str) -> dict[str, Any]:
@@ -363,7 +378,7 @@ def _range(rows: pa.Table, key: str) -> dict[str, Any]:
     if any(not _FIRST_DAY <= one <= _LAST_DAY for one in days):
         return {}
     bounds = found.as_py()
-    if pa.types.is_string(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
+    if _is_text(type_) and max(map(len, bounds.values())) > _LONGEST_TEXT:
         return {}
     texts = {name: one if isinstance(one, int | str) else one.isoformat() for name, one in bounds.items()}
     return {"minValues": {key: texts["min"]}, "maxValues": {key: texts["max"]}, "nullCount": {key: 0}}

@@ -70,8 +70,8 @@ def apply(stored: pa.Table, changes: pa.Table, rule: Rule) -> Outcome:
     """Return what new events change. Both tables have the same columns.
 
     `stored`: the events of the keys in `changes`, and the last TRUNCATE; all events, if `changes` has a TRUNCATE.
-    Raises ChangesInvalid for a null in a key or a sequence, and for two new events of one key with one sequence. A
-    new event with the sequence of a stored one is a repetition, and changes nothing.
+    Raises ChangesInvalid for a null in a key or a sequence, and for two different new events of one key with one
+    sequence. An equal event is a repetition, and so is one with the sequence of a stored one: it changes nothing.
     """
     check(changes, rule.keys)
     events = pa.concat_tables([stored, changes]).combine_chunks()
@@ -126,12 +126,8 @@ class _History:
         is_new = own >= stored
         is_same = np.zeros(len(own), np.bool_)
         is_same[1:] = (of_key[1:] == of_key[:-1]) & (at[1:] == at[:-1])
-        if (is_same[1:] & is_new[1:] & is_new[:-1]).any():
-            raise ChangesInvalid(
-                "two changes of one key have the same sequence",
-                hint="add columns to sequence_by, such as struct(timeline, commit_lsn, tx_seq), until it is unique",
-                keys=", ".join(rule.keys),
-            )
+        second = 1 + np.flatnonzero(is_same[1:] & is_new[1:] & is_new[:-1])
+        _check_equal(events, own[second - 1], own[second], rule.keys)
         is_gone = np.zeros(len(own), np.bool_) if last is None else at <= rank[last]
         changed = np.zeros(len(example), np.bool_)
         changed[of_key[is_gone & ~is_new]] = True
@@ -235,6 +231,17 @@ class _History:
             own = self.all_events.slice(self.truncate, 1)
             keys, events = pa.concat_tables([keys, own]), pa.concat_tables([events, own])
         return Outcome(keys.select(list(self.rule.keys)), rows, events)
+
+
+def _check_equal(events: pa.Table, first: Numbers, second: Numbers, keys: Sequence[str]) -> None:
+    """Raise ChangesInvalid if one of these pairs of events, of one key and one sequence, is no repetition."""
+    names = [name for name in events.column_names if name not in (*keys, SEQUENCE)] if len(first) else []
+    if any(differs(*(events[name].take(pa.array(at)) for at in (first, second))).any() for name in names):
+        raise ChangesInvalid(
+            "two different changes of one key have the same sequence",
+            hint="add columns to sequence_by, such as struct(timeline, commit_lsn, tx_seq), until it is unique",
+            keys=", ".join(keys),
+        )
 
 
 def _last_truncate(rank: Numbers, is_truncate: Flags) -> int | None:

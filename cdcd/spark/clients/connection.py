@@ -12,12 +12,11 @@ reader has to connect wherever the daemon does.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdcd.property_names import FILE_PROPERTIES, is_of_a_producer, is_secret_property
+from cdcd.property_names import FILE_PROPERTIES, has_user, is_of_a_producer, is_secret_property
 from cdcd.registry.settings import RegistrySettings
 from cdcd.spark.clients.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolve
 
@@ -29,7 +28,6 @@ Pairs = tuple[tuple[str, Value], ...]
 SCHEMAS_SUFFIX = ".__schemas"
 NO_REGISTRY = "none"
 USER_INFO, TOKEN = "basic.auth.user.info", "bearer.auth.token"
-_URL_USER = re.compile(r"://[^/@\s]*@")
 _EXTENSIONS = "sasl.oauthbearer.extensions"
 _MAY_HAVE_SECRET = (_EXTENSIONS, "url", "proxy", "username")
 
@@ -113,17 +111,16 @@ class Connection:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a property must not be shown: by its name, or because its value has a secret."""
-    return is_secret_property(name) or has_user(value) or (name.endswith(_EXTENSIONS) and _has_secret(value))
+    return (
+        is_secret_property(name)
+        or has_user(name, value)
+        or (name.endswith(_EXTENSIONS) and _has_secret(value))
+    )
 
 
 def may_have_secret(name: str) -> bool:
     """Return whether a property may be a reference: some value of it is a secret, or it is the user of a login."""
     return is_secret_property(name) or name.endswith(_MAY_HAVE_SECRET)
-
-
-def has_user(value: str) -> bool:
-    """Return whether a value is a URL with a user or a password."""
-    return _URL_USER.search(value) is not None
 
 
 def _has_secret(extensions: str) -> bool:

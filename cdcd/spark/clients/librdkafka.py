@@ -22,8 +22,8 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_
 import confluent_kafka.cimpl
 from confluent_kafka import KafkaError, KafkaException
 
-from cdcd.property_names import is_secret_property
-from cdcd.redaction import add_secret, clean
+from cdcd.property_names import has_user, is_secret_property
+from cdcd.redaction import add_secret, add_user_of, clean
 from cdcd.spark.clients.client_log import ClientLog
 
 _CONSUMER = 1
@@ -176,6 +176,8 @@ def _created(loaded: ctypes.CDLL, settings: Mapping[str, object]) -> int:
             given = _as_text(value)
             if is_secret_property(name):
                 add_secret(given)
+            elif has_user(name, given):
+                add_user_of(given)
             if (
                 loaded.rd_kafka_conf_set(configuration, name.encode(), given.encode(), text, _TEXT_BYTES)
                 != _OK

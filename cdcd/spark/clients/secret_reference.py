@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
 from cdcd.errors import ConfigError, SecretUnreadable
-from cdcd.property_names import FILE_PROPERTIES, is_secret_property
-from cdcd.redaction import STRUCK_OUT, add_secret
+from cdcd.property_names import FILE_PROPERTIES, has_user, is_secret_property
+from cdcd.redaction import STRUCK_OUT, add_secret, add_user_of
 from cdcd.secret_files import read_secret_file
 
 ReferenceKind = Literal["file", "env", "config"]
@@ -124,6 +124,9 @@ def resolve(properties: tuple[tuple[str, Value], ...], of: str) -> ResolvedPrope
     Raises SecretUnreadable, also for a file that the client would read.
     """
     read = {name: one if isinstance(one, str) else one.read() for name, one in properties}
+    for name, value in read.items():
+        if has_user(name, value):
+            add_user_of(value)
     for name in FILE_PROPERTIES:
         path = read.get(name)
         if path not in (None, "probe") and not os.access(

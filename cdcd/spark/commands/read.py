@@ -11,7 +11,6 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
@@ -22,7 +21,7 @@ from cdcd.spark.commands.running import log, log_to, run_query
 from cdcd.spark.data_source import register
 from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.decoding.schemas import access_of
-from cdcd.spark.session import reason_of, submitted_or_local
+from cdcd.spark.session import is_of_spark, reason_of, submitted_or_local
 from cdcd.spark.source.source_options import parse_options
 
 _ORDER = ("timeline", "commit_lsn", "not snapshot", "tx_seq")
@@ -62,7 +61,9 @@ def _show(options: argparse.Namespace) -> int:
                 print(row[0])
         finally:
             spark.stop()
-    except (CdcdError, PySparkException) as error:
+    except Exception as error:
+        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+            raise
         log.error("the changes cannot be read: %s", reason_of(error))
         return EXIT_FAILURE
     return EXIT_OK

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
@@ -23,7 +22,7 @@ from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.connection_options import connection_from
 from cdcd.spark.commands.arguments import connection_options
 from cdcd.spark.decoding.schemas import access_of
-from cdcd.spark.session import Query, reason_of, run_to_end, submitted_or_local
+from cdcd.spark.session import Query, is_of_spark, reason_of, run_to_end, submitted_or_local
 
 EXIT_UNKNOWN = 2
 """The exit status of a command that could not find out what it was asked for."""
@@ -58,7 +57,9 @@ def run_query(
     failure: Exception | None
     try:
         failure = _run(what, options, prepared(), stopping)
-    except (CdcdError, PySparkException) as error:
+    except Exception as error:
+        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+            raise
         failure = error
     if failure is not None:
         log.error("the %s stopped: %s", what, reason_of(failure))

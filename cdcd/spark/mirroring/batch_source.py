@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -59,7 +60,8 @@ class MirrorSource:
         self._spark, self._connection, self._driver_bytes = spark, connection, driver_bytes
         offsets = with_loading(start.offsets, frozenset(start.loading))
         own = {"startingOffsets": json.dumps(offsets), "loading": "true", "ids": "true"}
-        self._reader = CdcdStreamReader(parse_options(connection.options() | dict(options) | own))
+        asked = parse_options(connection.options() | dict(options) | own)
+        self._reader = CdcdStreamReader(replace(asked, begins_at_0=True))
         self._sizes = RecordSizes(connection)
         self._start: Offsets = {}
         self._offset_bytes = 0.0

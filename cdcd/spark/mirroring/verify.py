@@ -34,7 +34,7 @@ from cdcd.spark.mirroring.sql_fold import History, fold, history_of, order_chang
 from cdcd.spark.mirroring.verified_columns import CurrentNames, current_names
 from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.reading.table_frame import table_frame
-from cdcd.spark.session import reason_of
+from cdcd.spark.session import first_line, is_of_spark, reason_of
 from cdcd.spark.source.cuts import ids_of, with_ids
 from cdcd.spark.source.table_options import topics_of
 from cdcd.spark.target.shape import SPECIAL
@@ -133,10 +133,11 @@ def _distinguished_cases(spark: SparkSession) -> Iterator[None]:
 def why(error: Exception) -> str:
     """Return cdcd's error in one line, of another error only its name: its text may have values."""
     reason = reason_of(error)
-    if isinstance(error, CdcdError) or reason != str(error):
+    if isinstance(error, CdcdError) or reason != first_line(error):
         return reason
-    if isinstance(error, PySparkException):
-        return f"Spark failed: {error.getCondition() or type(error).__name__}"
+    if is_of_spark(error):
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        return f"Spark failed: {condition or type(error).__name__}"
     return f"an internal error: {type(error).__name__}"
 
 

@@ -30,6 +30,7 @@ from cdcd.spark.source.cuts import (
     ids_of,
     loading_of,
     merge,
+    normal,
     of_topics,
     only,
     position_at,
@@ -175,7 +176,7 @@ class Commits:
         if position.kind == OFFSETS:
             self._ids.check(position.offsets)
             self._refuse_newer(position, position.offsets)
-            return position.offsets
+            return position.offsets if self._options.begins_at_0 else self._filled(position.offsets)
         if position.kind == EARLIEST:
             return self._ids.with_ids(self._log_starts, {})
         if self._options.loading:  # its commits may be inside a snapshot; a position may not
@@ -185,6 +186,12 @@ class Commits:
             finally:
                 others.close()
         return self._at(position)
+
+    def _filled(self, named: Offsets) -> Offsets:
+        """Return given offsets, with the first ones that Kafka has of the partitions that they do not name."""
+        first = self._ids.with_ids(only(self._log_starts, frozenset(self._log_starts) - named.keys()), {})
+        given = {topic: self._log_starts.get(topic, {}) | one for topic, one in named.items()}
+        return normal(first | given)
 
     def _at(self, position: Position) -> Offsets:
         """Return the offsets of a start that is the end of a commit."""

@@ -32,6 +32,8 @@ class SourceOptions:
     """The options of the data source. `ending` None: not given, for a batch the newest commit.
 
     `tables` None: raw records. `refuses_copies`: no batch may end while cdcd copies a table of the query.
+    `begins_at_0`: a partition that the starting offsets do not name begins at 0, also if Kafka has removed its first
+    records, which is an error then; otherwise at its first record.
     """
 
     connection: Connection
@@ -46,6 +48,7 @@ class SourceOptions:
     ending: Position | None = None
     tables: TableOptions | None = None
     refuses_copies: bool = False
+    begins_at_0: bool = False
 
     @property
     def has_limits(self) -> bool:

@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from cdcd.errors import StorageError
+from cdcd.property_names import has_user
+from cdcd.redaction import add_user_of
 from cdcd.spark.clients.secret_reference import ResolvedProperties, referred_in
 from cdcd.spark.storage.options import OF_CLIENT, Options, storage_options
 from cdcd.spark.storage.remote import RemoteStorage, is_panic
@@ -252,6 +254,9 @@ def _client(uri: str, options: Options) -> Any:
 def _read(options: Options) -> dict[str, str]:
     """Return the options with their secrets, and with those of the client."""
     read = {name: one if isinstance(one, str) else one.read() for name, one in options}
+    for name, value in read.items():
+        if has_user(name, value):
+            add_user_of(value)
     # Options of the client replace those of the environment, also this one.
     allowed = (os.environ.get(f"{name}_ALLOW_HTTP", "") for name in ("AWS", "AZURE", "GOOGLE"))
     allows_http = "true" in (read.get("allow_http", "").lower(), *map(str.lower, allowed))

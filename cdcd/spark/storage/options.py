@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from cdcd.errors import ConfigError
-from cdcd.spark.clients.connection import has_user
+from cdcd.property_names import has_user
 from cdcd.spark.clients.secret_reference import FORMS, SecretReference, reference_in
 
 Option = str | SecretReference
@@ -78,8 +78,8 @@ def _bare(name: str) -> str:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether a value must not be shown: by its name, as a URL with a password, or as JSON of an account."""
-    return name in _SECRETS or has_user(value) or value.lstrip().startswith("{")
+    """Return whether a value must not be shown: by its name, as an address with a user, or as JSON of an account."""
+    return name in _SECRETS or has_user(name, value) or value.lstrip().startswith("{")
 
 
 def _problems(named: Mapping[str, str], known: frozenset[str]) -> Iterator[str]:

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from cdcd.errors import HistoryMissing
 from cdcd.lsn import format_lsn
+from cdcd.spark import offsets
 from cdcd.spark.source.cuts import of_topics
-from tests.support.planned import Planned, PlannedTopic, Query, T, read
+from tests.support.planned import Planned, PlannedTopic, Query, T, U, options, read
 
 
 @pytest.fixture
@@ -109,6 +111,51 @@ def test_so_has_one_of_any_other_start(kafka: Planned, start: dict[str, str]) ->
     end = query.fail()
     kafka.progress(14, {T: 30})
     assert query.repeat(end) == {T: (10 if start else 0, 20)}
+
+
+FROM_5 = json.dumps({T: {"0": 5}})
+
+
+@pytest.mark.parametrize(("start", "first"), [({}, 0), ({"startingOffsets": FROM_5}, 5)])
+def test_other_options_and_other_first_records_of_kafka_do_not_change_it(
+    kafka: Planned, start: dict[str, str], first: int
+) -> None:
+    """The same batch has no other rows, and none twice: rows that Kafka has removed meanwhile are missing."""
+    end = (query := Query(**start)).fail()
+    query.with_options(startingOffsets=json.dumps({T: {"0": 8}})).again()
+    assert query.repeat(end) == {T: (first, 10)}
+    end = (query := Query(**start)).fail()
+    kafka.topics[T].start = first + 1
+    with pytest.raises(HistoryMissing):
+        query.repeat(end)
+
+
+@pytest.mark.parametrize("begins", [10, 30])
+def test_a_topic_that_the_offsets_do_not_name_begins_with_its_first_record(
+    kafka: Planned, begins: int
+) -> None:
+    """Whatever Kafka has removed of it; a batch that failed has the same rows again."""
+    kafka.topics = {T: PlannedTopic("a", 30, start=begins), U: PlannedTopic("u", 100)}
+    kafka.clear()
+    kafka.describe(T, U)
+    kafka.progress(5, {T: 5, U: 1}, firsts={T: 0, U: 0})
+    kafka.progress(6, {T: 30, U: 50}, firsts={T: 10, U: 20})
+    start = json.dumps({U: {"0": 20}})
+    moves = {U: (20, 50), **({T: (begins, 30)} if begins < 30 else {})}
+    query = Query(startingOffsets=start)
+    end = query.fail()
+    assert query.repeat(end) == read(startingOffsets=start) == moves
+    asked = offsets(options(startingOffsets=start))
+    assert json.loads(asked["startingOffsets"]) == {T: {"0": begins}, U: {"0": 20}}
+    kafka.progress(7, {T: 35, U: 60}, firsts={T: 30, U: 50})
+    kafka.topics[T].end = 35
+    assert query.batch() == {T: (30, 35), U: (50, 60)}
+
+
+def test_a_named_offset_whose_records_kafka_has_removed_is_an_error(kafka: Planned) -> None:
+    kafka.topics[T].start = 7
+    with pytest.raises(HistoryMissing):
+        read(startingOffsets=FROM_5)
 
 
 def test_the_sizes_of_records_are_estimated_once(kafka: Planned, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from cdcd.config import load
 from cdcd.config.sample import effective_yaml
-from cdcd.config.values import Secret
+from cdcd.config.values import Secret, redact
 from cdcd.errors import ConfigError
-from cdcd.property_names import is_secret_property
+from cdcd.property_names import has_user, is_secret_property
 from cdcd.redaction import clean
 from cdcd.registry.settings import client_properties
 
@@ -146,9 +146,39 @@ def test_properties_that_hold_secrets_are_known_by_their_names(name: str, is_sec
     assert is_secret_property(name) is is_secret
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_secret"),
+    [
+        ("proxy", "http://proxy:3128", False),
+        ("proxy", "http://user:word@proxy:3128", True),
+        ("proxy", "user:word@proxy:3128", True),
+        ("proxy", "//word@proxy:3128", True),
+        ("sasl.oauthbearer.token.endpoint.url", "user:word@issuer/token", True),
+        ("client.id", "https://user:word@host", True),
+        ("sasl.username", "user@example.com", False),
+        ("sasl.kerberos.principal", "cdcd@EXAMPLE.COM", False),
+    ],
+)
+def test_an_address_with_a_user_is_hidden(name: str, value: str, is_secret: bool) -> None:
+    assert has_user(name, value) is is_secret
+    assert redact({name: value})[name] == ("***" if is_secret else value)
+
+
 def test_every_secret_that_was_read_is_struck_out_of_any_text(tmp_path: Path) -> None:
     """A server's error or a client library may repeat a secret."""
-    named = ("dsn", "sslpassword", "ssl_file", "sasl", "key", "pem", "oauth", "keystore", "registry", "token")
+    named = (
+        "dsn",
+        "sslpassword",
+        "ssl_file",
+        "sasl",
+        "key",
+        "pem",
+        "oauth",
+        "keystore",
+        "registry",
+        "token",
+        "proxy",
+    )
     secrets = {name: f"canary-{name}-5f3a91" for name in named}
     files = {name: tmp_path / name for name in ("ssl_file", "keystore", "token")}
     for name, path in files.items():
@@ -167,10 +197,12 @@ sink:
     ssl.key.pem: {secrets["pem"]}
     sasl.oauthbearer.client.secret: {secrets["oauth"]}
   secret_files: {{ssl.keystore.password: {files["keystore"]}}}
-registry: {{url: "http://registry", properties: {{bearer.auth.client.secret: {secrets["registry"]}}},
+registry: {{url: "http://registry", properties: {{bearer.auth.client.secret: {secrets["registry"]},
+  proxy: "user:{secrets["proxy"]}@proxy:3128"}},
   token_file: {files["token"]}}}
 """)
     config = load(path, {}).config
+    assert secrets["proxy"] not in repr(config) + str(config.model_dump())
     config.source_settings().read_ssl_password()
     config.sink_settings()
     client_properties(config.registry_settings())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.errors import ConfigError, SecretUnreadable
+from cdcd.redaction import clean
 from cdcd.registry.settings import client_properties
 from cdcd.spark.clients.connection import Connection, RegistryAccess, TopicAccess
 from cdcd.spark.clients.connection_options import connection_from
@@ -266,10 +267,9 @@ def test_a_secret_in_clear_is_refused(name: str, advice: str) -> None:
 def test_credentials_in_a_url_are_refused() -> None:
     (problem,) = _problems({**PLAIN, "schema.registry.url": f"https://cdcd:{CANARY}@registry"})
     assert "set basic.auth.user.info" in problem
-    (problem,) = _problems(
-        {**PLAIN, "registry": "https://a", "schema.registry.proxy": f"http://u:{CANARY}@p"}
-    )
-    assert problem.startswith("schema.registry.proxy is a secret in clear")
+    for proxy in (f"http://u:{CANARY}@p", f"u:{CANARY}@p:3128", f"//{CANARY}@p", f"http://u:p/{CANARY}@p"):
+        (problem,) = _problems({**PLAIN, "registry": "https://a", "schema.registry.proxy": proxy})
+        assert problem.startswith("schema.registry.proxy is a secret in clear")
     for query in (f"?apikey={CANARY}", f"#{CANARY}"):
         (problem,) = _problems({**PLAIN, "registry": f"https://a, https://b{query}"})
         assert problem.startswith("schema.registry.url has a query or a fragment")
@@ -398,3 +398,13 @@ def test_what_may_have_a_secret_takes_a_reference(name: str, monkeypatch: pytest
     resolved = made.read_properties() if of_kafka else client_properties(made.registry.settings())
     assert resolved[bare] == f"api_token={CANARY}"
     assert CANARY not in repr(made) + repr(made.read_properties())
+
+
+def test_the_user_of_a_proxy_that_was_read_is_struck_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's error may have a part of the value only."""
+    monkeypatch.setenv("PROXY", f"user:{CANARY}@proxy:3128")
+    options = {**PLAIN, "registry": "https://a", "schema.registry.proxy": "env:PROXY"}
+    made = connection_from(options, environ={})
+    assert isinstance(made.registry, RegistryAccess)
+    made.registry.settings().read_properties()
+    assert clean(f"no tunnel for {CANARY}") == "no tunnel for ***"
