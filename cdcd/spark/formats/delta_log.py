@@ -82,6 +82,11 @@ class DeltaLog:
 
         Raises TableLogUnreadable if what is needed is not readable.
         """
+        table = self._without_left(named, check_owner)
+        return self._opened(None, check_owner) if table is None else table
+
+    def _without_left(self, named: int, check_owner: Callable[[], object]) -> Any:
+        """Remove what a crash has left; return the newest version if it was opened and has remained the newest."""
         from deltalake.exceptions import DeltaError
 
         try:
@@ -90,8 +95,8 @@ class DeltaLog:
             table = None
         if table is not None and table.version() <= named:
             return table
-        is_changed = self._damage.remove_commits(named, check_owner)
-        return table if table is not None and not is_changed else self._opened(None, check_owner)
+        is_changed = self._damage.remove_commits(named, check_owner, is_opened=table is not None)
+        return None if is_changed else table
 
     def _opened(self, version: int | None, check_owner: Callable[[], object]) -> Any:
         """Open a version, None: the newest one; if it is not readable, without checkpoints that are not."""
@@ -102,7 +107,10 @@ class DeltaLog:
         except (DeltaError, ValueError):
             self._damage.refuse_commits()
             self._damage.remove_checkpoints(version, check_owner)
+        try:
             return self._access.open(version)
+        except (DeltaError, ValueError):
+            raise self._damage.unreadable() from None
 
     def create(
         self,
@@ -124,8 +132,7 @@ class DeltaLog:
 
     def _repair(self, named: int, check_owner: Callable[[], object]) -> None:
         """Make a table readable that this writer has not opened, unless nothing of it is left."""
-        self._damage.remove_commits(named, check_owner)
-        if self._access.exists():
+        if self._without_left(named, check_owner) is None and self._access.exists():
             self._opened(None, check_owner)
 
     def _create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -441,6 +443,115 @@ def test_a_start_that_was_taken_over_removes_no_checkpoint(delta: Batches) -> No
     with pytest.raises(StorageConflict):
         OpenTables(target, version, writer.own_latest, parks=True)
     assert path.exists()
+
+
+# --- a crash after a commit with a checkpoint ----------------------------------------------------------------------
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(b"{")
+
+
+@pytest.fixture
+def unpublished(delta: Batches, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Return the table with a commit and its checkpoint that the mirror does not name, as a crash leaves them."""
+    checkpoint_of(delta).unlink()
+    with monkeypatch.context() as patched, delta.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "lost"))])
+    DeltaTable(str(delta.target / "public.items")).create_checkpoint()
+    assert f"{named(delta) + 1:020d}" in checkpoint_of(delta).name
+    return delta
+
+
+def start_and_apply(items: Batches) -> None:
+    """Start the mirror: it has the rows that it names, and goes on."""
+    rows = mirrored(items.target)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert newest(items) == mirrored(items.target) == rows
+        apply_to_both(mirror, [items.change("u", 30, 1, after=row(1, "changed"))])
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == others(items) != rows
+
+
+@pytest.mark.parametrize("damage_of_checkpoint", [None, empty, without_end, with_zeros])
+@pytest.mark.parametrize("damage", [empty, torn, Path.unlink])
+@pytest.mark.parametrize("has_hint", [True, False])
+def test_a_checkpoint_of_a_commit_that_is_removed_is_removed(
+    unpublished: Batches,
+    damage: Callable[[Path], None],
+    damage_of_checkpoint: Callable[[Path], None] | None,
+    has_hint: bool,
+) -> None:
+    """delta-rs takes the version from the checkpoint, with or without its commit."""
+    path = checkpoint_of(unpublished)
+    damage(log_file(unpublished, named(unpublished) + 1))
+    if damage_of_checkpoint is not None:
+        damage_of_checkpoint(path)
+    if not has_hint:
+        path.with_name("_last_checkpoint").unlink()
+    start_and_apply(unpublished)
+    assert not path.exists() or not path.stat().st_size, "delta-rs leaves out an empty one without its commit"
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_crash_while_a_commit_with_a_checkpoint_is_removed_leaves_what_the_next_start_removes(
+    unpublished: Batches, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`removed`: the number of files that are removed before the crash."""
+    path, left = checkpoint_of(unpublished), log_file(unpublished, named(unpublished) + 1)
+    empty(left)
+    delete, done = LocalStorage.delete, list[str]()
+
+    def killed(self: LocalStorage, paths: Iterable[str]) -> None:
+        for one in paths:
+            if "/_delta_log/" in one:
+                if len(done) == removed:
+                    raise Killed
+                done.append(one.rpartition("/")[2])
+            delete(self, [one])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete", killed)
+        with pytest.raises(Killed), unpublished.mirror():
+            pass
+    assert done == ["_last_checkpoint", path.name, left.name][:removed]
+    start_and_apply(unpublished)
+    assert not path.exists()
+
+
+def test_a_checkpoint_that_delta_rs_refuses_parks_the_table(delta: Batches) -> None:
+    """It is a Parquet file of other rows."""
+    pq.write_table(pa.table({"other": [1]}), checkpoint_of(delta))
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert found.code == TableLogUnreadable.code
+    assert row(1, "changed") in others(delta)
+
+
+def test_a_later_commit_of_another_writer_with_nulls_remains(delta: Batches) -> None:
+    """Its rows are no rows of the mirror, which commits its own ones again."""
+    path, rows = log_file(delta, named(delta) + 1), mirrored(delta.target)
+    added = {"path": "foreign.parquet", "partitionValues": {}, "size": 10, "modificationTime": 1}
+    action = {"add": {**added, "dataChange": True, "stats": None}, "remove": None}
+    path.write_text(
+        json.dumps({"commitInfo": {"timestamp": 1}, "add": None}) + "\n" + json.dumps(action) + "\n"
+    )
+    content = path.read_bytes()
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+    assert path.read_bytes() == content
+    assert named(delta) == int(path.stem) + 1
+    assert newest(delta) == mirrored(delta.target) == rows
 
 
 # --- errors of the storage are no damage --------------------------------------------------------------------------
