@@ -3,8 +3,8 @@
 In: the storage of a target, the table's folder; which version the mirror names.  Out: a log without files that are
 not readable and not needed, or TableLogUnreadable.
 Invariant: a file is removed only if its bytes were read and are no commit or checkpoint; a checkpoint also if its
-commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a checkpoint
-only if no version names it, or if the commits have what it had. The owner of the target is checked before.
+commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a
+checkpoint only if none names it, or if the commits have what it had. The owner of the target is checked before.
 Must not: take an error of the storage for damage.
 """
 
@@ -67,6 +67,10 @@ class DeltaDamage:
         for some in ([hint] if hint else [], _paths(checkpoints, later), _paths(commits, torn)):
             self.target.delete(some)
         return True
+
+    def newest(self) -> int:
+        """Return the newest version of which there is a commit or a checkpoint, -1: none."""
+        return max([*self._commits(), *self._by_version(_CHECKPOINT)], default=-1)
 
     def refuse_commits(self) -> None:
         """Raise TableLogUnreadable if a commit is not readable, or if there is none."""

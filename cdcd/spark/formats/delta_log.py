@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import StorageError
+from cdcd.errors import StorageError, TableLogUnreadable
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_damage import DeltaDamage
 from cdcd.spark.formats.delta_statistics import as_json
-from cdcd.spark.formats.table_log import CommitLabel, Part
+from cdcd.spark.formats.table_log import OTHER_FILES_HINT, CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -51,6 +51,8 @@ class DeltaLog:
         files: Collection[BucketFile],
         label: CommitLabel,
         check_owner: Callable[[], object] = lambda: None,
+        *,
+        is_parked: bool = False,
     ) -> None:
         """Do what `TableLog.restore` says."""
         with self._errors("restore"):
@@ -60,9 +62,9 @@ class DeltaLog:
                 one.path.rpartition("/")[2] for one in files
             }:
                 self._damage.refuse_commits()  # delta-rs takes an empty file for a commit that changes nothing
-                raise StorageError(
+                raise (TableLogUnreadable if is_parked else StorageError)(
                     "the Delta table does not have the files that the mirror's commit log names",
-                    hint="restore both from one backup, or mirror into an empty target",
+                    hint=None if is_parked else OTHER_FILES_HINT,
                     target=self._target.uri,
                     table=self._folder,
                     version=version,
@@ -132,6 +134,8 @@ class DeltaLog:
 
     def _repair(self, named: int, check_owner: Callable[[], object]) -> None:
         """Make a table readable that this writer has not opened, unless nothing of it is left."""
+        if self._damage.newest() < named:
+            named = -1
         if self._without_left(named, check_owner) is None and self._access.exists():
             self._opened(None, check_owner)
 

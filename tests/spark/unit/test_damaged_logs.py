@@ -238,6 +238,71 @@ def test_a_parked_table_of_which_a_record_was_left_out_needs_a_copy(items: Batch
     assert mirrored(items.target) == rows
 
 
+@pytest.mark.parametrize("content", [None, b"{", b""])
+@pytest.mark.parametrize("crashes", [1, 2, 6])
+def test_a_copy_of_a_parked_table_that_crashed_before_it_was_published_is_repeated(
+    items: Batches, monkeypatch: pytest.MonkeyPatch, crashes: int, content: bytes | None
+) -> None:
+    """The operator has removed the folder, and the mirror still names a version of the table that was in it.
+
+    `content`: of the newest version, if the crash has left it half written.
+    """
+    with items.mirror() as mirror:
+        for number in range(3):
+            apply_to_both(mirror, [items.change("u", 20 + number, 1, after=row(1, f"{number}"))])
+    log_file(items, named(items)).write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 30, 1, after=row(1, "left out"))], {TOPIC: {"0": 5}})
+    found = parked(items)
+    assert found is not None
+    shutil.rmtree(items.target / "public.items")
+    copy = [items.change("t", 40, 1), items.change("c", 40, 2, after=row(8, "copied"))]
+    for _ in range(crashes):
+        with items.mirror() as mirror, monkeypatch.context() as patched:
+            mirror.publish_start()
+            patched.setattr(TargetWriter, "publish", crash)
+            with pytest.raises(KeyboardInterrupt):
+                apply_to_both(mirror, copy, {TOPIC: {"0": 9}})
+        assert parked(items) == found
+    if content is not None:
+        log = log_file(items, 0).parent
+        newest_log(log).write_bytes(content)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert parked(items) == found
+        apply_to_both(mirror, copy, {TOPIC: {"0": 9}})
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == others(items) == [row(8, "copied")]
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("c", 50, 1, after=row(9, "new"))])
+    assert newest(items) == mirrored(items.target) == others(items) == [row(8, "copied"), row(9, "new")]
+
+
+def newest_log(folder: Path) -> Path:
+    """Return the file of the newest version of a log."""
+    return max(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))
+
+
+def test_a_parked_table_with_another_log_ends_a_mirror_that_does_not_park(
+    items: Batches, tmp_path: Path
+) -> None:
+    folder = items.target / "public.items"
+    shutil.copytree(folder, tmp_path / "backup")
+    with items.mirror() as mirror:
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    log_file(items, named(items)).write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) is not None
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    items.on_error = "fail"
+    with pytest.raises(TableLogUnreadable, match="copy the table again"), items.mirror():
+        pass
+
+
 def test_a_table_that_is_parked_for_its_records_remains_parked(items: Batches) -> None:
     value = items.change("u", 20, 1, after=row(1, "changed"))[1]
     items.run([(None, value)], loading=False)
