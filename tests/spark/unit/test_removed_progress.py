@@ -84,6 +84,25 @@ def test_removed_rows_of_a_topic_that_a_query_did_not_follow_are_an_error(
         query.batch()
 
 
+@pytest.mark.parametrize("reached", [0, 10])
+def test_a_removed_row_without_a_marker_is_an_error(kafka: Planned, reached: int) -> None:
+    """With at_least_once no marker is after a row. The record that named this one is compacted; it has one offset."""
+    kafka.topics = {T: PlannedTopic("t", reached + 1), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(5, {U: 1, T: reached} if reached else {U: 1})
+    query = Query(topics=f"{T},{U}" if reached else U)
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.progress(6, {T: reached + 1})
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    kafka.topics[T].start, kafka.topics[T].end = reached + 1, reached + 3
+    kafka.progress(105, {T: reached + 2}, firsts={T: reached + 1})
+    query.with_options(topics=f"{T},{U}").again()
+    with pytest.raises(HistoryMissing):
+        query.batch()
+
+
 @pytest.mark.parametrize("aborted", [0, 2])
 @pytest.mark.parametrize("is_started_again", [False, True])
 @pytest.mark.parametrize("is_left", [True, False])
@@ -92,8 +111,8 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
 ) -> None:
     """`is_left`: compaction has not removed the record that ends where the query is.
 
-    Otherwise a marker alone is no loss, because a transaction has two offsets at least, but it may be that of more
-    than a marker. `aborted`: the offsets of a transaction that was aborted.
+    Otherwise a query that is started again does not know whether that was the last one before the later records:
+    with at_least_once a row has no marker. `aborted`: the offsets of a transaction that was aborted.
     """
     kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
     kafka.describe(T, U)
@@ -109,7 +128,7 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
     first = 31 + aborted
     kafka.topics[T].start, kafka.topics[T].end = first, first + 2
     kafka.progress(20, {T: first + 1}, firsts={T: first})
-    if is_started_again and not is_left and aborted:
+    if is_started_again and not is_left:
         with pytest.raises(HistoryMissing):
             query.batch()
     else:
