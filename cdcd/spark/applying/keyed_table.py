@@ -274,6 +274,8 @@ class KeyedTable:
         with self._target.open(path) as opened:
             try:
                 rows = pq.ParquetFile(opened).read()
+            except MemoryError:  # Arrow's is an ArrowException
+                raise
             except pa.ArrowException as error:
                 raise StorageError(
                     f"a file of the Delta table cannot be decoded ({type(error).__name__})",

@@ -5,7 +5,7 @@ not readable and not needed, or TableLogUnreadable.
 Invariant: a file is removed only if its bytes were read and are no commit or checkpoint; a checkpoint also if its
 commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a
 checkpoint only if none names it, or if the commits have what it had. The owner of the target is checked before.
-Must not: take an error of the storage for damage.
+Must not: take an error of the storage, or a lack of memory, for damage.
 """
 
 from __future__ import annotations
@@ -171,6 +171,8 @@ def _is_parquet(data: bytes) -> bool:
         file = pq.ParquetFile(pa.BufferReader(data))
         for number in range(file.num_row_groups):
             file.read_row_group(number)
+    except MemoryError:  # Arrow's is an ArrowException
+        raise
     except (pa.ArrowException, OSError):
         return False
     return True

@@ -288,7 +288,7 @@ class IcebergLog:
         """Return a version. Raises _MetadataUnreadable for absent files and other bytes, StorageError."""
         try:
             return self._parsed(number)
-        except CdcdError:
+        except (CdcdError, MemoryError):
             raise
         except Exception as error:  # PyIceberg ends with errors of many kinds where bytes are no Avro
             raise _MetadataUnreadable(type(error).__name__) from error

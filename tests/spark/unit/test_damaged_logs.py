@@ -657,6 +657,31 @@ def test_an_error_of_the_storage_is_no_damage(items: Batches, monkeypatch: pytes
     assert newest(items) == mirrored(items.target)
 
 
+def test_a_lack_of_memory_is_no_damage_of_a_log(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks_memory(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    rows, checkpoint = mirrored(items.target), None
+    if items.table_format == "delta":
+        DeltaTable(str(items.target / "public.items")).create_checkpoint()
+        checkpoint = checkpoint_of(items)
+        checkpoint.with_name("_last_checkpoint").write_bytes(b"{}")
+        sound = checkpoint.read_bytes()
+        without_end(checkpoint)
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.ParquetFile.__init__", lacks_memory)
+        patched.setattr("pyiceberg.table.metadata.TableMetadataUtil.parse_raw", lacks_memory)
+        with pytest.raises(MemoryError), items.mirror():
+            pass
+    if checkpoint is not None:
+        assert checkpoint.exists()
+        checkpoint.write_bytes(sound)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == rows
+
+
 @pytest.mark.parametrize("error", [StorageError("no right to list"), SparkReadError("a record is missing")])
 def test_old_versions_that_cannot_be_removed_stop_no_batch(
     items: Batches, error: CdcdError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
