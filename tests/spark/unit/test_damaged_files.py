@@ -131,11 +131,11 @@ def test_a_lack_of_memory_is_no_damage_of_a_file(
         with suppress(MemoryError):  # another method is used for files of this size
             apply_to_both(mirror, change)
     assert not read_mirror(items.target).parked
-    with monkeypatch.context() as patched:
+    path = files_of(items)[0].relative_to(items.target).as_posix()
+    with monkeypatch.context() as patched, opened_in_parts(items.target, path) as file:
         patched.setattr(f"pyarrow.parquet.ParquetFile.{method}", lacks_memory)
-        with opened_in_parts(items.target, files_of(items)[0].relative_to(items.target).as_posix()) as file:
-            with pytest.raises(MemoryError):
-                file.read() if method == "read" else file.read_row_groups([0])
+        with pytest.raises(MemoryError):
+            file.read() if method == "read" else file.read_row_groups([0])
 
 
 def test_a_lack_of_memory_parks_no_table_whose_rows_are_folded(
