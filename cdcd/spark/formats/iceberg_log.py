@@ -133,7 +133,7 @@ class IcebergLog:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
 
-    def _recorded(self, version: int, *, is_parked: bool) -> _State:
+    def _recorded(self, version: int, *, is_parked: bool = False) -> _State:
         """Return a version that the mirror names. Raises TableLogUnreadable if it is missing, or no metadata."""
         try:
             return self._read(version)

@@ -103,6 +103,48 @@ def test_a_removed_row_without_a_marker_is_an_error(kafka: Planned, reached: int
         query.batch()
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_record_of_a_former_slot_proves_no_removed_rows_of_its_successor(
+    kafka: Planned, delivery: str
+) -> None:
+    """It ends where the query is, and remains for ever. The successor's first records of T are compacted."""
+    end = 30 if delivery == "exactly_once" else 11
+    begin = end + (delivery == "exactly_once")
+    kafka.topics = {T: PlannedTopic("t", begin), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U, slot="old")
+    kafka.progress(5, {U: 1, T: 10}, "old", firsts={U: 0, T: 0})
+    query = Query()
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.describe(T, U)
+    kafka.progress(6, {T: end}, firsts={T: 11} if delivery == "exactly_once" else None)
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    kafka.topics[T].start, kafka.topics[T].end = begin, begin + 2
+    kafka.progress(105, {T: begin + 1}, firsts={T: begin})
+    query.with_options(topics=f"{T},{U}").again()
+    with pytest.raises(HistoryMissing):
+        query.batch()
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_removed_marker_is_no_loss_beside_another_slot(kafka: Planned, is_started_again: bool) -> None:
+    kafka.topics = {T: PlannedTopic("t", 31), V: PlannedTopic("v", 100)}
+    kafka.describe(V, slot="other")
+    kafka.describe(T)
+    kafka.progress(4, {V: 1}, "other", firsts={V: 0})
+    kafka.progress(5, {T: 30}, firsts={T: 0})
+    query = Query()
+    assert query.batch() == {T: (0, 30), V: (0, 1)}
+    kafka.progress(10, {V: 2}, "other", firsts={V: 1})
+    assert query.batch() == {V: (1, 2)}
+    if is_started_again:
+        query.again()
+    kafka.topics[T].start, kafka.topics[T].end = 31, 33
+    kafka.progress(20, {T: 32}, firsts={T: 31})
+    assert query.batch() == {T: (31, 32)}
+
+
 @pytest.mark.parametrize("aborted", [0, 2])
 @pytest.mark.parametrize("is_started_again", [False, True])
 @pytest.mark.parametrize("is_left", [True, False])
