@@ -128,7 +128,9 @@ def test_a_record_of_a_former_slot_proves_no_removed_rows_of_its_successor(
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
-def test_a_removed_marker_is_no_loss_beside_another_slot(kafka: Planned, is_started_again: bool) -> None:
+def test_a_removed_marker_is_no_loss_where_another_slot_writes_too(
+    kafka: Planned, is_started_again: bool
+) -> None:
     kafka.topics = {T: PlannedTopic("t", 31), V: PlannedTopic("v", 100)}
     kafka.describe(V, slot="other")
     kafka.describe(T)
