@@ -21,10 +21,19 @@ from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables import compaction
-from cdcd.spark.tables.compaction import FAN, PAUSE_S, Compactor, FileMerges, Merge, with_merged, write_merge
+from cdcd.spark.tables.compaction import (
+    FAN,
+    PAUSE_S,
+    Compactor,
+    FileMerges,
+    Merge,
+    MergeResult,
+    with_merged,
+    write_merge,
+)
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.target_writer import TargetWriter
-from cdcd.spark.target.versions import TableEntry
+from cdcd.spark.target.versions import Parked, TableEntry
 from tests.spark.batches import TOPIC, Batches, Record, records_table
 from tests.spark.events import column
 
@@ -143,6 +152,35 @@ def test_an_outdated_merge_removes_its_file_and_the_next_one_begins(items: Batch
     (changed,) = compactor.take({TOPIC: entry}).values()
     assert len(changed.deltas) < len(entry.deltas)
     assert not compactor.start({TOPIC: changed})
+    compactor.close()
+
+
+def test_no_merge_of_a_parked_table_begins(items: Batches) -> None:
+    for batch in range(FAN):
+        _updated(items, batch)
+    entry = _entry(items)
+    parked = replace(entry, parked=Parked("CDCD-TABLE-LOG", "", 0, 0.0))
+    compactor = Compactor(FileMerges(open_storage(str(items.target)), 4))
+    compactor.note([TOPIC])
+    assert not compactor.start({TOPIC: parked})
+    compactor.note([TOPIC])
+    assert compactor.start({TOPIC: entry})
+    compactor.close()
+
+
+def test_the_history_of_a_parked_table_is_cut(items: Batches) -> None:
+    """The retention of a history holds for each table."""
+
+    class Cuts(FileMerges):
+        def next(self, topic: str, entry: TableEntry) -> Merge | None:
+            return Merge(topic, (), (), is_whole=False, history=entry.files, is_cut=True)
+
+        def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult:
+            return MergeResult(merge, (), ())
+
+    compactor = Compactor(Cuts(open_storage(str(items.target)), 4))
+    compactor.note([TOPIC])
+    assert compactor.start({TOPIC: replace(_entry(items), parked=Parked("CDCD-GAP", "", 0, 0.0))})
     compactor.close()
 
 

@@ -276,6 +276,8 @@ class KeyedTable:
         with self._target.open(path) as opened:
             try:
                 return _rows_in(opened, self.schema)
+            except MemoryError:  # Arrow's is an ArrowException
+                raise
             except pa.ArrowException as error:
                 raise StorageError(
                     f"a file of the Delta table cannot be decoded ({type(error).__name__})",

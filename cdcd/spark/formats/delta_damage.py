@@ -2,10 +2,10 @@
 
 In: the storage of a target, the table's folder; which version the mirror names.  Out: a log without files that are
 not readable and not needed, or TableLogUnreadable.
-Invariant: a file is removed only if its bytes were read and are no commit or checkpoint. A commit is removed only if
-no version of the mirror names it, or a later one; a checkpoint only if the commits have what it had. The owner of the
-target is checked before.
-Must not: take an error of the storage for damage.
+Invariant: a file is removed only if its bytes were read and are no commit or checkpoint; a checkpoint also if its
+commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a
+checkpoint only if none names it, or if the commits have what it had. The owner of the target is checked before.
+Must not: take an error of the storage, or a lack of memory, for damage.
 """
 
 from __future__ import annotations
@@ -43,22 +43,34 @@ class DeltaDamage:
     target: Storage
     folder: str
 
-    def remove_commits(self, named: int, check_owner: Callable[[], object]) -> bool:
-        """Remove the newest commits that are not readable, later than the named version; return whether it did.
+    def remove_commits(self, named: int, check_owner: Callable[[], object], *, is_opened: bool) -> bool:
+        """Remove what a crash of the host has left later than the named version; return whether it did.
 
-        A crash of the host leaves such a commit, of which nothing is needed.
+        These are the newest commits if they are not readable, and the checkpoints after all that remain, from which
+        delta-rs takes a version without its commit. `is_opened`: delta-rs opens the newest version; then a commit
+        is removed only if it is empty or no JSON. The commits are removed last: a crash before that leaves what the
+        next start finds.
         """
-        commits = self._commits()
-        left = []
+        commits, checkpoints = self._commits(), self._by_version(_CHECKPOINT)
+        torn = []
         for number in sorted((one for one in commits if one > named), reverse=True):
-            if self._is_commit(commits[number]):
+            if self._is_commit(commits[number], are_actions=not is_opened):
                 break
             log.warning("%s: version %d of its log is not readable, and removed", self.folder, number)
-            left += commits[number]
-        if left:
-            check_owner()
-            self.target.delete(left)
-        return bool(left)
+            torn.append(number)
+        newest = max([named, *(commits.keys() - set(torn))])
+        later = [number for number in checkpoints if number > newest]
+        if not torn and not later:
+            return False
+        hint = self._hint(checkpoints.keys() - set(later))
+        check_owner()
+        for some in ([hint] if hint else [], _paths(checkpoints, later), _paths(commits, torn)):
+            self.target.delete(some)
+        return True
+
+    def newest(self) -> int:
+        """Return the newest version of which there is a commit or a checkpoint, -1: none."""
+        return max([*self._commits(), *self._by_version(_CHECKPOINT)], default=-1)
 
     def refuse_commits(self) -> None:
         """Raise TableLogUnreadable if a commit is not readable, or if there is none."""
@@ -66,7 +78,7 @@ class DeltaDamage:
         newest = sorted(commits, reverse=True)[:_MOST_LOOKED_AT]
         broken = next((number for number in newest if not self._is_commit(commits[number])), None)
         if broken is not None or not commits:
-            raise self._unreadable(None if broken is None else commits[broken][0])
+            raise self.unreadable(None if broken is None else commits[broken][0])
 
     def remove_checkpoints(self, version: int | None, check_owner: Callable[[], object]) -> None:
         """Remove the checkpoints that a reader of a version, None: of the newest one, finds and cannot read.
@@ -74,7 +86,7 @@ class DeltaDamage:
         Raises TableLogUnreadable if the commits from there on, or since a checkpoint before, are not complete.
         """
         commits, checkpoints = self._commits(), self._by_version(_CHECKPOINT)
-        newest = max(commits) if version is None else version
+        newest = max([*commits, *checkpoints]) if version is None else version
         broken, first = [], 0
         for number in sorted((one for one in checkpoints if one <= newest), reverse=True):
             if self._is_checkpoint(checkpoints[number]):
@@ -84,7 +96,7 @@ class DeltaDamage:
         hint = self._hint(checkpoints.keys())
         for number in range(first, newest + 1):
             if number not in commits:
-                raise self._unreadable(broken[0] if broken else hint or self._path(f"{number:020d}.json"))
+                raise self.unreadable(broken[0] if broken else hint or self._path(f"{number:020d}.json"))
         if not broken and hint is None:
             return
         check_owner()
@@ -115,8 +127,8 @@ class DeltaDamage:
                 found.setdefault(int(name[1]), []).append(path)
         return found
 
-    def _is_commit(self, paths: Iterable[str]) -> bool:
-        return all(_is_json(self.target.read(path)) for path in paths)
+    def _is_commit(self, paths: Iterable[str], *, are_actions: bool = True) -> bool:
+        return all(_is_json(self.target.read(path), are_actions=are_actions) for path in paths)
 
     def _is_checkpoint(self, paths: list[str]) -> bool:
         found = _CHECKPOINT.fullmatch(paths[0].rpartition("/")[2])
@@ -127,7 +139,7 @@ class DeltaDamage:
             for path, data in ((path, self.target.read(path)) for path in paths)
         )
 
-    def _unreadable(self, path: str | None) -> TableLogUnreadable:
+    def unreadable(self, path: str | None = None) -> TableLogUnreadable:
         """Return the error for a file of the log, None: for the log as a whole."""
         return TableLogUnreadable(
             "the log of a Delta table of the target is damaged",
@@ -137,16 +149,21 @@ class DeltaDamage:
         )
 
 
-def _is_json(data: bytes) -> bool:
-    """Return whether bytes are actions: a JSON object of objects in each line."""
+def _paths(found: Paths, numbers: Iterable[int]) -> list[str]:
+    return [path for number in numbers for path in found[number]]
+
+
+def _is_json(data: bytes, *, are_actions: bool = True) -> bool:
+    """Return whether bytes have JSON in each line; if they have to be actions, an object of objects or nulls."""
     try:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+        lines = [json.loads(line) for line in data.splitlines() if line.strip()]
     except ValueError:
         return False
-    are_objects = all(isinstance(one, dict) for one in actions)
-    return (
-        bool(actions) and are_objects and all(isinstance(of, dict) for one in actions for of in one.values())
-    )
+    return bool(lines) and not (are_actions and not all(map(_is_action, lines)))
+
+
+def _is_action(line: object) -> bool:
+    return isinstance(line, dict) and all(of is None or isinstance(of, dict) for of in line.values())
 
 
 def _is_parquet(data: bytes) -> bool:
@@ -154,6 +171,8 @@ def _is_parquet(data: bytes) -> bool:
         file = pq.ParquetFile(pa.BufferReader(data))
         for number in range(file.num_row_groups):
             file.read_row_group(number)
+    except MemoryError:  # Arrow's is an ArrowException
+        raise
     except (pa.ArrowException, OSError):
         return False
     return True

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcd.errors import StorageError
+from cdcd.errors import StorageError, TableLogUnreadable
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_damage import DeltaDamage
 from cdcd.spark.formats.delta_statistics import as_json
-from cdcd.spark.formats.table_log import CommitLabel, Part
+from cdcd.spark.formats.table_log import OTHER_FILES_HINT, CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -51,6 +51,8 @@ class DeltaLog:
         files: Collection[BucketFile],
         label: CommitLabel,
         check_owner: Callable[[], object] = lambda: None,
+        *,
+        is_parked: bool = False,
     ) -> None:
         """Do what `TableLog.restore` says."""
         with self._errors("restore"):
@@ -60,9 +62,9 @@ class DeltaLog:
                 one.path.rpartition("/")[2] for one in files
             }:
                 self._damage.refuse_commits()  # delta-rs takes an empty file for a commit that changes nothing
-                raise StorageError(
+                raise (TableLogUnreadable if is_parked else StorageError)(
                     "the Delta table does not have the files that the mirror's commit log names",
-                    hint="restore both from one backup, or mirror into an empty target",
+                    hint=None if is_parked else OTHER_FILES_HINT,
                     target=self._target.uri,
                     table=self._folder,
                     version=version,
@@ -82,6 +84,11 @@ class DeltaLog:
 
         Raises TableLogUnreadable if what is needed is not readable.
         """
+        table = self._without_left(named, check_owner)
+        return self._opened(None, check_owner) if table is None else table
+
+    def _without_left(self, named: int, check_owner: Callable[[], object]) -> Any:
+        """Remove what a crash has left; return the newest version if it was opened and has remained the newest."""
         from deltalake.exceptions import DeltaError
 
         try:
@@ -90,8 +97,8 @@ class DeltaLog:
             table = None
         if table is not None and table.version() <= named:
             return table
-        is_changed = self._damage.remove_commits(named, check_owner)
-        return table if table is not None and not is_changed else self._opened(None, check_owner)
+        is_changed = self._damage.remove_commits(named, check_owner, is_opened=table is not None)
+        return None if is_changed else table
 
     def _opened(self, version: int | None, check_owner: Callable[[], object]) -> Any:
         """Open a version, None: the newest one; if it is not readable, without checkpoints that are not."""
@@ -102,7 +109,10 @@ class DeltaLog:
         except (DeltaError, ValueError):
             self._damage.refuse_commits()
             self._damage.remove_checkpoints(version, check_owner)
+        try:
             return self._access.open(version)
+        except (DeltaError, ValueError):
+            raise self._damage.unreadable() from None
 
     def create(
         self,
@@ -124,8 +134,9 @@ class DeltaLog:
 
     def _repair(self, named: int, check_owner: Callable[[], object]) -> None:
         """Make a table readable that this writer has not opened, unless nothing of it is left."""
-        self._damage.remove_commits(named, check_owner)
-        if self._access.exists():
+        if self._damage.newest() < named:
+            named = -1
+        if self._without_left(named, check_owner) is None and self._access.exists():
             self._opened(None, check_owner)
 
     def _create(self, schema: pa.Schema, parts: Sequence[Part], label: CommitLabel) -> None:

@@ -40,7 +40,7 @@ from cdcd.spark.formats.iceberg_metadata import (
     snapshot_of,
     totals_of,
 )
-from cdcd.spark.formats.table_log import CommitLabel, Part
+from cdcd.spark.formats.table_log import OTHER_FILES_HINT, CommitLabel, Part
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.target.versions import BucketFile
 
@@ -107,17 +107,19 @@ class IcebergLog:
         files: Collection[BucketFile],
         label: CommitLabel,
         check_owner: Callable[[], object] = lambda: None,
+        *,
+        is_parked: bool = False,
     ) -> None:
         """Do what `TableLog.restore` says; also if the target was moved, because the metadata has absolute paths."""
         with self._access.errors("restore"):
-            recorded = self._recorded(version)
+            recorded = self._recorded(version, is_parked=is_parked)
             newest_number = self._access.newest(version)
             assert newest_number is not None
             newest = recorded if newest_number == version else self._later(newest_number)
             if recorded.live.keys() != {one.path.rpartition("/")[2] for one in files}:
-                raise StorageError(
+                raise (TableLogUnreadable if is_parked else StorageError)(
                     "the Iceberg table does not have the files that the mirror's commit log names",
-                    hint="restore both from one backup, or mirror into an empty target",
+                    hint=_DAMAGED_HINT if is_parked else OTHER_FILES_HINT,
                     target=self._target.uri,
                     table=self._folder,
                     version=version,
@@ -131,13 +133,13 @@ class IcebergLog:
                 self._held = newest  # a commit after this one is a conflict
                 self._access.write_hint(newest.number)
 
-    def _recorded(self, version: int) -> _State:
+    def _recorded(self, version: int, *, is_parked: bool = False) -> _State:
         """Return a version that the mirror names. Raises TableLogUnreadable if it is missing, or no metadata."""
         try:
             return self._read(version)
         except _MetadataUnreadable as error:
             newest = self._access.newest()
-            if newest is not None and newest < version:  # of another backup
+            if newest is not None and newest < version and not is_parked:  # of another backup
                 raise
             raise TableLogUnreadable(
                 "the metadata of an Iceberg table of the target is damaged",
@@ -286,7 +288,7 @@ class IcebergLog:
         """Return a version. Raises _MetadataUnreadable for absent files and other bytes, StorageError."""
         try:
             return self._parsed(number)
-        except CdcdError:
+        except (CdcdError, MemoryError):
             raise
         except Exception as error:  # PyIceberg ends with errors of many kinds where bytes are no Avro
             raise _MetadataUnreadable(type(error).__name__) from error

@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from cdcd.spark.target.versions import BucketFile
 
-__all__ = ["CommitLabel", "Part", "TableLog"]
+__all__ = ["OTHER_FILES_HINT", "CommitLabel", "Part", "TableLog"]
+
+OTHER_FILES_HINT = "restore both from one backup, or mirror into an empty target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,15 @@ class TableLog(Protocol):
         files: Collection[BucketFile],
         label: CommitLabel,
         check_owner: Callable[[], object] = lambda: None,
+        *,
+        is_parked: bool = False,
     ) -> None:
         """Open the table; make the rows and columns of a version the newest ones, if they are not.
 
         Later versions are those of a batch before a crash, or of another writer. Raises TableLogUnreadable if the log
         is damaged, StorageError if that version does not have these files. `check_owner` is called before a commit.
+        `is_parked`: for a damaged log before; then the folder may have another table, of a copy that was not
+        published, and that is TableLogUnreadable, too.
         """
 
     def create(
@@ -75,6 +81,7 @@ class TableLog(Protocol):
 
         `named`: the version that the mirror names, -1: none. What a crash has left after it is removed from a table
         that this writer has not opened; `check_owner` is called before. Raises TableLogUnreadable for other damage.
+        A table without that version is not the one that the mirror names.
         """
 
     def commit(

@@ -349,16 +349,16 @@ class Commits:
         """Return the offset of the first record of a range, None if no progress record says it.
 
         A repeated batch is planned before any progress record is read. Records of which none is left may have been
-        of this partition. Their transactions had two offsets at least, a row's and a marker's, so the one offset
-        before the first record is the marker at which the range begins.
+        of this partition, even for a single removed offset: with at_least_once no marker is after a row, and nothing
+        that is left says which delivery those records had.
         """
         if not self._log.pending:
             self.refresh(start)
         if not self._log.is_opened:
             return None
-        first = first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
-        has_all = self._log.has_all_since(part.topic, part.partition, part.start)
-        return first if has_all or first == part.start + 1 else None
+        if not self._log.has_all_since(part.topic, part.partition, part.start):
+            return None
+        return first_between(self._log.pending, part.topic, part.partition, part.start, part.end)
 
     def without_deleted(self, offsets: Offsets) -> Offsets:
         """Return the offsets of topics that were not deleted."""

@@ -23,6 +23,9 @@ from cdcd.spark.source.first_offsets import of_named
 
 Offsets = dict[str, dict[str, int]]
 PROGRESS_FORMATS = (1, 2)
+SEVERAL, OWN = "/several", ""
+"""In place of the slot of a commit that is the sum of commits of several slots; `OWN`: each partition's offset is of
+the slot that writes to it now. No slot has a / in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Commit:
     """One progress record: the partitions that its Kafka transaction wrote to, with their next offsets.
 
     Or the sum of several records: of one slot, if they are complete together; or of all slots up to one record.
-    `slot`: the slot that wrote it. `described`: the topics that the slot has described since its last record.
+    `slot`: the slot that wrote it, `SEVERAL`, or `OWN`. `described`: the topics that the slot has described since its
+    last record.
     `is_part`: a PostgreSQL transaction is written only in part, the markers of an accepted gap are not written yet,
     or the stream has not passed the point at which the last tables were copied, so a batch must not end here.
     `loading`: the topics of the tables that cdcd copies while it streams, or will copy: rows are still missing.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cdcd.spark.source.cuts import Commit, Offsets, add, merge
+from cdcd.spark.source.cuts import OWN, Commit, Offsets, add, merge
 from cdcd.spark.source.slots import Slots, pairs_of
 
 
@@ -114,7 +114,7 @@ class Entry:
             former |= commit.former
             if place is not None and commit.place >= place:
                 proved = merge(self._proved(offsets), self._unnamed(ends))
-                return replace(commit, offsets=proved, former=former, firsts=None)
+                return replace(commit, offsets=proved, former=former, firsts=None, slot=OWN)
         return None
 
     def _proved(self, offsets: Offsets) -> Offsets:

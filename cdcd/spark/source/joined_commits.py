@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdcd.spark.source.cuts import Commit, Offsets, covers, total
+from cdcd.spark.source.cuts import SEVERAL, Commit, Offsets, covers, total
 from cdcd.spark.source.first_offsets import earliest_of
 
 
@@ -33,7 +33,8 @@ def _joined(commits: Sequence[Commit]) -> Sequence[Commit]:
 def join_commits(commits: Sequence[Commit]) -> Commit:
     """Return complete commits as one."""
     former = frozenset[str]().union(*(one.former for one in commits))
-    return replace(commits[-1], offsets=total(commits), former=former, firsts=earliest_of(commits))
+    slot = commits[-1].slot if len({one.slot for one in commits}) == 1 else SEVERAL
+    return replace(commits[-1], offsets=total(commits), former=former, firsts=earliest_of(commits), slot=slot)
 
 
 def without_firsts(commits: Sequence[Commit]) -> list[Commit]:

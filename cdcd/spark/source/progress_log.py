@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from cdcd.errors import SinkAuthorization
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.source.cuts import (
+    OWN,
+    SEVERAL,
     Commit,
     Offsets,
     add,
@@ -78,6 +80,8 @@ class ProgressLog:
         self.pending: deque[Commit] = deque()
         self.reached: Offsets = {}
         self._passed: Offsets = {}
+        self._passed_by: dict[tuple[str, str], str] = {}
+        """By partition, the slot of the last passed commit that names it."""
         self.is_behind = self.is_opened = False
 
     def end_now(self) -> None:
@@ -295,19 +299,29 @@ class ProgressLog:
         The last of them remains, because it has the tables that are loading now.
         """
         while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
-            add(self._passed, self.pending.popleft())
+            passed = self.pending.popleft()
+            add(self._passed, passed)
+            self._passed_by |= dict.fromkeys(pairs_of(passed.offsets), passed.slot)
 
     def has_all_since(self, topic: str, partition: int, offset: int) -> bool:
         """Return whether the pending commits have each one that names a partition after this offset.
 
         Then a commit ends at the offset that was read in this process: records before those that are left, which
-        compaction has removed, may name the partition, too.
+        compaction has removed, may name the partition, too. The commit at this offset and those after it are of one
+        slot: compaction leaves all records of a slot after one that it has left, but also the last one of a slot that
+        another one has replaced.
         """
         if offset == 0:
             return self.is_whole
         number = str(partition)
-        ends = {self._passed.get(topic, {}).get(number)}
-        return offset in ends.union(one.offsets.get(topic, {}).get(number) for one in self.pending)
+        found = self._passed.get(topic, {}).get(number) == offset
+        slots = {self._passed_by[topic, number]} if found else set()
+        for one in self.pending:
+            reached = one.offsets.get(topic, {}).get(number, -1)
+            if reached >= offset:
+                found |= reached == offset
+                slots.add(one.slot)
+        return found and SEVERAL not in slots and len(slots - {OWN}) <= 1
 
     def close(self) -> None:
         """Close the connections to Kafka."""

@@ -209,7 +209,10 @@ class Compactor:
         self._changed |= dict.fromkeys(topics)
 
     def start(self, tables: Mapping[str, TableEntry]) -> bool:
-        """Begin the next merge, if none runs; return whether one runs."""
+        """Begin the next merge, if none runs; return whether one runs.
+
+        The files of a parked table may not be readable, and it has no more of them: only its history is cut.
+        """
         if time.monotonic() < self._paused_until_s:
             return False
         while self._running is None and self._changed:
@@ -217,7 +220,7 @@ class Compactor:
             del self._changed[topic]
             entry = tables.get(topic)
             merge = None if entry is None else self._merges.next(topic, entry)
-            if entry is not None and merge is not None:
+            if entry is not None and merge is not None and (merge.is_cut or entry.parked is None):
                 self._topic = topic
                 self._running = self._pool.submit(self._merges.write, entry, merge, self._stopping)
         return self._running is not None

@@ -2,7 +2,7 @@
 
 In: the storage, the path of a file.  Out: columns and row groups of it.
 Invariant: a file that cannot be decoded is an error of its table only, which has the file's name and no value.
-Must not: know what the columns are; take an error of the storage for such a file.
+Must not: know what the columns are; take an error of the storage, or a lack of memory, for such a file.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class DataFile:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except MemoryError:  # Arrow's is an ArrowException
+            raise
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of the disk, not of the decoder
                 raise

@@ -333,6 +333,8 @@ def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target
         return fold_group(group, plans, target, buckets)
     except TABLE_ERRORS as error:
         failure = error
+    except MemoryError:  # Arrow's is an ArrowException
+        raise
     except pa.ArrowException as error:  # its text may have values
         failure = MirrorInconsistent(
             "rows cannot be stored in the columns of the table",

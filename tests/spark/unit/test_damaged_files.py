@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables.data_file import opened_in_parts
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
 from tests.spark.batches import TOPIC, Batches
@@ -110,3 +113,37 @@ def test_incomplete_rows_that_cannot_be_decoded_park_their_table(items: Batches)
     assert version.parked.keys() == {TOPIC}
     assert "cannot be decoded" in version.parked[TOPIC].reason
     assert row(901, "y") in normalised(read_mirror(items.target).table(OTHERS))
+
+
+def lacks_memory(*_: Any, **__: Any) -> None:
+    raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+
+@pytest.mark.parametrize("method", ["read", "read_row_groups"])
+def test_a_lack_of_memory_is_no_damage_of_a_file(
+    items: Batches, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the error of the decoder nor that of a table ends as a table that is parked."""
+    change = [items.change("u", 20, 1, after=row(1, "changed"), unchanged=["body"])]
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        mirror.publish_start()
+        patched.setattr(f"pyarrow.parquet.ParquetFile.{method}", lacks_memory)
+        with suppress(MemoryError):  # another method is used for files of this size
+            apply_to_both(mirror, change)
+    assert not read_mirror(items.target).parked
+    path = files_of(items)[0].relative_to(items.target).as_posix()
+    with monkeypatch.context() as patched, opened_in_parts(items.target, path) as file:
+        patched.setattr(f"pyarrow.parquet.ParquetFile.{method}", lacks_memory)
+        with pytest.raises(MemoryError):
+            file.read() if method == "read" else file.read_row_groups([0])
+
+
+def test_a_lack_of_memory_parks_no_table_whose_rows_are_folded(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, items.mirror() as mirror:
+        mirror.publish_start()
+        patched.setattr("cdcd.spark.tables.tasks.fold_group", lacks_memory)
+        with pytest.raises(MemoryError):
+            apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    assert not read_mirror(items.target).parked

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -236,6 +238,71 @@ def test_a_parked_table_of_which_a_record_was_left_out_needs_a_copy(items: Batch
     assert mirrored(items.target) == rows
 
 
+@pytest.mark.parametrize("content", [None, b"{", b""])
+@pytest.mark.parametrize("crashes", [1, 2, 6])
+def test_a_copy_of_a_parked_table_that_crashed_before_it_was_published_is_repeated(
+    items: Batches, monkeypatch: pytest.MonkeyPatch, crashes: int, content: bytes | None
+) -> None:
+    """The operator has removed the folder, and the mirror still names a version of the table that was in it.
+
+    `content`: of the newest version, if the crash has left it half written.
+    """
+    with items.mirror() as mirror:
+        for number in range(3):
+            apply_to_both(mirror, [items.change("u", 20 + number, 1, after=row(1, f"{number}"))])
+    log_file(items, named(items)).write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("u", 30, 1, after=row(1, "left out"))], {TOPIC: {"0": 5}})
+    found = parked(items)
+    assert found is not None
+    shutil.rmtree(items.target / "public.items")
+    copy = [items.change("t", 40, 1), items.change("c", 40, 2, after=row(8, "copied"))]
+    for _ in range(crashes):
+        with items.mirror() as mirror, monkeypatch.context() as patched:
+            mirror.publish_start()
+            patched.setattr(TargetWriter, "publish", crash)
+            with pytest.raises(KeyboardInterrupt):
+                apply_to_both(mirror, copy, {TOPIC: {"0": 9}})
+        assert parked(items) == found
+    if content is not None:
+        log = log_file(items, 0).parent
+        newest_log(log).write_bytes(content)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert parked(items) == found
+        apply_to_both(mirror, copy, {TOPIC: {"0": 9}})
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == others(items) == [row(8, "copied")]
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [items.change("c", 50, 1, after=row(9, "new"))])
+    assert newest(items) == mirrored(items.target) == others(items) == [row(8, "copied"), row(9, "new")]
+
+
+def newest_log(folder: Path) -> Path:
+    """Return the file of the newest version of a log."""
+    return max(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))
+
+
+def test_a_parked_table_with_another_log_ends_a_mirror_that_does_not_park(
+    items: Batches, tmp_path: Path
+) -> None:
+    folder = items.target / "public.items"
+    shutil.copytree(folder, tmp_path / "backup")
+    with items.mirror() as mirror:
+        apply_to_both(mirror, [items.change("u", 20, 1, after=row(1, "changed"))])
+    log_file(items, named(items)).write_bytes(b"{")
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) is not None
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    items.on_error = "fail"
+    with pytest.raises(TableLogUnreadable, match="copy the table again"), items.mirror():
+        pass
+
+
 def test_a_table_that_is_parked_for_its_records_remains_parked(items: Batches) -> None:
     value = items.change("u", 20, 1, after=row(1, "changed"))[1]
     items.run([(None, value)], loading=False)
@@ -443,6 +510,115 @@ def test_a_start_that_was_taken_over_removes_no_checkpoint(delta: Batches) -> No
     assert path.exists()
 
 
+# --- a crash after a commit with a checkpoint ----------------------------------------------------------------------
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(b"{")
+
+
+@pytest.fixture
+def unpublished(delta: Batches, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Return the table with a commit and its checkpoint that the mirror does not name, as a crash leaves them."""
+    checkpoint_of(delta).unlink()
+    with monkeypatch.context() as patched, delta.mirror() as mirror:
+        patched.setattr(TargetWriter, "publish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "lost"))])
+    DeltaTable(str(delta.target / "public.items")).create_checkpoint()
+    assert f"{named(delta) + 1:020d}" in checkpoint_of(delta).name
+    return delta
+
+
+def start_and_apply(items: Batches) -> None:
+    """Start the mirror: it has the rows that it names, and goes on."""
+    rows = mirrored(items.target)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert newest(items) == mirrored(items.target) == rows
+        apply_to_both(mirror, [items.change("u", 30, 1, after=row(1, "changed"))])
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == others(items) != rows
+
+
+@pytest.mark.parametrize("damage_of_checkpoint", [None, empty, without_end, with_zeros])
+@pytest.mark.parametrize("damage", [empty, torn, Path.unlink])
+@pytest.mark.parametrize("has_hint", [True, False])
+def test_a_checkpoint_of_a_commit_that_is_removed_is_removed(
+    unpublished: Batches,
+    damage: Callable[[Path], None],
+    damage_of_checkpoint: Callable[[Path], None] | None,
+    has_hint: bool,
+) -> None:
+    """delta-rs takes the version from the checkpoint, with or without its commit."""
+    path = checkpoint_of(unpublished)
+    damage(log_file(unpublished, named(unpublished) + 1))
+    if damage_of_checkpoint is not None:
+        damage_of_checkpoint(path)
+    if not has_hint:
+        path.with_name("_last_checkpoint").unlink()
+    start_and_apply(unpublished)
+    assert not path.exists() or not path.stat().st_size, "delta-rs leaves out an empty one without its commit"
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_crash_while_a_commit_with_a_checkpoint_is_removed_leaves_what_the_next_start_removes(
+    unpublished: Batches, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`removed`: the number of files that are removed before the crash."""
+    path, left = checkpoint_of(unpublished), log_file(unpublished, named(unpublished) + 1)
+    empty(left)
+    delete, done = LocalStorage.delete, list[str]()
+
+    def killed(self: LocalStorage, paths: Iterable[str]) -> None:
+        for one in paths:
+            if "/_delta_log/" in one:
+                if len(done) == removed:
+                    raise Killed
+                done.append(one.rpartition("/")[2])
+            delete(self, [one])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete", killed)
+        with pytest.raises(Killed), unpublished.mirror():
+            pass
+    assert done == ["_last_checkpoint", path.name, left.name][:removed]
+    start_and_apply(unpublished)
+    assert not path.exists()
+
+
+def test_a_checkpoint_that_delta_rs_refuses_parks_the_table(delta: Batches) -> None:
+    """It is a Parquet file of other rows."""
+    pq.write_table(pa.table({"other": [1]}), checkpoint_of(delta))
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert found.code == TableLogUnreadable.code
+    assert row(1, "changed") in others(delta)
+
+
+def test_a_later_commit_of_another_writer_with_nulls_remains(delta: Batches) -> None:
+    """Its rows are no rows of the mirror, which commits its own ones again."""
+    path, rows = log_file(delta, named(delta) + 1), mirrored(delta.target)
+    added = {"path": "foreign.parquet", "partitionValues": {}, "size": 10, "modificationTime": 1}
+    action = {"add": {**added, "dataChange": True, "stats": None}, "remove": None}
+    path.write_text(
+        json.dumps({"commitInfo": {"timestamp": 1}, "add": None}) + "\n" + json.dumps(action) + "\n"
+    )
+    content = path.read_bytes()
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+    assert path.read_bytes() == content
+    assert named(delta) == int(path.stem) + 1
+    assert newest(delta) == mirrored(delta.target) == rows
+
+
 # --- errors of the storage are no damage --------------------------------------------------------------------------
 
 
@@ -479,6 +655,31 @@ def test_an_error_of_the_storage_is_no_damage(items: Batches, monkeypatch: pytes
         mirror.publish_start()
     assert parked(items) is None
     assert newest(items) == mirrored(items.target)
+
+
+def test_a_lack_of_memory_is_no_damage_of_a_log(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks_memory(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    rows, checkpoint = mirrored(items.target), None
+    if items.table_format == "delta":
+        DeltaTable(str(items.target / "public.items")).create_checkpoint()
+        checkpoint = checkpoint_of(items)
+        checkpoint.with_name("_last_checkpoint").write_bytes(b"{}")
+        sound = checkpoint.read_bytes()
+        without_end(checkpoint)
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.ParquetFile.__init__", lacks_memory)
+        patched.setattr("pyiceberg.table.metadata.TableMetadataUtil.parse_raw", lacks_memory)
+        with pytest.raises(MemoryError), items.mirror():
+            pass
+    if checkpoint is not None:
+        assert checkpoint.exists()
+        checkpoint.write_bytes(sound)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+    assert parked(items) is None
+    assert newest(items) == mirrored(items.target) == rows
 
 
 @pytest.mark.parametrize("error", [StorageError("no right to list"), SparkReadError("a record is missing")])

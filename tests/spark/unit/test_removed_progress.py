@@ -84,6 +84,69 @@ def test_removed_rows_of_a_topic_that_a_query_did_not_follow_are_an_error(
         query.batch()
 
 
+@pytest.mark.parametrize("reached", [0, 10])
+def test_a_removed_row_without_a_marker_is_an_error(kafka: Planned, reached: int) -> None:
+    """With at_least_once no marker is after a row. The record that named this one is compacted; it has one offset."""
+    kafka.topics = {T: PlannedTopic("t", reached + 1), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U)
+    kafka.progress(5, {U: 1, T: reached} if reached else {U: 1})
+    query = Query(topics=f"{T},{U}" if reached else U)
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.progress(6, {T: reached + 1})
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    kafka.topics[T].start, kafka.topics[T].end = reached + 1, reached + 3
+    kafka.progress(105, {T: reached + 2}, firsts={T: reached + 1})
+    query.with_options(topics=f"{T},{U}").again()
+    with pytest.raises(HistoryMissing):
+        query.batch()
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_record_of_a_former_slot_proves_no_removed_rows_of_its_successor(
+    kafka: Planned, delivery: str
+) -> None:
+    """It ends where the query is, and remains for ever. The successor's first records of T are compacted."""
+    end = 30 if delivery == "exactly_once" else 11
+    begin = end + (delivery == "exactly_once")
+    kafka.topics = {T: PlannedTopic("t", begin), U: PlannedTopic("u", 100)}
+    kafka.describe(T, U, slot="old")
+    kafka.progress(5, {U: 1, T: 10}, "old", firsts={U: 0, T: 0})
+    query = Query()
+    query.batch()
+    query.with_options(topics=U).again()
+    kafka.describe(T, U)
+    kafka.progress(6, {T: end}, firsts={T: 11} if delivery == "exactly_once" else None)
+    rest(kafka, begin=2)
+    assert query.batch() == {U: (1, 9)}
+    kafka.topics[T].start, kafka.topics[T].end = begin, begin + 2
+    kafka.progress(105, {T: begin + 1}, firsts={T: begin})
+    query.with_options(topics=f"{T},{U}").again()
+    with pytest.raises(HistoryMissing):
+        query.batch()
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_removed_marker_is_no_loss_where_another_slot_writes_too(
+    kafka: Planned, is_started_again: bool
+) -> None:
+    kafka.topics = {T: PlannedTopic("t", 31), V: PlannedTopic("v", 100)}
+    kafka.describe(V, slot="other")
+    kafka.describe(T)
+    kafka.progress(4, {V: 1}, "other", firsts={V: 0})
+    kafka.progress(5, {T: 30}, firsts={T: 0})
+    query = Query()
+    assert query.batch() == {T: (0, 30), V: (0, 1)}
+    kafka.progress(10, {V: 2}, "other", firsts={V: 1})
+    assert query.batch() == {V: (1, 2)}
+    if is_started_again:
+        query.again()
+    kafka.topics[T].start, kafka.topics[T].end = 31, 33
+    kafka.progress(20, {T: 32}, firsts={T: 31})
+    assert query.batch() == {T: (31, 32)}
+
+
 @pytest.mark.parametrize("aborted", [0, 2])
 @pytest.mark.parametrize("is_started_again", [False, True])
 @pytest.mark.parametrize("is_left", [True, False])
@@ -92,8 +155,8 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
 ) -> None:
     """`is_left`: compaction has not removed the record that ends where the query is.
 
-    Otherwise a marker alone is no loss, because a transaction has two offsets at least, but it may be that of more
-    than a marker. `aborted`: the offsets of a transaction that was aborted.
+    Otherwise a query that is started again does not know whether that was the last one before the later records:
+    with at_least_once a row has no marker. `aborted`: the offsets of a transaction that was aborted.
     """
     kafka.topics = {T: PlannedTopic("t", 31), U: PlannedTopic("u", 100)}
     kafka.describe(T, U)
@@ -109,7 +172,7 @@ def test_a_removed_marker_is_no_loss_where_each_later_record_is_known(
     first = 31 + aborted
     kafka.topics[T].start, kafka.topics[T].end = first, first + 2
     kafka.progress(20, {T: first + 1}, firsts={T: first})
-    if is_started_again and not is_left and aborted:
+    if is_started_again and not is_left:
         with pytest.raises(HistoryMissing):
             query.batch()
     else:
