@@ -27,10 +27,13 @@ _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 
 
 class Admin:
-    """`client` is the admin client itself. Blocks; belongs in a thread."""
+    """`client` is the admin client itself, `timeout_s` the limit of an operation. Blocks; belongs in a thread.
+
+    A new client needs a quarter of a second for its first answer: whoever asks often keeps one.
+    """
 
     def __init__(self, settings: SinkSettings) -> None:
-        self._timeout_s = settings.operation_timeout_s
+        self.timeout_s = settings.operation_timeout_s
         # Not a method of this object: the reference cycle would keep the client's threads alive.
         self._reported_errors: deque[KafkaError] = deque(maxlen=8)
         with making_client():
@@ -40,7 +43,7 @@ class Admin:
 
     def metadata(self, asked: str | None, doing: str, **context: object) -> ClusterMetadata:
         """Return the cluster's metadata of one topic, or of all. Raises SinkUnavailable, SinkAuthorization."""
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self.timeout_s
         timeout_s = _FIRST_TIMEOUT_S  # doubled, so that a slow answer arrives as well
         # Cleared once: the client reports a repeated error of a connection only the first time.
         self._reported_errors.clear()

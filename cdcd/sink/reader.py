@@ -70,14 +70,16 @@ def read_last(settings: SinkSettings) -> Last | None:
         consumer.close()
 
 
-def peek(settings: SinkSettings, timeout_s: float) -> tuple[Progress | None, bool]:
+def peek(
+    settings: SinkSettings, timeout_s: float, admin: Admin | None = None
+) -> tuple[Progress | None, bool]:
     """Return the slot's last committed progress, and whether it is final: no later one can be committed.
 
     No writer was fenced. An open transaction, as a running or a killed daemon leaves one, is waited for up to
     `timeout_s`; after that only the records before it count. Raises TopicMissing, SinkAuthorization,
     ProgressUnreadable, SinkUnavailable.
     """
-    low, end = bounds(settings, settings.progress_topic)
+    low, end = bounds(settings, settings.progress_topic, admin=admin)
     consumer = _consumer(settings)
     try:
         try:
@@ -129,13 +131,16 @@ def read_topic_identities(settings: SinkSettings, at: int) -> TopicIdentities:
     return TopicIdentities.load(last.value, at)
 
 
-def bounds(settings: SinkSettings, topic: str, *, is_committed: bool = False) -> tuple[int, int]:
+def bounds(
+    settings: SinkSettings, topic: str, *, is_committed: bool = False, admin: Admin | None = None
+) -> tuple[int, int]:
     """Return the start of the log of a topic's one partition, and its end, which is after every open transaction.
 
+    `admin`: a client that is kept, for whoever asks often.
     `is_committed`: return the last stable offset instead, below which a reader of committed records may read now.
     Raises SinkUnavailable, TopicMissing, SinkAuthorization.
     """
-    admin = Admin(settings)
+    admin = admin or Admin(settings)
     timeout_s = settings.operation_timeout_s
     doing = "looking up the end of a topic"
     error = admin.metadata(topic, doing, topic=topic).topics[topic].error

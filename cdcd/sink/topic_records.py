@@ -51,6 +51,7 @@ _REMOVED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _READ: dict[str, object] = {
     "queued.max.messages.kbytes": 16_384,  # librdkafka's default of 64 MiB would be most of the memory
     "fetch.message.max.bytes": 4 << 20,
+    "fetch.wait.max.ms": 10,  # the end of a partition is reported after it, with which each read here ends
 }
 
 
@@ -71,9 +72,9 @@ class TopicRecord(NamedTuple):
     value: bytes | None
 
 
-def topics_with_records(settings: SinkSettings, topic: str) -> list[str]:
+def topics_with_records(admin: Admin, topic: str) -> list[str]:
     """Return the topic, and the later ones of its table (`<topic>.v2`), as far as they exist. Raises Sink errors."""
-    names = Admin(settings).metadata(None, "listing topics").topics
+    names = admin.metadata(None, "listing topics").topics
     later = sorted(
         (int(name[len(topic) + 2 :]), name)
         for name in names
@@ -82,21 +83,19 @@ def topics_with_records(settings: SinkSettings, topic: str) -> list[str]:
     return [name for name in (topic, *(name for _, name in later)) if name in names]
 
 
-def cleanup_policies(settings: SinkSettings, topics: list[str]) -> dict[str, str]:
+def cleanup_policies(admin: Admin, topics: list[str]) -> dict[str, str]:
     """Return the cleanup.policy of the topics; one that may not be described is left out. Raises Sink errors."""
-    found = configurations(Admin(settings).client, topics, settings.operation_timeout_s)
+    found = configurations(admin.client, topics, admin.timeout_s)
     return {topic: one.get("cleanup.policy", "") for topic, one in found.items()}
 
 
-def topic_ids(settings: SinkSettings, topics: list[str]) -> dict[str, str]:
+def topic_ids(admin: Admin, topics: list[str]) -> dict[str, str]:
     """Return an id of each topic, of the cluster and of this life of the topic. Raises Sink errors."""
     if not topics:
         return {}
-    admin, doing = Admin(settings), "describing topics"
+    doing = "describing topics"
     cluster = admin.metadata(topics[0], doing).cluster_id
-    asked = admin.client.describe_topics(
-        TopicCollection(topics), request_timeout=settings.operation_timeout_s
-    )
+    asked = admin.client.describe_topics(TopicCollection(topics), request_timeout=admin.timeout_s)
     found = {}
     for topic, future in asked.items():
         with kafka_errors(doing, topic=topic):
@@ -104,27 +103,25 @@ def topic_ids(settings: SinkSettings, topics: list[str]) -> dict[str, str]:
     return found
 
 
-def bounds_of(settings: SinkSettings, topics: list[str]) -> dict[tuple[str, int], Bounds]:
+def bounds_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], Bounds]:
     """Return the bounds of each partition of the topics. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
-    admin, doing = Admin(settings), "looking up the ends of topics"
+    doing = "looking up the ends of topics"
     partitions = []
     for topic in topics:
         described = admin.metadata(topic, doing, topic=topic).topics[topic]
         if described.error is not None:
             raise translate(described.error, doing, topic=topic)
         partitions += [TopicPartition(topic, number) for number in sorted(described.partitions)]
-    starts = _offsets(admin, settings, partitions, OffsetSpec.earliest())
-    ends = _offsets(admin, settings, partitions, OffsetSpec.latest())
+    starts = _offsets(admin, partitions, OffsetSpec.earliest())
+    ends = _offsets(admin, partitions, OffsetSpec.latest())
     return {place: Bounds(starts[place], end) for place, end in ends.items()}
 
 
-def _offsets(
-    admin: Admin, settings: SinkSettings, partitions: list[TopicPartition], spec: OffsetSpec
-) -> dict[tuple[str, int], int]:
+def _offsets(admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
     futures = admin.client.list_offsets(
         dict.fromkeys(partitions, spec),
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=settings.operation_timeout_s,
+        request_timeout=admin.timeout_s,
     )
     found: dict[tuple[str, int], int] = {}
     for partition, future in futures.items():

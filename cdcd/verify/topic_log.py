@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cdcd.sink.admin import Admin
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import (
     Bounds,
@@ -57,12 +58,13 @@ class TopicLog:
     def __init__(
         self,
         settings: SinkSettings,
+        admin: Admin,
         table: ComparedTable,
         topic: str,
         folder: Path,
         schema_of: Callable[[int], Any],
     ) -> None:
-        self._settings, self._table = settings, table
+        self._settings, self._admin, self._table = settings, admin, table
         self._topic = topic
         self._state = folder / STATE
         self._records = Records(table, schema_of)
@@ -77,7 +79,7 @@ class TopicLog:
             self.starts, self._next = stored.starts, stored.following
             self._records.found = stored.found
         else:
-            bounds = bounds_of(settings, self.topics)
+            bounds = bounds_of(admin, self.topics)
             self._bits = file_bits(sum(one.end - one.start for one in bounds.values()))
         self._files = SpillFolder(folder, "topics", table.entry_bytes, self._bits)
         if stored is None:
@@ -145,8 +147,8 @@ class TopicLog:
 
     def _look(self) -> None:
         """Add the topics that are new. Raises CannotTell if one is not there any more, or was recreated."""
-        names = topics_with_records(self._settings, self._topic)
-        now = topic_ids(self._settings, names)
+        names = topics_with_records(self._admin, self._topic)
+        now = topic_ids(self._admin, names)
         if any(now.get(topic) != known for topic, known in self._ids.items()):
             raise CannotTell("a topic was removed or recreated while it was read")
         self.topics += [
@@ -157,7 +159,7 @@ class TopicLog:
     def _bounds(self) -> dict[Partition, Bounds]:
         """Return what is left to read. A topic or a partition may be new since."""
         self._look()
-        now = bounds_of(self._settings, self.topics)
+        now = bounds_of(self._admin, self.topics)
         left = {}
         for place, one in now.items():
             at = self._next.setdefault(place, one.start)
@@ -220,10 +222,10 @@ class TopicLog:
             stored = _read(document)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        names = topics_with_records(self._settings, self._topic)
-        if not set(stored.ids) <= set(names) or topic_ids(self._settings, list(stored.ids)) != stored.ids:
+        names = topics_with_records(self._admin, self._topic)
+        if not set(stored.ids) <= set(names) or topic_ids(self._admin, list(stored.ids)) != stored.ids:
             return None
-        bounds = bounds_of(self._settings, list(stored.ids))
+        bounds = bounds_of(self._admin, list(stored.ids))
         if any(
             place not in bounds or not bounds[place].start <= offset <= bounds[place].end
             for place, offset in stored.following.items()

@@ -9,6 +9,7 @@ Must not: print, or decide about tables that it was not given.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import struct
 import time
@@ -20,6 +21,7 @@ from typing import Any
 from cdcd.errors import CdcdError, SourceUnavailable
 from cdcd.lsn import format_lsn
 from cdcd.model import Progress
+from cdcd.sink.admin import Admin
 from cdcd.sink.reader import peek
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import cleanup_policies, topics_with_records
@@ -103,6 +105,10 @@ class Verification:
         self._options, self._report = options, report
         self._awaited: set[int] = set()
 
+    @functools.cached_property
+    def _admin(self) -> Admin:
+        return Admin(self._settings)
+
     def compare(self, table: PublishedTable, topic: str) -> TableOutcome:
         """Return the outcome of a table."""
         title, began_s = f"{table.schema}.{table.name}", time.monotonic()
@@ -139,7 +145,7 @@ class Verification:
 
     def _refuse_copy(self, table: PublishedTable) -> str:
         """Return why rows may have no record although nothing is lost, "" if none may. Raises CannotTell."""
-        progress, _ = peek(self._settings, self._settings.operation_timeout_s)
+        progress, _ = peek(self._settings, self._settings.operation_timeout_s, self._admin)
         if progress is None:
             raise CannotTell("cdcd has written no progress yet")
         if _is_copying(progress, table.relid):
@@ -162,10 +168,10 @@ class Verification:
         with self._source.opened(table, options.share) as now:
             described, unit_pages = now.compared, self._unit_pages(now)
             with self._source.watched(now):
-                has_topic = bool(topics_with_records(self._settings, topic))
+                has_topic = bool(topics_with_records(self._admin, topic))
             if not has_topic:
                 return self._without_topic(now, topic)
-        log = TopicLog(self._settings, described, topic, folder, self._schema_of)
+        log = TopicLog(self._settings, self._admin, described, topic, folder, self._schema_of)
         self._read_on(log, described)
         log.store()
         with self._source.opened(table, options.share, unit_pages) as opened:
@@ -246,7 +252,7 @@ class Verification:
         removed = {(numbers[topic], partition) for (topic, partition), at in log.starts.items() if at > 0}
         if not removed <= barriers.emptied_in:
             raise CannotTell("Kafka has removed the first records of the topic (retention)")
-        policies = cleanup_policies(self._settings, log.topics)
+        policies = cleanup_policies(self._admin, log.topics)
         if policies.keys() != set(log.topics):
             raise CannotTell("the cleanup.policy of the topic cannot be read: grant DescribeConfigs on it")
         if any("compact" in policy for policy in policies.values()):

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import SinkUnavailable
+from cdcd.sink.admin import Admin
 from cdcd.sink.topic_records import RecordsRemoved, bounds_of, read_records
 from tests.support.sinks import sink_settings
 from tests.support.topics import create_topic, new_name, transactional_producer
@@ -39,7 +40,7 @@ def test_a_hanging_transaction_is_an_error_also_while_another_partition_is_writt
     read: list[int] = []
 
     def read_while_written() -> None:
-        batches = read_records(settings, bounds_of(settings, [topic]), SILENCE_S)
+        batches = read_records(settings, bounds_of(Admin(settings), [topic]), SILENCE_S)
         for batch in itertools.islice(batches, MOST_BATCHES):
             read.extend(one.offset for one in batch)
             written(kafka.bootstrap, topic, 1, 1)
@@ -55,13 +56,13 @@ def test_records_that_retention_removes_before_they_are_read_are_no_shorter_topi
     create_topic(kafka.bootstrap, topic)
     written(kafka.bootstrap, topic, 0, 10)
     settings = sink_settings(kafka.bootstrap)
-    bounds = bounds_of(settings, [topic])
+    bounds = bounds_of(Admin(settings), [topic])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
         future.result(30)
     with pytest.raises(RecordsRemoved):
         list(read_records(settings, bounds, SILENCE_S))
-    left = bounds_of(settings, [topic])
+    left = bounds_of(Admin(settings), [topic])
     assert [one.offset for batch in read_records(settings, left, SILENCE_S) for one in batch] == [
         5,
         6,

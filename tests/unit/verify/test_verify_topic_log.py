@@ -84,7 +84,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
 
 
 def opened(folder: Path, compared: ComparedTable | None = None) -> TopicLog:
-    return TopicLog(None, compared or table(), NAME, folder, {}.__getitem__)  # type: ignore[arg-type]
+    return TopicLog(None, None, compared or table(), NAME, folder, {}.__getitem__)  # type: ignore[arg-type]
 
 
 def read(log: TopicLog) -> list[tuple[bytes, int]]:

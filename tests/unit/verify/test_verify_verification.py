@@ -170,6 +170,7 @@ def test_a_copy_that_begins_or_ends_while_the_last_records_are_read_is_asked_for
         watched=lambda _: watched(steps),
     )
     log = SimpleNamespace(store=lambda: None)
+    monkeypatch.setattr(verification, "Admin", lambda _: None)
     monkeypatch.setattr(verification, "topics_with_records", lambda *_: steps.append("topics?") or ["t"])
     monkeypatch.setattr(verification, "TopicLog", lambda *_: log)
     monkeypatch.setattr(verification, "fingerprint", lambda _: "")
