@@ -29,7 +29,7 @@ _SILENCE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 class Admin:
     """`client` is the admin client itself, `timeout_s` the limit of an operation. Blocks; belongs in a thread.
 
-    A new client needs a quarter of a second for its first answer: whoever asks often keeps one.
+    A new client needs a quarter of a second for its first answer, so several lookups use one client.
     """
 
     def __init__(self, settings: SinkSettings) -> None:

@@ -23,7 +23,7 @@ from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.progress import key_of, load
-from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = [
@@ -40,8 +40,6 @@ __all__ = [
 _FIRST_WINDOW = 1_000
 _WINDOW_GROWTH = 20
 _PARTITION = 0
-_END_AFTER_MS = 10
-"""How long a broker waits for more records before it reports the end, with which each read here ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def bounds(
 ) -> tuple[int, int]:
     """Return the start of the log of a topic's one partition, and its end, which is after every open transaction.
 
-    `admin`: a client that is kept, for whoever asks often.
+    `admin`: a client that is connected; without it the lookup connects one of its own.
     `is_committed`: return the last stable offset instead, below which a reader of committed records may read now.
     Raises SinkUnavailable, TopicMissing, SinkAuthorization.
     """
@@ -175,9 +173,7 @@ def bounds(
 
 def _consumer(settings: SinkSettings) -> Consumer:
     with making_client():
-        return Consumer(
-            {"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}, logger=CLIENT_LOG
-        )
+        return Consumer(READS_TO_END | reader_properties(settings), logger=CLIENT_LOG)
 
 
 def last_in(

@@ -188,6 +188,10 @@ def is_compressed(settings: SinkSettings) -> bool:
     return any(settings.properties.get(name, "none") != "none" for name in names)
 
 
+READS_TO_END: dict[str, object] = {"fetch.wait.max.ms": 10}
+"""For a consumer whose read ends with the end of a partition, which a broker reports after this wait for records."""
+
+
 def reader_properties(settings: SinkSettings) -> dict[str, object]:
     """Return the properties of the consumer that reads the progress topic. Raises ConfigError."""
     return client_properties(settings) | {

@@ -39,7 +39,7 @@ from cdcd.sink.owners import (
 )
 from cdcd.sink.progress import key_of
 from cdcd.sink.reader import next_messages, position_of
-from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_identity import TopicIdentities, key_of_topics
 
 __all__ = ["TopicOwnership", "read_owners"]
@@ -50,7 +50,6 @@ _WINDOW = 1_000
 _WINDOW_OF_OTHERS = 100
 """There may be hundreds of other names; an active slot's last progress is among the last few records."""
 _WINDOW_GROWTH = 20
-_END_AFTER_MS = 10
 _OF_OTHERS_WITHIN_S = 10.0
 _OTHERS_ASKED_EVERY_S = 60.0
 _TOPICS = b"/topics"
@@ -316,7 +315,7 @@ def _take(records: Records, message: Message, position: int, span: Span) -> None
 
 
 def _consumer(settings: SinkSettings, *, is_committed: bool = True) -> Consumer:
-    properties = {"fetch.wait.max.ms": _END_AFTER_MS, **reader_properties(settings)}
+    properties = READS_TO_END | reader_properties(settings)
     if not is_committed:
         properties["isolation.level"] = "read_uncommitted"
     with making_client():

@@ -29,7 +29,7 @@ from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import position_of
-from cdcd.sink.settings import SinkSettings, reader_properties
+from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_configs import configurations
 
 __all__ = [
@@ -51,7 +51,6 @@ _REMOVED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _READ: dict[str, object] = {
     "queued.max.messages.kbytes": 16_384,  # librdkafka's default of 64 MiB would be most of the memory
     "fetch.message.max.bytes": 4 << 20,
-    "fetch.wait.max.ms": 10,  # the end of a partition is reported after it, with which each read here ends
 }
 
 
@@ -150,7 +149,9 @@ def read_records(
     if not reading.ends:
         return
     with making_client():
-        consumer = Consumer(_READ | reader_properties(settings) | _NO_OTHER_OFFSET, logger=CLIENT_LOG)
+        consumer = Consumer(
+            _READ | READS_TO_END | reader_properties(settings) | _NO_OTHER_OFFSET, logger=CLIENT_LOG
+        )
     try:
         consumer.assign([TopicPartition(*place, reading.reached[place]) for place in reading.ends])
         heard_s = time.monotonic()

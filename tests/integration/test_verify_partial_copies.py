@@ -79,17 +79,26 @@ def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
     assert counts(verify(daemon)) == (1, 1, 0)
 
 
+def join_table(
+    postgres: PostgresServer, database: str, daemon: Daemon, columns: str = "id int PRIMARY KEY"
+) -> None:
+    """Create the table `late` with rows, and add it to the publication."""
+    for statement in (
+        f"CREATE TABLE late ({columns})",
+        f"INSERT INTO late SELECT generate_series(1, {ROWS})",
+        f"ALTER PUBLICATION cdcd_{daemon.name} ADD TABLE late",
+    ):
+        postgres.execute(statement, dbname=database)
+
+
 def test_a_table_that_cdcd_is_about_to_copy_misses_no_row(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
     daemon = streaming(postgres, database, new_daemon)
-    for statement in (
-        "CREATE TABLE late (id int PRIMARY KEY)",
-        f"INSERT INTO late SELECT generate_series(1, {ROWS})",
-        f"ALTER PUBLICATION cdcd_{daemon.name} ADD TABLE late",
-        "UPDATE late SET id = -1 WHERE id = 1",  # the topic exists before the copy begins
-    ):
-        postgres.execute(statement, dbname=database)
+    join_table(postgres, database, daemon)
+    postgres.execute(
+        "UPDATE late SET id = -1 WHERE id = 1", dbname=database
+    )  # the topic exists before the copy
     found = verify(daemon, "--table", "public.late")
     assert found.status in (0, 2), found
     await_recorded(daemon, kafka)
@@ -101,12 +110,7 @@ def test_a_table_that_joins_and_is_copied_by_a_condition_first_lacks_rows(
 ) -> None:
     """The command takes the place of the copy that cdcd would begin by itself."""
     daemon = streaming(postgres, database, new_daemon)
-    for statement in (
-        "CREATE TABLE late (id int PRIMARY KEY)",
-        f"INSERT INTO late SELECT generate_series(1, {ROWS})",
-        f"ALTER PUBLICATION cdcd_{daemon.name} ADD TABLE late",
-    ):
-        postgres.execute(statement, dbname=database)
+    join_table(postgres, database, daemon)
     start(daemon, "public.late", where="id <= 600")
     assert command(daemon, "pause", "public.late")[0] == 200
     eventually(lambda: len(recorded_copy(daemon, kafka).partial) == 1, "cdcd has seen the new table")
@@ -130,13 +134,8 @@ def test_a_table_that_joins_and_whose_copy_cannot_begin_lacks_rows(
     assert daemon.stop() == 0
     daemon.config["snapshot"]["overrides"] = [{"table": "public.late", "columns": ["nope"]}]
     daemon.start().wait_state("streaming")
-    for statement in (
-        "CREATE TABLE late (id int PRIMARY KEY, note text)",
-        f"INSERT INTO late SELECT generate_series(1, {ROWS})",
-        f"ALTER PUBLICATION cdcd_{daemon.name} ADD TABLE late",
-        "INSERT INTO late VALUES (5000)",
-    ):
-        postgres.execute(statement, dbname=database)
+    join_table(postgres, database, daemon, "id int PRIMARY KEY, note text")
+    postgres.execute("INSERT INTO late VALUES (5000)", dbname=database)
     eventually(lambda: bool(daemon.events("new_table_not_begun")), "the copy cannot begin")
     await_confirmed(postgres, daemon)
     found = verify(daemon, "--table", "public.late")
