@@ -304,7 +304,7 @@ class Client:
         try:
             return call(*arguments)
         except KafkaException as failure:
-            failure.__traceback__ = None  # as in `translated`
+            failure.__traceback__ = None  # as in `translate`
             found: SinkError = translate(error_of(failure), "the producer")
         except SystemError as failure:
             cause = failure.__cause__

@@ -18,6 +18,7 @@ from cdcd.model import PgType
 from cdcd.schema.calendar import civil_of
 from cdcd.schema.types.bits import BIT
 from cdcd.schema.types.boolean import BOOL
+from cdcd.schema.types.bytea import BYTEA
 from cdcd.schema.types.floating import FLOAT4, FLOAT8
 from cdcd.schema.types.interval import INTERVAL
 from cdcd.schema.types.money import MONEY
@@ -223,10 +224,10 @@ def _of_string(oid: int, _: PgType | None) -> TextOf | None:
     return {INTERVAL: _interval_of_iso, MONEY: _money_of_text}.get(oid, encoded)
 
 
-def _of_bytes(_: int, pg_type: PgType | None) -> TextOf | None:
+def _of_bytes(oid: int, pg_type: PgType | None) -> TextOf | None:
     if pg_type is not None and pg_type.name in ("geometry", "geography"):
         return lambda value: bytes(value.hex().upper().encode())
-    return hex_text
+    return hex_text if oid == BYTEA else None
 
 
 def _only(wanted: int, text: TextOf) -> Callable[[int, PgType | None], TextOf | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 
 import pytest
@@ -13,6 +12,7 @@ from cdcd.model import Record
 from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings
 from tests.support.proxy import Proxy
+from tests.support.running import of_librdkafka
 from tests.support.sinks import make_topics, opened, progress, sink_settings
 from tests.support.waiting import eventually
 
@@ -39,8 +39,8 @@ def test_the_client_ends_with_the_sink(kafka_door: Proxy) -> None:
     settings = sink_settings(f"127.0.0.1:{kafka_door.port}", operation_timeout_s=2.0)
     topic = make_topics(settings)
     gc.collect()
-    before = len(os.listdir("/proc/self/task"))
+    before = of_librdkafka()
     left = given_up(settings, topic, kafka_door)
     gc.collect()
     assert [one() for one in left] == [None, None]
-    eventually(lambda: len(os.listdir("/proc/self/task")) <= before, "the client's threads have ended")
+    eventually(lambda: of_librdkafka() <= before, "the client's threads have ended")

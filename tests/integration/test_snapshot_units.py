@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ from structlog.testing import capture_logs
 
 from cdcd.errors import SnapshotStale, SourceSetup, SourceUnavailable
 from cdcd.model import RowBatch
-from cdcd.ops.log_dedup import flush_counts
 from cdcd.pgoutput.decode import decode
 from cdcd.pgoutput.messages import Insert
 from cdcd.session.copy_workers import CopyWorkers
@@ -26,6 +24,7 @@ from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import create_slot
 from tests.support.nightly import nightly
+from tests.support.running import started_in_thread
 from tests.support.source import plain, row_payloads, settings_for, source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -222,20 +221,14 @@ def test_all_units_arrive_and_each_ends_once(pg_server: PostgresServers, count: 
         assert {unit.table.name for unit in batches} == {"t", "u"}
 
     with source_database(pg_server(18), *LARGE) as settings, snapshot_of(settings) as new_reader:
-        before = threads()
+        before = started_in_thread()
         asyncio.run(run(settings, new_reader))
         assert_ended(settings, before)
 
 
-def threads() -> set[str]:
-    """Return the threads of this process: Python does not list all of them."""
-    return set(os.listdir("/proc/self/task"))
-
-
-def assert_ended(settings: SourceSettings, before: set[str]) -> None:
+def assert_ended(settings: SourceSettings, before: set[int]) -> None:
     """Assert that no thread and no connection of the workers is left: a thread ends after its last call returned."""
-    flush_counts()  # ends the timer that would log within a minute how often a notice was repeated
-    eventually(lambda: threads() <= before, "the threads have ended")
+    eventually(lambda: started_in_thread() <= before, "the threads have ended")
     eventually(lambda: selected(settings, _SESSIONS) == [], "no connection is open")
 
 
@@ -250,13 +243,14 @@ def test_whatever_ends_the_copy_ends_all_its_connections(pg_server: PostgresServ
     async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> None:
         async with workers_of(settings, new_reader, 3) as workers:
             async for _ in workers.pieces():
+                assert started_in_thread() - before
                 if why == "the consumer ends":
                     return
                 with psycopg2.connect(plain(settings)) as connection, connection.cursor() as cursor:
                     cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({_SESSIONS} LIMIT 1) one")
 
     with source_database(pg_server(18), *LARGE) as settings, snapshot_of(settings) as new_reader:
-        before = threads()
+        before = started_in_thread()
         if why == "the consumer ends":
             asyncio.run(run(settings, new_reader))
         else:
@@ -305,7 +299,7 @@ def test_a_table_that_cannot_be_copied_does_not_end_the_copy_of_the_others(
         return found
 
     with source_database(pg_server(18), *LARGE) as settings, snapshot_of(settings) as new_reader:
-        before = threads()
+        before = started_in_thread()
         found = asyncio.run(run(settings, new_reader))
         assert_ended(settings, before)
     failures = [rows for rows in found["t"] if rows is not None]
@@ -414,7 +408,7 @@ def test_a_connection_that_cannot_be_replaced_does_not_hang_the_copy(
 
     first = ("CREATE TABLE public.a (id int PRIMARY KEY)", "INSERT INTO public.a VALUES (1)")
     with source_database(pg_server(18), *first, *LARGE) as settings, snapshot_of(settings) as new_reader:
-        before = threads()
+        before = started_in_thread()
 
         async def running() -> set[str]:
             return await asyncio.wait_for(run(settings, new_reader), 60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,21 +16,10 @@ from cdcd.spark.clients.kafka import Range
 from cdcd.spark.source import ranges
 from cdcd.spark.source.ranges import read_ranges
 from tests.spark.ranges import IN_USE, Topic, by_place, records, rows_of
+from tests.support.running import of_librdkafka
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.topics import new_name
 from tests.support.waiting import eventually
-
-
-def _client_threads() -> set[str]:
-    """Return the threads of this process that librdkafka has started."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            if (task / "comm").read_text().startswith("rdk:"):
-                found.add(task.name)
-        except FileNotFoundError:
-            continue
-    return found
 
 
 @IN_USE
@@ -42,7 +30,7 @@ def test_the_client_is_destroyed(
     topic = Topic(kafka.bootstrap)
     topic.commit(records(0, 60_000))
     monkeypatch.setattr(reading, "STALL_TIMEOUT_S", 2.0)
-    before = _client_threads()
+    before = of_librdkafka()
     wanted, properties = topic.ranges(), {}
     if end == "fails":
         wanted = [Range(new_name("missing"), 0, 0, 1)]
@@ -53,12 +41,12 @@ def test_the_client_is_destroyed(
         list(found)
     elif end == "is abandoned":
         next(found)
-        assert _client_threads() > before
+        assert of_librdkafka() > before
         found.close()
     else:
         with pytest.raises((SinkUnavailable, ConfigError)):
             list(found)
-    eventually(lambda: _client_threads() <= before, "the end of the client's threads")
+    eventually(lambda: of_librdkafka() <= before, "the end of the client's threads")
 
 
 @pytest.mark.parametrize(

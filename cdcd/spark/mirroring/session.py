@@ -5,7 +5,7 @@ an error that does not heal.
 Invariant: each session starts at the newest version of the target, under a writer's id of its own, with new clients,
 which read the secrets again; it removes the files that the session before has left. It does not take the target back
 from another mirror: that is a conflict, which ends this one.
-Must not: decide which errors heal (`mirror_retries`).
+Must not: decide which errors heal (`retries`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def next_version(
 ) -> TargetVersion:
     """Return the version after a batch; tables in an open format still have the files before.
 
-    `offsets`: of `look_at`.
+    `offsets`: see `offsets_after`.
     """
     tables = dict(version.tables)
     for topic, entry in entries.items():

@@ -23,6 +23,8 @@ TYPES = {
     9001: PgType(9001, "public", "shop_id", "d", base_oid=23),
     9002: PgType(9002, "public", "hstore", "b", extension="hstore"),
     9003: PgType(9003, "public", "vector", "b", extension="vector"),
+    9004: PgType(9004, "public", "other", "b", extension="other"),
+    9005: PgType(9005, "public", "geometry", "b", extension="postgis"),
     1020: PgType(1020, "pg_catalog", "_box", "b", element_oid=603),
     603: PgType(603, "pg_catalog", "box", "b", delimiter=";"),
 }
@@ -45,6 +47,7 @@ PAIR = {
         ("int", 9001, 7, b"7"),
         ("string", 25, "é", "é".encode()),
         ("bytes", 17, b"\x00\xff", b"\\x00ff"),
+        ("bytes", 9005, b"\x01\xab", b"01AB"),
         (DATE, 1082, -1, b"1969-12-31"),
         (DATE, 1082, -719_529, b"0002-12-31 BC"),
         (DATE, 1082, -719_529 - 365, b"0003-12-31 BC"),
@@ -94,10 +97,10 @@ def test_the_text_is_the_server_s(avro: Any, oid: int, value: Any, expected: byt
     [
         ("double", 1700),
         ({"type": "long", "connect.name": "io.debezium.time.MicroDuration"}, 1186),
-        ("int", 25),
-    ][:2],
+        ("bytes", 9004),
+    ],
 )
-def test_a_form_that_has_lost_digits_has_no_text(avro: Any, oid: int) -> None:
+def test_a_form_that_does_not_determine_the_text_has_none(avro: Any, oid: int) -> None:
     assert text_of(avro, oid, TYPES, {}) is None
 
 
