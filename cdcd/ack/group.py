@@ -50,7 +50,7 @@ class CommitPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RecordChunk:
     """Records of one transaction, and the commit position after them if they complete the transaction.
 
     `reached` is the position inside the transaction after these records, if the transaction may be split there.
@@ -103,7 +103,7 @@ class Group:
 
     def __init__(self, limits: GroupLimits) -> None:
         self._limits = limits
-        self._waiting: deque[Chunk] = deque()
+        self._waiting: deque[RecordChunk] = deque()
         self._positions_waiting = 0
         self.waiting_bytes = 0
         self.rows = 0
@@ -128,7 +128,7 @@ class Group:
         self._whole = commit_position
         self._is_split = commit_position.part is not None
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RecordChunk) -> None:
         """Append a chunk after all chunks received so far."""
         self._waiting.append(chunk)
         self.waiting_bytes += chunk.size_bytes
@@ -184,7 +184,7 @@ class Group:
 
     # --- chunks to produce ---
 
-    def take(self, now_us: int) -> Chunk | None:
+    def take(self, now_us: int) -> RecordChunk | None:
         """Return the next chunk to produce; None if no chunk waits, or if the group has to be committed first."""
         if not self._waiting or self._must_close(now_us):
             return None

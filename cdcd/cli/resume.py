@@ -33,7 +33,7 @@ from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.position import known_by_all_brokers, wanted_of
 from cdcd.session.start_checks.topics import ownership_of, topics_with_rows
 from cdcd.session.start_state import identity_of
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.topic_identity import TopicIdentities
 from cdcd.sink.topics import Topics

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdcd.ack.group import Chunk as RecordChunk
+from cdcd.ack.group import RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.key_text import deletes_of
 from cdcd.avro.plan import RelationPlan

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.transaction import TransactionContext
 from cdcd.failpoints import hit
@@ -153,7 +153,7 @@ class EventEncoder:
     async def _message_at_once(self, event: LogicalMessage) -> None:
         record = await self._plans.logical_message(event, None)
         self._progress.position.message(event.lsn)
-        await self._add(Chunk([record], len(event.content) + 256, self._progress.commit_position()))
+        await self._add(RecordChunk([record], len(event.content) + 256, self._progress.commit_position()))
 
     async def _relation(self, event: RelationSeen) -> None:
         relation = event.relation
@@ -175,7 +175,7 @@ class EventEncoder:
         self._progress.position.committed(event.info.commit_lsn, event.end_lsn, commit_us)
         self._counts.ended(event.end_lsn, is_empty=self._rows == 0)
         end = [await self._plans.metadata(tx, is_end=True)] if tx.counts else []
-        await self._add(Chunk(end, 256 * len(end), self._progress.commit_position(transactions=1)))
+        await self._add(RecordChunk(end, 256 * len(end), self._progress.commit_position(transactions=1)))
 
     async def _ready(self, relids: Collection[int]) -> None:
         """Make the plans of these relations. If one's topic is missing, create the topics of later relations as well.
@@ -199,4 +199,4 @@ class EventEncoder:
         self._rows += len(records)
         reached = PartPosition(self._tx.info.commit_lsn, self._tx.tx_seq)
         size_bytes += RECORD_OVERHEAD_BYTES * len(records)
-        await self._add(Chunk(records, size_bytes, reached=reached))
+        await self._add(RecordChunk(records, size_bytes, reached=reached))

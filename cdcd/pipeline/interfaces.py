@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.avro.encode import EncodedTransactions
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
@@ -49,7 +49,7 @@ class Plans(Protocol):
 class Output(Protocol):
     """The consumer of the chunks: the writer."""
 
-    async def add(self, chunk: Chunk) -> None: ...  # noqa: D102
+    async def add(self, chunk: RecordChunk) -> None: ...  # noqa: D102
     def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None: ...  # noqa: D102
 
 

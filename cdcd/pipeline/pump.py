@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.ack.shutdown import ShutdownWatch
 from cdcd.avro.encode import EncodedTransactions, encode_transaction_batch
 from cdcd.avro.transaction import TransactionContext
@@ -175,7 +175,7 @@ class Pump:
         records = found.records
         commit_position = self.progress.commit_position(transactions=transactions)
         size_bytes = size_bytes + RECORD_OVERHEAD_BYTES * len(records) if records else 0
-        await self._output.add(Chunk(records, size_bytes, commit_position))
+        await self._output.add(RecordChunk(records, size_bytes, commit_position))
         await self._give_way()
 
     # --- other items, event by event ---

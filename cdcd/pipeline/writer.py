@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
+from cdcd.ack.group import CommitPosition, Group, GroupLimits, RecordChunk, SafeLsn
 from cdcd.ack.wait_policy import wait_policy
 from cdcd.clock import monotonic_us
 from cdcd.errors import RecordTooLarge
@@ -158,7 +158,7 @@ class Writer:
 
     # --- called by the pump ---
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         """Queue a chunk; over the limit, wait until the queue is half empty.
 
         So encoding continues while the group's last rows are sent and committed, not while its first are produced.
@@ -186,7 +186,7 @@ class Writer:
 
         `is_urgent`: the server has requested a reply (F13).
         """
-        self._group.add(Chunk(records=(), size_bytes=0, commit_position=commit_position))
+        self._group.add(RecordChunk(records=(), size_bytes=0, commit_position=commit_position))
         self._positions.added += 1
         if is_urgent:
             self._idle_due_us = 0
@@ -334,7 +334,7 @@ class Writer:
         self._is_at_rest = self._group.rows == 0 or self._group.is_partial
         self._moved.set()
 
-    async def _produce(self, chunk: Chunk) -> None:
+    async def _produce(self, chunk: RecordChunk) -> None:
         if not self._is_open:
             await self._cool_down()
             self._sink.begin()
@@ -354,7 +354,7 @@ class Writer:
         self._sink.poll(0)
         await asyncio.sleep(0)
 
-    async def _produce_rest(self, chunk: Chunk, records: Sequence[Record], done: int) -> None:
+    async def _produce_rest(self, chunk: RecordChunk, records: Sequence[Record], done: int) -> None:
         """Produce the records that librdkafka did not accept at once, as it gets room."""
         taken_us = self._clock_us()
         while done < len(records):
@@ -379,7 +379,9 @@ class Writer:
         if commit_cooldown_us > 0 and self._group.policy.linger_us == 0:
             await asyncio.sleep(commit_cooldown_us / 1e6)
 
-    def _taken(self, chunk: Chunk, records: Sequence[Record], start: int) -> tuple[Sequence[Record], int]:
+    def _taken(
+        self, chunk: RecordChunk, records: Sequence[Record], start: int
+    ) -> tuple[Sequence[Record], int]:
         """Produce `records[start:]`; return the records to write now, and the index of the first not produced.
 
         A record that is too large for Kafka is replaced in the result (F65). From the first such record on, a chunk

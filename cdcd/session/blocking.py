@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import structlog
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.errors import CdcdError, Retry, SnapshotRefused, SnapshotStale
 from cdcd.failpoints import hit
 from cdcd.model import BlockingCopyState
@@ -196,7 +196,7 @@ class BlockingSnapshots:
                 self._parts.reports.failed(relid, error.message)
                 table = self._parts.reports.name_of(relid)
                 _LOG.error("table_not_copied", table=table, error=str(error), hint=error.advice)
-            await self._parts.writer.add(Chunk((), 0, self._parts.pump.progress.commit_position()))
+            await self._parts.writer.add(RecordChunk((), 0, self._parts.pump.progress.commit_position()))
         finally:
             self._emitter.turn.release()
 

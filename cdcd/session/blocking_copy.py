@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
@@ -307,7 +307,7 @@ class BlockingCopy:
 
     async def _mark(self, position: CommitPosition) -> None:
         """Make a position durable."""
-        await self._parts.writer.add(Chunk((), 0, position))
+        await self._parts.writer.add(RecordChunk((), 0, position))
         await self._parts.writer.flush()
 
     @contextlib.contextmanager

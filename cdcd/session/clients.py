@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from cdcd.config import Config
 from cdcd.registry.confluent import Registry
 from cdcd.session.start_checks.topics import ownership_of
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.leaders import partitions_without_leader
 from cdcd.sink.limits import Limits
-from cdcd.sink.producer import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities

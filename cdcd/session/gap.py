@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.avro.encode import encode_gap
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import SourceTimeline
@@ -107,7 +107,7 @@ async def mark_gap(
         signals_at=stored.signals_at,
     )
     # One chunk, because the markers have to be in one Kafka transaction, however many tables there are.
-    await writer.add(Chunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
+    await writer.add(RecordChunk(markers, _BYTES_OF_A_MARKER * len(markers), after))
     await writer.flush()
     _LOG.warning(
         "gap_marked",

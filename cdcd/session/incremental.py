@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.avro.plan import RelationPlan
 from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceSetup, SourceUnavailable
 from cdcd.failpoints import hit
@@ -241,7 +241,7 @@ class IncrementalSnapshots:
 
     async def _write_state(self, records: Sequence[Record] = ()) -> None:
         """Add the position with the present state, and records with it; `turn` is held."""
-        await self._writer.add(Chunk(records, 256 * len(records), self._progress.commit_position()))
+        await self._writer.add(RecordChunk(records, 256 * len(records), self._progress.commit_position()))
 
     async def _ends_of(self, relids: Iterable[int]) -> list[Record]:
         """Return the END of each copy that is ended before its last row."""

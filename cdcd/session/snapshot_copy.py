@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan
 from cdcd.avro.transaction import TransactionContext
@@ -41,7 +41,7 @@ from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
-Add = Callable[[Chunk], Any]
+Add = Callable[[RecordChunk], Any]
 Mark = Callable[[CommitPosition], Awaitable[None]]
 
 
@@ -153,7 +153,7 @@ class Snapshotter:
             tx = self._numbered(SnapshotMarker.INNER)
             records = encode_truncate(plan, lsn=self._point_lsn, cascade=False, restart_identity=False, tx=tx)
             self._tx_seq = self._progress.tx_seq = tx.tx_seq
-            await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
+            await self._add(RecordChunk(records, 512 * len(records), self._progress.so_far()))
 
     async def _copy(self, plan_of: Mapping[int, RelationPlan], workers: CopyWorkers) -> CdcdError | None:
         markers, left = RowMarkers(), Counter(unit.table.relid for unit in workers.units)
@@ -199,7 +199,9 @@ class Snapshotter:
             self._tx_seq = self._progress.tx_seq = tx.tx_seq
             self._rows[marked.relid] += batch.count
             self._counts.snapshot_rows(plan.table, batch)
-            await self._add(Chunk(records, len(batch.frames) + 128 * len(records), self._progress.so_far()))
+            await self._add(
+                RecordChunk(records, len(batch.frames) + 128 * len(records), self._progress.so_far())
+            )
 
     async def _begun(self, relid: int, plan: RelationPlan) -> list[Record]:
         """Return the BEGIN of a table's snapshot, if it is wanted and not written yet."""
@@ -213,7 +215,7 @@ class Snapshotter:
         self._counts.snapshot_table_done(plan.table)
         records = [*begin, *await self._metadata(plan, self._rows[relid])]
         if records:
-            await self._add(Chunk(records, 512 * len(records), self._progress.so_far()))
+            await self._add(RecordChunk(records, 512 * len(records), self._progress.so_far()))
 
     async def _metadata(self, plan: RelationPlan, rows: int | None) -> list[Record]:
         if not self._has_metadata:

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.failpoints import hit
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.model import CopyState, PreparedBefore, Relation
@@ -125,7 +125,7 @@ class SnapshotHandover:
                 if self._signals_at >= 0:
                     copy = CopyState(signals_at=self._signals_at)
                 nothing = CommitPosition(point - 1, point, before_us, transactions=0, copy=copy)
-                await self._writer.add(Chunk((), 0, nothing))
+                await self._writer.add(RecordChunk((), 0, nothing))
             else:
                 exported = await self._exported(created, server, point)
                 with contextlib.closing(exported):
@@ -217,7 +217,7 @@ class SnapshotHandover:
         progress.to_copy(())
         progress.tx_seq = left.state.tx_seq
         if not self._is_only:
-            await self._writer.add(Chunk((), 0, progress.done()))
+            await self._writer.add(RecordChunk((), 0, progress.done()))
         await self._end(point)
         return _resume(left, progress)
 
@@ -307,7 +307,7 @@ class SnapshotHandover:
             self._status.reads_from(read_from)
             failure = await snapshotter.run(tables, workers)
             if failure is None and not self._is_only:
-                await self._writer.add(Chunk((), 0, progress.done()))
+                await self._writer.add(RecordChunk((), 0, progress.done()))
                 return
             await self._writer.flush()
             await self._writer.mark(progress.so_far())  # the last table is complete, too

@@ -2,8 +2,8 @@
 
 In: an open replication stream, the pump and the writer behind it.  Out: records in Kafka; the safe LSN as flush LSN.
 Invariant: a stream begins with its start LSN as flush LSN, which is durable already; from then on only
-`send_flush_lsn` advances it. The writer calls it after a commit (F7); `begin` calls it with the end LSN of the progress
-record that an earlier session committed.
+`send_flush_lsn` advances it. The writer calls it after a commit (F7); `begin` calls it with the end LSN of the
+progress record that an earlier session committed.
 Must not: decode, encode, or decide where the stream begins.
 """
 

@@ -300,7 +300,7 @@ class TableCopier:
         if self._running is None:
             # The table is watched already; these transactions may have committed before (F36).
             self._running = RunningTransactions(await self._parts.in_thread(self._reader.running))
-            self._table.copy.changed.await_visible(self._running.xids)
+            self._table.copy.changed.refuse_until_visible(self._running.xids)
         self._table.described = None
         try:
             begun = await self._parts.in_thread(self._reader.begin, described)

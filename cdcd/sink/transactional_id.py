@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cdcd.errors import SinkAuthorization, SinkError, SinkUnavailable
 from cdcd.findings import Finding, failure
 from cdcd.sink.error_map import error_of, making_client, translate
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import SinkSettings, producer_properties
 
 __all__ = ["check_by_another_id", "check_transactional_id"]

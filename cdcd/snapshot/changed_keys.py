@@ -43,9 +43,9 @@ class _Changes:
 class ChangedKeys:
     """The changes of one table by transactions that a chunk's snapshot may not see.
 
-    Tracking begins at a position of the stream. Until `await_visible` was called, every chunk is refused. `max_bytes`
-    bounds the memory: at the limit the tracked keys are dropped, and chunks are refused until a snapshot sees every
-    one of their transactions.
+    Tracking begins at a position of the stream. Until `refuse_until_visible` was called, every chunk is refused.
+    `max_bytes` bounds the memory: at the limit the tracked keys are dropped, and chunks are refused until a snapshot
+    sees every one of their transactions.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -59,7 +59,7 @@ class ChangedKeys:
 
     # --- the transactions before the tracked part of the stream ---
 
-    def await_visible(self, xids: Iterable[int]) -> None:
+    def refuse_until_visible(self, xids: Iterable[int]) -> None:
         """Refuse chunks until their snapshot sees these transactions, or they are settled.
 
         `xids`: all transactions that had not ended after the tracking began (running_xids.py). One of them may have

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cdcd.errors import SinkError
 from cdcd.model import Progress, Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import SinkSettings
 from tests.support.late import Api, LateDoor, WithheldRequest
 from tests.support.sinks import make_topics, progress, sink_settings

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.avro.plan import RelationPlan
 from cdcd.cli import main
 from cdcd.lsn import Lsn
@@ -33,7 +33,7 @@ def confirmed_early() -> None:
     """Received transactions are confirmed before Kafka has them."""
     add = Writer.add
 
-    async def add_and_confirm(self: Writer, chunk: Chunk) -> None:
+    async def add_and_confirm(self: Writer, chunk: RecordChunk) -> None:
         if chunk.commit_position is not None and chunk.commit_position.phase == "streaming":
             self._confirm(chunk.commit_position.end_lsn)
         await add(self, chunk)

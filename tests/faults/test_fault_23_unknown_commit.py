@@ -13,7 +13,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SinkUnavailable
 from cdcd.model import Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import await_confirmed
 from tests.support.nightly import nightly

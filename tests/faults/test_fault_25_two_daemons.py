@@ -17,7 +17,7 @@ from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import CdcdError, SinkFenced, TransactionExpired
 from cdcd.model import Record
 from cdcd.session.fencing import error_of_fencing
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.source.settings import SourceSettings
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon

@@ -21,7 +21,7 @@ from cdcd.demo.stack.artefacts import Cache
 from cdcd.demo.stack.kafka import KafkaBroker, KafkaCluster
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.demo.stack.registry import SchemaRegistry
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from tests.faults.late import BEFORE_ANY, MOMENTS, Play, Unfenced
 from tests.faults.test_fault_25_two_daemons import both
 from tests.integration.conftest import NewDaemon

@@ -19,7 +19,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.errors import SinkUnavailable
 from cdcd.model import Progress, Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.progress import dump, key_of, key_of_joining, load
 from cdcd.sink.settings import SinkSettings
 from tests.integration.conftest import NewDaemon

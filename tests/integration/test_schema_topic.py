@@ -13,7 +13,7 @@ from cdcd.errors import RegistryRefused, SchemaIdTaken
 from cdcd.model import Progress, SourceIdentity
 from cdcd.schema.schema_index import SchemaIndex, id_of
 from cdcd.sink import schemas as schemas_module
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics

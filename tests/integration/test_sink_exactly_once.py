@@ -22,7 +22,7 @@ from cdcd.errors import (
     TopicMissing,
 )
 from cdcd.model import Progress, Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity
 from cdcd.sink.topics import Topics

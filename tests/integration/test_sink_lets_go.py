@@ -9,7 +9,7 @@ import pytest
 
 from cdcd.errors import SinkUnavailable
 from cdcd.model import Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import SinkSettings
 from tests.support.proxy import Proxy
 from tests.support.running import of_librdkafka

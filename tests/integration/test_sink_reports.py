@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import BatchTooLarge, RecordTooLarge, Retry, SinkError, SinkUnavailable
 from cdcd.model import Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topics import Topics
 from tests.integration.test_sink_exactly_once import Place, produce_all, records, write

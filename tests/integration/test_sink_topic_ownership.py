@@ -9,7 +9,7 @@ import pytest
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import OwnedByAnother, ProgressUnreadable, SinkUnavailable
 from cdcd.model import Record
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.progress import dump
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.settings import SinkSettings

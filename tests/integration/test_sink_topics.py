@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.errors import SinkError, TopicMismatch, TopicMissing
 from cdcd.findings import Finding
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.reader import read_last
 from cdcd.sink.settings import TopicSettings
 from cdcd.sink.topic_identity import TopicIdentities, TopicIdentity

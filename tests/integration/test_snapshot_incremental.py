@@ -138,7 +138,7 @@ class Capture:
         changed_keys = ChangedKeys(1 << 20)
         copy = self.copy = TableCopy(TableCopyState(), changed_keys, max_keys=1000, keys_per_chunk=5)
         running = RunningTransactions(self.rows(RUNNING))
-        changed_keys.await_visible(running.xids)
+        changed_keys.refuse_until_visible(running.xids)
         while (chunk := copy.next_chunk()) is not None:
             snapshot = self.begin()
             if copy.may_read(snapshot):

@@ -87,7 +87,7 @@ def test_a_streamed_transaction_may_be_invisible_and_above_xmax(
         assert running.settled(rows(asked, RUNNING)) == frozenset()
 
         changed = ChangedKeys(1000)
-        changed.await_visible(running.xids)
+        changed.refuse_until_visible(running.xids)
         assert not changed.may_use(snapshot)
         server.execute(END_WAITS)
         commit.join()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcd.ack.group import Chunk, CommitPosition, Group, GroupLimits, SafeLsn
+from cdcd.ack.group import CommitPosition, Group, GroupLimits, RecordChunk, SafeLsn
 from cdcd.model import Record
 
 
@@ -105,7 +105,7 @@ class World:
         if idle is not None and idle.end_lsn > self.safe.lsn:
             self.commit(self.group.close())
 
-    def received(self) -> Iterator[Chunk]:
+    def received(self) -> Iterator[RecordChunk]:
         """Yield the pump's chunks: duplicates dropped (F4), rows split at any point, keepalives in between."""
         start_lsn = self.chance.choice((self.stored.end_lsn, self.confirmed_lsn))
         commit_lsn, end_lsn = self.stored.commit_lsn, self.stored.end_lsn
@@ -115,13 +115,13 @@ class World:
             left = list(one.changes)
             while left:
                 cut = self.chance.randrange(1, len(left) + 1)
-                yield Chunk(left[:cut], 10 * cut)
+                yield RecordChunk(left[:cut], 10 * cut)
                 left = left[cut:]
             commit_lsn, end_lsn = one.commit_lsn, one.end_lsn
-            yield Chunk((), 0, CommitPosition(commit_lsn, end_lsn, 1))
+            yield RecordChunk((), 0, CommitPosition(commit_lsn, end_lsn, 1))
             if following is not None and self.chance.random() < 0.4:
                 end_lsn = self.chance.randint(end_lsn, following.commit_lsn)
-                yield Chunk((), 0, CommitPosition(commit_lsn, end_lsn, 1, transactions=0))
+                yield RecordChunk((), 0, CommitPosition(commit_lsn, end_lsn, 1, transactions=0))
 
     def confirm(self, lsn: int) -> None:
         assert lsn >= self.confirmed_lsn, "confirmed backwards"
@@ -182,7 +182,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_nothing_is_confirmed_before_it_
 class CommitsInside(Group):
     """Keeps the last commit position valid although a part of the next transaction was taken after it."""
 
-    def take(self, now_us: int) -> Chunk | None:
+    def take(self, now_us: int) -> RecordChunk | None:
         before = self.commit_position
         chunk = super().take(now_us)
         if chunk is not None and self.commit_position is None:
@@ -227,7 +227,7 @@ class LosesWhatWaits(Group):
 class OutOfOrder(Group):
     """Takes a later chunk before an earlier one."""
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RecordChunk) -> None:
         super().add(chunk)
         if len(self._waiting) > 2:
             self._waiting.rotate(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.model import Item
 from tests.unit.pipeline.session_items import (
     LENGTH,
@@ -96,7 +96,7 @@ class Line(Flow):
         self.durable: list[tuple[int, CommitPosition]] = []
         super().__init__(start_lsn=start_lsn, written_commit_lsn=written_commit_lsn)
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         await super().add(chunk)
         if chunk.commit_position is not None:
             self.durable.append((len(self.changes()), chunk.commit_position))

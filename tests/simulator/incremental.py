@@ -262,7 +262,7 @@ class Simulation:
         """Read and emit chunks until the copy is complete; each yield is a moment in which anything may happen."""
         yield
         candidates = self.candidates()
-        copy.changed.await_visible(candidates)
+        copy.changed.refuse_until_visible(candidates)
         yield
         keys: list[int] | None = None
         while (chunk := copy.next_chunk()) is not None or copy.state.compared_from is not None:

@@ -17,7 +17,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError, SourceSetup
@@ -299,7 +299,7 @@ class Simulation:
             raise Crash
         if self._later:
             raise Crash  # before the stream, which would continue them
-        await self.add(Chunk((), 0, progress.done()))
+        await self.add(RecordChunk((), 0, progress.done()))
         self.commit()
         self.counts["copies"] += 1
 
@@ -356,7 +356,7 @@ class Simulation:
 
     # --- what the pump and the snapshot write to ---
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         """Take records; at a position, a commit may follow."""
         self._open += chunk.records
         if self._is_at_least_once and self._delivery.random() < 0.3:

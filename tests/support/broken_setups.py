@@ -22,7 +22,7 @@ from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.ports import free_port
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import PartPosition
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from tests.support.daemon import Daemon
 from tests.support.resolutions import command
 from tests.support.stack import PostgresServers, run_script, slot_is_active

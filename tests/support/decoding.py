@@ -13,7 +13,7 @@ from typing import Any
 
 import fastavro
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import CdcdError
@@ -93,7 +93,7 @@ class _Output:
     found: Decoding
     registry: Schemas
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         self.found.records += [self.registry.read(record) for record in chunk.records]
 
     def idle(self, _commit_position: CommitPosition, *, is_urgent: bool) -> None:

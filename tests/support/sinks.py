@@ -10,7 +10,7 @@ from typing import Any
 
 from cdcd.errors import SinkUnavailable
 from cdcd.model import Progress, SourceIdentity
-from cdcd.sink.producer import KafkaSink
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.settings import SinkSettings, TopicSettings
 from cdcd.sink.topics import Topics
 from tests.support.topics import create_topic, new_name

@@ -52,7 +52,7 @@ def test_the_page_follows_a_row_from_the_socket_to_the_confirmation() -> None:
     """The walk names the code that reads, that commits and that acknowledges."""
     assert {
         ("source/stream.py", "ReplicationStream.read"),
-        ("sink/producer.py", "KafkaSink.commit"),
+        ("sink/kafka_sink.py", "KafkaSink.commit"),
         ("source/stream.py", "ReplicationStream.queue_flush_lsn"),
     } <= set(NAMES)
 

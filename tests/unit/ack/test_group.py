@@ -6,7 +6,15 @@ import itertools
 
 import pytest
 
-from cdcd.ack.group import LINGER_MAX_ROWS, Chunk, CommitPosition, Group, GroupLimits, LargeLimits, SafeLsn
+from cdcd.ack.group import (
+    LINGER_MAX_ROWS,
+    CommitPosition,
+    Group,
+    GroupLimits,
+    LargeLimits,
+    RecordChunk,
+    SafeLsn,
+)
 from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.model import PartPosition, Record
 
@@ -14,26 +22,28 @@ RECORD = Record("shop.public.t", 0, b"k", b"v")
 WAIT_US = 1000
 
 
-def rows(count: int = 1, size_bytes: int = 10) -> Chunk:
-    return Chunk([RECORD] * count, size_bytes)
+def rows(count: int = 1, size_bytes: int = 10) -> RecordChunk:
+    return RecordChunk([RECORD] * count, size_bytes)
 
 
-def end(commit_lsn: int, **more: int) -> Chunk:
-    return Chunk((), 0, commit_position(commit_lsn, **more))
+def end(commit_lsn: int, **more: int) -> RecordChunk:
+    return RecordChunk((), 0, commit_position(commit_lsn, **more))
 
 
 def commit_position(commit_lsn: int, transactions: int = 1) -> CommitPosition:
     return CommitPosition(commit_lsn, commit_lsn + 8, 5, transactions)
 
 
-def group(*chunks: Chunk, max_rows: int = 100, max_bytes: int = 10_000, max_wait_us: int = WAIT_US) -> Group:
+def group(
+    *chunks: RecordChunk, max_rows: int = 100, max_bytes: int = 10_000, max_wait_us: int = WAIT_US
+) -> Group:
     one = Group(GroupLimits(max_rows, max_bytes, max_wait_us))
     for chunk in chunks:
         one.add(chunk)
     return one
 
 
-def take_all(one: Group, now_us: int = 0) -> list[Chunk]:
+def take_all(one: Group, now_us: int = 0) -> list[RecordChunk]:
     return list(iter(lambda: one.take(now_us), None))  # type: ignore[arg-type]
 
 
@@ -175,7 +185,7 @@ def test_an_idle_position_is_gone_when_a_transaction_has_begun() -> None:
 
 
 def test_an_empty_chunk_without_a_commit_position_changes_nothing() -> None:
-    one = group(rows(), end(10), Chunk((), 0))
+    one = group(rows(), end(10), RecordChunk((), 0))
     take_all(one)
     assert one.commit_position == commit_position(10)
 
@@ -253,9 +263,9 @@ def large(**limits: object) -> Group:
     return one
 
 
-def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> Chunk:
+def some(tx_seq: int, count: int = 1, size_bytes: int = 10) -> RecordChunk:
     """Return rows of the transaction at LSN 50, up to this sequence number."""
-    return Chunk([RECORD] * count, size_bytes, reached=PartPosition(50, tx_seq))
+    return RecordChunk([RECORD] * count, size_bytes, reached=PartPosition(50, tx_seq))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +315,7 @@ def test_an_idle_position_while_the_rest_is_awaited_keeps_the_part_and_does_not_
     one = large(max_rows=1)
     pending = CommitPosition(10, 18, 5, 0, part=PartPosition(50, 1))
     one.begin_at(pending)
-    one.add(Chunk((), 0, pending))
+    one.add(RecordChunk((), 0, pending))
     take_all(one)
     assert not one.ready(0)
     one.add(some(2))
@@ -378,7 +388,7 @@ def test_a_small_transaction_is_not_refused_for_those_that_are_complete_before_i
 ) -> None:
     """Small transactions that exceed the limit together are not one large transaction."""
     one = large(allows_parts=False, **limits)
-    one.add(Chunk([RECORD] * 4, 40, commit_position(40)))
+    one.add(RecordChunk([RECORD] * 4, 40, commit_position(40)))
     one.add(some(1))
     assert one.take(0) is not None
     assert one.take(0) is not None
@@ -414,7 +424,7 @@ def test_in_a_backlog_a_group_does_not_wait_for_more_than_enough(max_wait_us: in
     assert max_wait_us == 0 or not one.ready(max_wait_us - 1)
 
 
-def seen_early(*chunks: Chunk, **limits: int) -> Group:
+def seen_early(*chunks: RecordChunk, **limits: int) -> Group:
     one = group(*chunks, **limits)
     one.wait_by(WaitPolicy(position_us=50))
     return one
@@ -463,7 +473,7 @@ def test_a_position_waits_as_long_as_the_configuration_asks_for() -> None:
     assert one.ready(80)
 
 
-def joined_late(*chunks: Chunk, **limits: int) -> Group:
+def joined_late(*chunks: RecordChunk, **limits: int) -> Group:
     one = group(*chunks, **limits)
     one.wait_by(WaitPolicy(join_us=50))
     return one

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.encode import EncodedTransactions
 from cdcd.avro.logical_message import encode_logical_message, message_value_schema
@@ -208,7 +208,7 @@ class Flow:
         refuse_unsafe_streaming: bool = False,
         copies: TableCopies | None = None,
     ) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[RecordChunk] = []
         self.idles: list[tuple[CommitPosition, bool]] = []
         self.plans = RealPlans()
         self.tally = Tally()
@@ -234,7 +234,7 @@ class Flow:
             buffers=buffers,
         )
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         self.chunks.append(chunk)
 
     def idle(self, commit_position: CommitPosition, *, is_urgent: bool) -> None:

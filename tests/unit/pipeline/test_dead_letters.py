@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
+from cdcd.ack.group import CommitPosition, GroupLimits, RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.plan import RelationPlan, compile_plan
 from cdcd.avro.transaction import TransactionContext
@@ -86,7 +86,7 @@ class Report:
     def waiting(self, size_bytes: int, *, is_blocked: bool) -> None: ...
 
 
-def chunk(*sizes: int, first: int = 1) -> Chunk:
+def chunk(*sizes: int, first: int = 1) -> RecordChunk:
     """Return a chunk of rows of one transaction, with notes of these sizes in bytes."""
     tx = TransactionContext(
         TransactionInfo(771, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
@@ -98,10 +98,10 @@ def chunk(*sizes: int, first: int = 1) -> Chunk:
         payload = struct.pack(">cIcH", b"I", 7, b"N", 2) + columns
         frames += struct.pack(">IQ", len(payload), LSN) + payload
     records = encode_batch(RowBatch(frames, len(sizes)), {7: PLAN}, tx)
-    return Chunk(records, len(frames), reached=PartPosition(COMMIT_LSN, tx.tx_seq))
+    return RecordChunk(records, len(frames), reached=PartPosition(COMMIT_LSN, tx.tx_seq))
 
 
-END = Chunk((), 0, CommitPosition(COMMIT_LSN, COMMIT_LSN + 8, 5))
+END = RecordChunk((), 0, CommitPosition(COMMIT_LSN, COMMIT_LSN + 8, 5))
 
 
 class World:
@@ -118,7 +118,7 @@ class World:
             too_large=DeadLetters(Plans(), self.report, topic),
         )
 
-    async def write(self, *chunks: Chunk) -> None:
+    async def write(self, *chunks: RecordChunk) -> None:
         running = asyncio.ensure_future(self.writer.run())
         try:
             for one in chunks:
@@ -187,7 +187,7 @@ async def test_dead_letters_are_in_commit_order_where_rows_go_partition_by_parti
     large = [at for at, record in enumerate(whole) if len(record.value or b"") > one.sink.limit]
     one.sink.by_partition = by_partition  # type: ignore[method-assign]
     one.sink.room = one.sink.room_when_sent = 7
-    await one.write(Chunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
+    await one.write(RecordChunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
     ((records, _),) = one.sink.groups
     letters = [record for record in records if record.topic == DEAD]
     assert [json.loads(letter.value or b"")["tx_seq"] for letter in letters] == [at + 1 for at in large]
@@ -208,7 +208,7 @@ async def test_a_halt_names_the_first_change_that_is_too_large_where_rows_go_par
     ]
     one.sink.by_partition = by_partition  # type: ignore[method-assign]
     with pytest.raises(RecordTooLarge) as caught:
-        await one.write(Chunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
+        await one.write(RecordChunk(whole, 1, reached=PartPosition(COMMIT_LSN, len(whole))), END)
     assert caught.value.context["tx_seq"] == 4
 
 
@@ -235,34 +235,36 @@ async def test_a_halt_names_the_table_and_the_transaction_and_no_value() -> None
     assert one.sink.groups == []
 
 
-def large_message() -> Chunk:
-    return Chunk([Record("shop.message", 0, b"k", b"x" * 5000)], 5000, reached=PartPosition(COMMIT_LSN, 1))
+def large_message() -> RecordChunk:
+    return RecordChunk(
+        [Record("shop.message", 0, b"k", b"x" * 5000)], 5000, reached=PartPosition(COMMIT_LSN, 1)
+    )
 
 
-def large_message_alone() -> Chunk:
+def large_message_alone() -> RecordChunk:
     record = Record("shop.message", 0, b"k", b"x" * 5000)
-    return Chunk([record], 5000, CommitPosition(COMMIT_LSN, COMMIT_LSN + 1, 5, transactions=0))
+    return RecordChunk([record], 5000, CommitPosition(COMMIT_LSN, COMMIT_LSN + 1, 5, transactions=0))
 
 
 @pytest.mark.parametrize("made", [large_message, large_message_alone])
-async def test_what_is_no_row_halts_under_either_policy(made: Callable[[], Chunk]) -> None:
+async def test_what_is_no_row_halts_under_either_policy(made: Callable[[], RecordChunk]) -> None:
     for topic in (DEAD, None):
         with pytest.raises(RecordTooLarge) as caught:
             await World(topic).write(made(), END)
         assert caught.value.context == {"topic": "shop.message", "commit_lsn": COMMIT_LSN}
 
 
-def truncate() -> Chunk:
+def truncate() -> RecordChunk:
     tx = TransactionContext(
         TransactionInfo(1, COMMIT_LSN, 0), timeline=3, name="shop", database="d", now_us=1, version="1"
     )
     records = encode_truncate(PLAN, lsn=1, cascade=False, restart_identity=False, tx=tx)
-    return Chunk(records, 0, reached=PartPosition(COMMIT_LSN, 1))
+    return RecordChunk(records, 0, reached=PartPosition(COMMIT_LSN, 1))
 
 
 @pytest.mark.parametrize(("made", "advice"), [(lambda: chunk(5000), "marker"), (truncate, "raise")])
 async def test_a_marker_and_a_truncate_that_are_too_large_themselves_halt(
-    made: Callable[[], Chunk], advice: str
+    made: Callable[[], RecordChunk], advice: str
 ) -> None:
     one = World(DEAD)
     one.sink.limit = 100

@@ -84,7 +84,7 @@ def test_tables_that_join_lack_rows_until_they_are_copied_and_others_are_forgott
 def test_a_chunk_with_another_key_than_the_stream_has_noted_begins_the_copy_again() -> None:
     """The key was changed, and the table does not change any more: the next chunk is not refused for ever."""
     table = WatchedTable(TableCopyState("topic", after=("5",)))
-    table.copy.changed.await_visible(())
+    table.copy.changed.refuse_until_visible(())
     table.note_key_header(b"old")
     table.copy.note(12, [b"old5"])
     assert not table.has_key_header(b"new")
@@ -102,5 +102,5 @@ def test_a_table_that_has_lost_its_key_does_not_stop_the_stream() -> None:
     rows = [frame(table.message(chance, None)) for _ in range(50)]
     copies.note_rows(12, RowBatch(b"".join(rows), len(rows), None), {7: table.plan})
     assert copies.tables[7].copy.state == TableCopyState("topic")
-    copies.tables[7].copy.changed.await_visible(())
+    copies.tables[7].copy.changed.refuse_until_visible(())
     assert not copies.tables[7].copy.may_read(Snapshot.parse("12:90:12"))

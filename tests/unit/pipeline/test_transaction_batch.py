@@ -144,7 +144,7 @@ OWN_XIDS: list[Item] = [
 
 async def _watched(items: list[Item], **options: Any) -> TableCopies:
     copies = TableCopies(CopyState(tables={RELID: TableCopyState("topic", after=("a",))}))
-    copies.tables[RELID].copy.changed.await_visible([100, 200, 300, 400, 500, 600])
+    copies.tables[RELID].copy.changed.refuse_until_visible([100, 200, 300, 400, 500, 600])
     await Flow(copies=copies, **options).feed(*items)
     return copies
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cdcd.ack import wait_policy as policies
-from cdcd.ack.group import Chunk, CommitPosition, GroupLimits
+from cdcd.ack.group import CommitPosition, GroupLimits, RecordChunk
 from cdcd.ack.wait_policy import WaitPolicy
 from cdcd.errors import SchemaIdTaken, SinkUnavailable, SlotActive
 from cdcd.model import PartPosition, PreparedBefore, Progress, Record, SourceIdentity
@@ -247,16 +247,16 @@ async def world(**options: Any) -> AsyncIterator[World]:
         await asyncio.gather(one.task, return_exceptions=True)
 
 
-def rows(*keys: bytes, size_bytes: int = 10) -> Chunk:
-    return Chunk([Record("t", 0, key, b"v") for key in keys], size_bytes)
+def rows(*keys: bytes, size_bytes: int = 10) -> RecordChunk:
+    return RecordChunk([Record("t", 0, key, b"v") for key in keys], size_bytes)
 
 
 def commit_position(commit_lsn: int, **more: object) -> CommitPosition:
     return CommitPosition(commit_lsn, commit_lsn + 8, 5, **more)  # type: ignore[arg-type]
 
 
-def end(commit_lsn: int) -> Chunk:
-    return Chunk((), 0, commit_position(commit_lsn))
+def end(commit_lsn: int) -> RecordChunk:
+    return RecordChunk((), 0, commit_position(commit_lsn))
 
 
 async def turns(count: int = 20) -> None:
@@ -285,7 +285,7 @@ async def test_every_progress_record_says_what_may_be_lost_still() -> None:
     before = PreparedBefore(0, frozenset({(7, "gid")}))
     async with world() as one:
         await one.writer.add(rows(b"a"))
-        await one.writer.add(Chunk((), 0, commit_position(100, prepared_before=before)))
+        await one.writer.add(RecordChunk((), 0, commit_position(100, prepared_before=before)))
         await one.until_confirmed(108)
         one.writer.idle(commit_position(200, transactions=0, prepared_before=before), is_urgent=True)
         await one.until_confirmed(208)
@@ -803,9 +803,9 @@ async def test_a_snapshot_is_recorded_as_complete_also_when_all_its_rows_are_dur
     snapshot = CommitPosition(0, 500, 5, transactions=0, phase="snapshot", snapshot_tables=("a",))
     async with world() as one:
         await one.writer.mark(snapshot)
-        await one.writer.add(Chunk([Record("t", 0, b"a", b"v")], 10, snapshot))
+        await one.writer.add(RecordChunk([Record("t", 0, b"a", b"v")], 10, snapshot))
         await one.until_confirmed(500)
-        await one.writer.add(Chunk((), 0, CommitPosition(499, 500, 5, transactions=0)))
+        await one.writer.add(RecordChunk((), 0, CommitPosition(499, 500, 5, transactions=0)))
         await one.writer.flush()
         assert [progress.phase for _, progress in one.sink.groups] == ["snapshot", "snapshot", "streaming"]
 
@@ -824,15 +824,15 @@ async def test_an_idle_position_does_not_hurry_a_group() -> None:
 @pytest.mark.parametrize(
     ("chunk", "has_advanced"),
     [
-        (Chunk((), 0, commit_position(100)), True),
-        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(5, part=PartPosition(100, 3))), True),
-        (Chunk((Record("t", 0, b"k", b"v"),), 10, commit_position(100, phase="snapshot")), False),
-        (Chunk((), 0, commit_position(5)), False),
+        (RecordChunk((), 0, commit_position(100)), True),
+        (RecordChunk((Record("t", 0, b"k", b"v"),), 10, commit_position(5, part=PartPosition(100, 3))), True),
+        (RecordChunk((Record("t", 0, b"k", b"v"),), 10, commit_position(100, phase="snapshot")), False),
+        (RecordChunk((), 0, commit_position(5)), False),
     ],
     ids=["a position", "a part", "rows of a snapshot", "nothing new"],
 )
 async def test_it_has_advanced_when_something_of_the_stream_is_durable(
-    chunk: Chunk, has_advanced: bool
+    chunk: RecordChunk, has_advanced: bool
 ) -> None:
     async with world(durable_lsn=commit_position(5).end_lsn) as one:
         assert not one.writer.has_advanced

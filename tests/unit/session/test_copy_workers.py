@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.errors import SourceSetup
 from cdcd.session.copy_workers import CopyWorkers, Piece
 from cdcd.session.snapshot_copy import Snapshotter
@@ -65,7 +65,7 @@ class Turns:
 
 
 async def _copy(turns: Turns, progress: CopyProgress) -> tuple[list[Piece], Any]:
-    async def add(_chunk: Chunk) -> None: ...
+    async def add(_chunk: RecordChunk) -> None: ...
 
     reader: Any = turns
     plans: Any = Plans({RELID: {}})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.ack.group import Chunk
+from cdcd.ack.group import RecordChunk
 from cdcd.ack.position_tracker import PositionTracker
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import RegistryUnavailable
@@ -93,9 +93,9 @@ class Written:
     """The writer of a session."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[RecordChunk] = []
 
-    async def add(self, chunk: Chunk) -> None:
+    async def add(self, chunk: RecordChunk) -> None:
         self.chunks.append(chunk)
 
     async def flush(self) -> None: ...

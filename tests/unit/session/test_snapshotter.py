@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cdcd.ack.group import Chunk, CommitPosition
+from cdcd.ack.group import CommitPosition, RecordChunk
 from cdcd.model import CopyState
 from cdcd.session.copy_workers import Piece
 from cdcd.session.snapshot_copy import Snapshotter
@@ -38,9 +38,9 @@ class Workers:
 
 
 def test_a_range_is_left_until_its_last_row_is_written() -> None:
-    chunks: list[Chunk] = []
+    chunks: list[RecordChunk] = []
 
-    async def add(chunk: Chunk) -> None:
+    async def add(chunk: RecordChunk) -> None:
         chunks.append(chunk)
 
     progress = CopyProgress(
@@ -92,7 +92,7 @@ def test_with_at_least_once_a_floor_is_not_durable_before_its_truncate_event() -
     async def mark(position: CommitPosition) -> None:
         positions.append(position)
 
-    async def add(chunk: Chunk) -> None:
+    async def add(chunk: RecordChunk) -> None:
         nonlocal truncated
         assert chunk.commit_position is not None
         truncated = truncated or bool(chunk.records)
@@ -128,7 +128,7 @@ def test_with_at_least_once_a_topic_is_listed_before_its_first_row_and_has_no_fl
     async def mark(position: CommitPosition) -> None:
         marked.append(position)
 
-    async def add(_chunk: Chunk) -> None:
+    async def add(_chunk: RecordChunk) -> None:
         assert marked, "readers see a row before the record lists its topic"
 
     progress = CopyProgress(

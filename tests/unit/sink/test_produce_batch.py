@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.extensions import extension
 from cdcd.model import Record
+from cdcd.sink.kafka_sink import KafkaSink
 from cdcd.sink.produce_batch import (
     MOST_PARTITIONS,
     by_partition,
@@ -17,7 +18,6 @@ from cdcd.sink.produce_batch import (
     produce_batch,
     produce_batch_in_python,
 )
-from cdcd.sink.producer import KafkaSink
 from cdcd.sink.settings import SinkSettings
 
 Produce = Callable[..., tuple[int, Exception | None]]

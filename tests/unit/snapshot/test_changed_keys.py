@@ -15,7 +15,7 @@ LATE = Snapshot.parse("30:30:")
 
 def tracker(max_bytes: int = 1 << 20) -> ChangedKeys:
     changed = ChangedKeys(max_bytes)
-    changed.await_visible(())
+    changed.refuse_until_visible(())
     return changed
 
 
@@ -70,7 +70,7 @@ def test_no_chunk_is_used_before_the_running_transactions_are_known() -> None:
 def test_transactions_from_before_the_tracking_have_to_be_visible() -> None:
     """F36: such a transaction may have been streamed before, and be invisible; its xid may be above xmax."""
     changed = ChangedKeys(1 << 20)
-    changed.await_visible([12, 20])
+    changed.refuse_until_visible([12, 20])
     assert not changed.may_use(MIDDLE)
     assert changed.may_use(LATE)
     changed.settle([20])

@@ -19,7 +19,7 @@ SEES_NOT_12 = Snapshot.parse("12:90:12")
 
 def copy_of(state: TableCopyState | None = None, max_keys: int = 10) -> TableCopy:
     changed = ChangedKeys(1 << 20)
-    changed.await_visible(())
+    changed.refuse_until_visible(())
     return TableCopy(state or TableCopyState(), changed, max_keys=max_keys, keys_per_chunk=2)
 
 

@@ -38,7 +38,7 @@ from cdcd.sink.topic_ownership import TopicOwnership
 
 __all__ = ["KafkaSink"]
 
-_LOG = structlog.stdlib.get_logger("cdcd.sink.producer")
+_LOG = structlog.stdlib.get_logger("cdcd.sink.kafka_sink")
 _ONE_PARTITION = 0
 Headers = list[tuple[str, bytes]]
 _WRITING_TOPICS = "writing the record of the topics"
