@@ -41,6 +41,7 @@ from cdcd.spark.tables.table_files import (
     write_part,
 )
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
+from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 
@@ -332,7 +333,7 @@ class OpenTables:
         """Write rows into files; all but the last one are full."""
         if not rows.num_rows:
             return []
-        in_order = rows.take(pc.sort_indices(rows[KEY]))
+        in_order = taken(rows, pc.sort_indices(rows[KEY]))
         most = max(1, min(FILE_ROWS, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
         starts, schema = range(0, rows.num_rows, most), self._schema(shape.fields)
         has_statistics = self._version.table_format == "delta"

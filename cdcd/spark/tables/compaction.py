@@ -4,7 +4,7 @@ In: the entry of a table as a version has it.  Out: the entry's files with fewer
 Invariant: a merge writes new files only, and takes effect with a version; it is dropped if the table no longer
 has the files that the merge read (TRUNCATE, a new copy). Of a table with N base rows all deltas have less than about
 N / 2 rows, and there are at most `FAN` of each level, so a row is written a number of times that grows with the
-logarithm of the table, and a reader opens few files.
+logarithm of the table, and a reader opens few files; except that deltas never have more than about `MOST_BYTES`.
 Must not: read or write the commit log.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -40,6 +40,8 @@ SHARE = 2
 """The base files are written again if the deltas have 1 / `SHARE` of their rows or more, and are many or large."""
 LARGE_ROWS = 200_000
 """Deltas with this many rows are large, also if there are fewer than `FAN`."""
+MOST_BYTES = 2 << 30
+"""The base files are written again in any case if the deltas have so many bytes: a merge has all of them in memory."""
 PAUSE_S = 60.0
 """The time after a failed merge until the next one begins."""
 log = logging.getLogger("cdcd.spark.mirror")
@@ -95,15 +97,22 @@ class MergeUncertain(Exception):
 def next_merge(topic: str, entry: TableEntry) -> Merge | None:
     """Return the files of a table that have to be merged next, None if there are none."""
     deltas = entry.deltas
-    changed = sum(one.rows for one in deltas)
-    is_half = changed * SHARE >= sum(one.rows for one in entry.files)
-    if deltas and is_half and (len(deltas) >= FAN or changed >= LARGE_ROWS):
+    changed, changed_bytes = _size(deltas)
+    rows, rows_bytes = _size(entry.files)
+    is_half = changed * SHARE >= rows or changed_bytes * SHARE >= rows_bytes > 0
+    is_large = len(deltas) >= FAN or changed >= LARGE_ROWS
+    if deltas and ((is_half and is_large) or changed_bytes >= MOST_BYTES):
         return Merge(topic, entry.files, deltas, is_whole=True)
     for _, adjacent in groupby(deltas, lambda one: one.level):
         run = tuple(adjacent)
         if len(run) >= FAN:
             return Merge(topic, (), run, is_whole=False)
     return None
+
+
+def _size(files: Iterable[BucketFile]) -> tuple[int, int]:
+    """Return the rows and the bytes of files; those of unknown size count as none."""
+    return sum(one.rows for one in files), sum(one.size_bytes for one in files)
 
 
 def write_merge(

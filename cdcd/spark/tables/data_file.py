@@ -7,7 +7,7 @@ Must not: know what the columns are; take an error of the storage, or a lack of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.target.large_columns import lacks_room
 
 __all__ = ["DataFile", "opened", "opened_in_parts"]
 
@@ -36,13 +37,24 @@ class DataFile:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows."""
-        with self._errors():
-            return self._opened.read(columns=columns)
+        groups = range(self._opened.num_row_groups)
+        return self._read(lambda: self._opened.read(columns=columns), groups, columns)
 
     def read_row_groups(self, groups: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of some row groups."""
+        return self._read(lambda: self._opened.read_row_groups(groups, columns=columns), groups, columns)
+
+    def _read(
+        self, read: Callable[[], pa.Table], groups: Sequence[int], columns: Sequence[str] | None
+    ) -> pa.Table:
+        """Return the rows of row groups; one by one if a list's texts in all of them have more than 2 GiB."""
         with self._errors():
-            return self._opened.read_row_groups(groups, columns=columns)
+            try:
+                return read()
+            except pa.ArrowNotImplementedError:
+                return pa.concat_tables(
+                    self._opened.read_row_groups([group], columns=columns) for group in groups
+                )
 
     @property
     def metadata(self) -> Any:
@@ -63,6 +75,8 @@ class DataFile:
             raise
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of the disk, not of the decoder
+                raise
+            if isinstance(error, pa.ArrowException) and lacks_room(error):
                 raise
             raise MirrorInconsistent(
                 f"a file of the table cannot be decoded ({type(error).__name__})", hint=_HINT, file=self._path

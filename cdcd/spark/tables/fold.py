@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.columns import arrow_array
 from cdcd.spark.decoding.events import BEGINNING, ENDS, Event, Sequence
+from cdcd.spark.target.large_columns import taken, taken_values
 from cdcd.spark.target.shape import (
     KEY,
     MISSING,
@@ -250,19 +251,22 @@ def rows_of(keys: list[bytes], rows: list[RowState], shape: TableShape, existing
     )
 
 
-def _patched(column: pa.Array, old: pa.ChunkedArray, holders: Mapping[int, int]) -> pa.Array:
+def _patched(
+    column: pa.Array | pa.ChunkedArray, old: pa.ChunkedArray, holders: Mapping[int, int]
+) -> pa.ChunkedArray:
     """Return the column with some values from the existing rows."""
-    taken = old.take(pa.array(list(holders.values()), pa.int64())).combine_chunks()
-    both = pa.concat_arrays([column, taken])
+    values = taken_values(old, pa.array(list(holders.values()), pa.int64()))
+    own = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    both = pa.chunked_array([*own, *values.chunks], column.type)
     indices = list(range(len(column)))
     for position, number in enumerate(holders):
         indices[number] = len(column) + position
-    return both.take(pa.array(indices, pa.int64()))
+    return taken_values(both, pa.array(indices, pa.int64()))
 
 
 def _specials(rows: Iterable[RowState], shape: TableShape, existing: pa.Table) -> pa.Array:
     needed = sorted({place for row in rows for place in row.from_existing.values()})
-    maps = existing.column(SPECIAL).take(pa.array(needed, pa.int64())).to_pylist()
+    maps = taken_values(existing.column(SPECIAL), pa.array(needed, pa.int64())).to_pylist()
     old = {place: dict(entries or ()) for place, entries in zip(needed, maps, strict=True)}
     names = {one.avro_name: one.name for one in shape.fields}
     result = []
@@ -344,7 +348,7 @@ def _bag_sum(changed: pa.Table, signs: list[int], existing: pa.Table, shape: Tab
             keep.append(not lost[digest])
             lost[digest] -= 1 if lost[digest] else 0
         existing = existing.filter(pa.array(keep, pa.bool_()))
-    return pa.concat_tables([existing, changed.take(pa.array(added, pa.int64()))])
+    return pa.concat_tables([existing, taken(changed, pa.array(added, pa.int64()))])
 
 
 class _Forms:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from cdcd.spark.decoding.events import SNAPSHOT, Sequence
 from cdcd.spark.tables.arrow_fold import is_after
+from cdcd.spark.target.large_columns import taken, taken_values
 from cdcd.spark.target.shape import (
     AT_TYPE,
     CHANGE,
@@ -89,7 +90,7 @@ def _in_order(rows: pa.Table) -> pa.Table:
     """Return the lines ordered by key and position."""
     places = _positions(rows).append_column(KEY, rows[KEY])
     order = pc.sort_indices(places, sort_keys=[(name, "ascending") for name in (KEY, *_AT)])
-    return rows.take(order).combine_chunks()
+    return taken(rows, order).combine_chunks()
 
 
 def _positions(rows: pa.Table) -> pa.Table:
@@ -186,9 +187,9 @@ class _Lines:
         others = np.flatnonzero(~equal & (now >= 0) & (before >= 0))
         column = self._rows.column(self._fields.index(field))
         pairs = now[others], before[others]
-        taken = (column.take(pa.array(one)).combine_chunks() for one in pairs)
+        values = (taken_values(column, pa.array(one)) for one in pairs)
         texts = ([self._text(place, field) for place in one] for one in pairs)
-        equal[others] = _equal_values(*taken) & _equal_texts(*texts)
+        equal[others] = _equal_values(*values) & _equal_texts(*texts)
         return equal
 
     def _text(self, place: int, field: Field) -> str | None:
@@ -207,7 +208,7 @@ class _Lines:
                 continue
             source = self._sources[field.number]
             lacking = firsts & self._unsent[field.number] & (source >= 0)
-            columns[place] = columns[place].take(pa.array(np.where(lacking, source, self._all)))
+            columns[place] = taken_values(columns[place], pa.array(np.where(lacking, source, self._all)))
             for line in map(int, np.flatnonzero(lacking)):
                 changed.add(line)
                 if (text := self._text(source[line], field)) is not None:
@@ -231,15 +232,15 @@ class _Lines:
         return pa.StructArray.from_arrays(parts, fields=list(CHANGE_TYPE))
 
 
-def _equal_values(left: pa.Array, right: pa.Array) -> Flags:
+def _equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
     """Return whether values are equal, null to null, and a NaN to itself."""
     if pa.types.is_nested(left.type):
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
         return np.array([repr(one) == repr(other) for one, other in pairs], dtype=bool)
     if pa.types.is_floating(left.type):
         whole = pa.int32() if left.type == pa.float32() else pa.int64()
-        left, right = left.view(whole), right.view(whole)
-    both_null = pc.and_(left.is_null(), right.is_null())
+        left, right = left.combine_chunks().view(whole), right.combine_chunks().view(whole)
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
     return np.asarray(pc.or_(pc.fill_null(pc.equal(left, right), False), both_null))
 
 

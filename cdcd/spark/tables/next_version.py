@@ -116,7 +116,7 @@ def entry_after(entry: TableEntry, shape: TableShape, folded: list[FoldResult]) 
     changed = [one for one in folded if one.changed]
     for one in changed:
         if one.path is not None:
-            file = BucketFile(one.bucket, one.path, one.rows, numbers)
+            file = BucketFile(one.bucket, one.path, one.rows, numbers, size_bytes=one.size_bytes)
             if one.is_delta:
                 deltas.append(file)
             else:

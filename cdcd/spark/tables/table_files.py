@@ -21,6 +21,7 @@ from cdcd.spark.storage.uri import Target, open_storage
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.target.commit_log import DATA
+from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -39,6 +40,8 @@ from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
 DELETED = "__deleted"
 GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
+GROUP_BYTES = 256 << 20
+"""About the most bytes of a row group in memory: some columns are read as one array, of at most 2 GiB."""
 
 
 # --- write ---------------------------------------------------------------------------------------------------
@@ -48,7 +51,8 @@ def write_bucket(
     target: Target, shape: TableShape, bucket: int, rows: pa.Table, *, level: int = 0
 ) -> BucketFile:
     """Write a bucket's rows, ordered by their keys, into a new file, and make it durable."""
-    return _written(target, shape, bucket, f"{bucket:04d}", rows.take(pc.sort_indices(rows[KEY])), level)
+    in_order = taken(rows, pc.sort_indices(rows[KEY]))
+    return _written(target, shape, bucket, f"{bucket:04d}", in_order, level)
 
 
 def write_delta(
@@ -76,12 +80,14 @@ def _written(
 ) -> BucketFile:
     path = f"{DATA}/{shape.topic}/{name}-{uuid.uuid4().hex}.parquet"
     _write(target, path, rows, use_dictionary=False, write_statistics=[KEY])
-    return BucketFile(bucket, path, rows.num_rows, tuple(one.number for one in shape.fields), level)
+    numbers = tuple(one.number for one in shape.fields)
+    return BucketFile(bucket, path, rows.num_rows, numbers, level, rows.nbytes)
 
 
 def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
     written = pa.BufferOutputStream()
-    pq.write_table(rows, written, compression="snappy", row_group_size=GROUP_ROWS, **options)
+    most = max(1, min(GROUP_ROWS, GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    pq.write_table(rows, written, compression="snappy", row_group_size=most, **options)
     data = memoryview(written.getvalue())
     open_storage(target).write(path, data)
     return data.nbytes
@@ -89,7 +95,7 @@ def _write(target: Target, path: str, rows: pa.Table, **options: Any) -> int:
 
 def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: int = 0) -> BucketFile:
     """Write changes of a table, ordered by their keys, into a new file of its history, and make it durable."""
-    in_order = rows.take(pc.sort_indices(rows[KEY]))
+    in_order = taken(rows, pc.sort_indices(rows[KEY]))
     path = f"{DATA}/{shape.topic}/history-{uuid.uuid4().hex}.parquet"
     _write(target, path, in_order, use_dictionary=True, write_statistics=[f"{CHANGE}.op"])
     numbers = tuple(one.number for one in shape.fields)
@@ -137,11 +143,18 @@ def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) 
     return current.append_column(MISSING, rows.column(MISSING).cast(MISSING_TYPE))
 
 
-def read_deltas(target: Target, shape: TableShape, deltas: Iterable[BucketFile]) -> pa.Table:
-    """Return the rows of deltas with the current columns and `__deleted`: of a key the newest one."""
+def read_deltas(
+    target: Target, shape: TableShape, deltas: Iterable[BucketFile], keys: pa.Array | None = None
+) -> pa.Table:
+    """Return the rows of deltas with the current columns and `__deleted`: of a key the newest one.
+
+    `keys`: only the rows of these keys, None: all.
+    """
     parts = []
     for file in deltas:
         rows = opened(target, file.path).read()
+        if keys is not None:
+            rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
         parts.append(
             _current(rows.drop_columns([DELETED]), file, shape).append_column(DELETED, rows[DELETED])
         )
@@ -174,7 +187,7 @@ def read_ends(target: Target, file: BucketFile) -> pa.Table:
 def _newest(rows: pa.Table) -> pa.Table:
     places = pa.table({KEY: rows[KEY], "place": pa.array(range(rows.num_rows), pa.int64())})
     last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
-    return rows.take(last)
+    return rows.filter(pc.is_in(places["place"], value_set=last.combine_chunks()))
 
 
 def without_deleted(deltas: pa.Table) -> pa.Table:
@@ -208,12 +221,10 @@ def read_unchanged(
     target: Target, shape: TableShape, file: BucketFile, deltas: Sequence[BucketFile]
 ) -> pa.Table:
     """Return the rows of a base file that no delta replaces."""
-    changed = (
-        read_deltas(target, shape, deltas)
-        if shape.keyed
-        else added_rows(arrow_schema(shape.fields).empty_table())
-    )
-    return without_replaced(read_bucket(target, shape, file), changed, shape)
+    rows = read_bucket(target, shape, file)
+    if not shape.keyed or not deltas:
+        return rows
+    return without_keys(rows, pa.concat_arrays([read_keys(target, one) for one in deltas]))
 
 
 def count_rows(target: Target, entry: TableEntry) -> int:
@@ -242,8 +253,7 @@ def look_up(
     """Return the present rows of these keys. Of the base files it reads the row groups that may have one."""
     if not len(keys):
         return arrow_schema(shape.fields).empty_table()
-    changed = read_deltas(target, shape, deltas)
-    changed = changed.filter(pc.is_in(changed[KEY], value_set=keys))
+    changed = read_deltas(target, shape, deltas, keys)
     left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
     parts = [_found(target, shape, file, left) for file in files] if len(left) else []
     return pa.concat_tables([*parts, without_deleted(changed)])

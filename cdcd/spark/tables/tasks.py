@@ -38,6 +38,7 @@ from cdcd.spark.tables.table_files import (
     write_delta,
     write_history,
 )
+from cdcd.spark.target.large_columns import lacks_room
 from cdcd.spark.target.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
 
@@ -50,7 +51,7 @@ MOST_COLUMN_BYTES = 1 << 30
 
 _RESULT = (
     "topic string, bucket int, changed boolean, is_delta boolean, replaces_deltas boolean, path string, rows long, "
-    "timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
+    "size_bytes long, timeline long, commit_lsn long, phase int, tx_seq long, moved boolean, "
     "incomplete_path string, incomplete_rows long, history_path string, history_rows long, history_bytes long, "
     "history_us long, failure_code string, failure string"
 )
@@ -83,6 +84,8 @@ class FoldResult:
     history_us: int = 0
     failure_code: str = ""
     failure: str = ""
+    size_bytes: int = 0
+    """Of `path`, in memory."""
     complete: pa.Table | None = field(default=None, compare=False, repr=False)
     """The complete rows, if they are in no file: those of `path` otherwise."""
 
@@ -169,6 +172,7 @@ _RESULT_ARROW = pa.schema(
         ("replaces_deltas", pa.bool_()),
         ("path", pa.string()),
         ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
         ("timeline", pa.int64()),
         ("commit_lsn", pa.int64()),
         ("phase", pa.int32()),
@@ -296,6 +300,7 @@ def _described(one: Fold, file: BucketFile | None, incomplete: BucketFile | None
         replaces_deltas=one.replaces_deltas,
         path=None if file is None else file.path,
         rows=0 if file is None else file.rows,
+        size_bytes=0 if file is None else file.size_bytes,
         applied=one.applied,
         moved=one.moved,
         incomplete_path=None if incomplete is None else incomplete.path,
@@ -336,6 +341,8 @@ def fold_or_failure(group: pa.Table, plans: dict[str, TablePlan], target: Target
     except MemoryError:  # Arrow's is an ArrowException
         raise
     except pa.ArrowException as error:  # its text may have values
+        if lacks_room(error):
+            raise
         failure = MirrorInconsistent(
             "rows cannot be stored in the columns of the table",
             topic=plan.shape.topic,
