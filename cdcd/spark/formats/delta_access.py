@@ -15,6 +15,7 @@ from typing import Any
 
 from cdcd.errors import ConfigError, StorageConflict, StorageError, StorageUnavailable
 from cdcd.spark.storage.local import sync
+from cdcd.spark.storage.remote import is_panic
 from cdcd.spark.storage.uri import Storage
 
 __all__ = ["DeltaAccess", "check_delta_target", "require_delta"]
@@ -67,13 +68,15 @@ class DeltaAccess:
         """Return the table at a version, None: the newest one."""
         from deltalake import DeltaTable
 
-        return DeltaTable(self.uri, version=version, storage_options=self.options)
+        with _panics_as_errors():
+            return DeltaTable(self.uri, version=version, storage_options=self.options)
 
     def exists(self) -> bool:
         """Return whether there is a Delta table."""
         from deltalake import DeltaTable
 
-        return bool(DeltaTable.is_deltatable(self.uri, self.options))
+        with _panics_as_errors():
+            return bool(DeltaTable.is_deltatable(self.uri, self.options))
 
     def synchronise(self, version: int) -> None:
         """Make a commit durable in a local folder, where delta-rs leaves that to the system."""
@@ -93,7 +96,8 @@ class DeltaAccess:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         try:
-            yield
+            with _panics_as_errors():
+                yield
         except CommitFailedError as error:
             raise self._conflict_or(error, action, version()) from None
         except (DeltaError, OSError, ValueError) as error:
@@ -123,3 +127,16 @@ class DeltaAccess:
             target=self.target.uri,
             table=self.folder,
         )
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Raise DeltaError for a panic of delta-rs, as some damaged logs cause it. It is no Exception."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise DeltaError("a panic") from None

@@ -30,6 +30,9 @@ class MirrorQuery:
             self._run(self._stopping)
         except Exception as error:  # noqa: BLE001 - `exception` and `awaitTermination` return it
             self._failure = error
+        except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is one
+            self._failure = RuntimeError(f"the mirror ended with {type(error).__name__}")
+            self._failure.__cause__ = error
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name

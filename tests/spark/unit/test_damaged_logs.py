@@ -603,6 +603,44 @@ def test_a_checkpoint_that_delta_rs_refuses_parks_the_table(delta: Batches) -> N
     assert row(1, "changed") in others(delta)
 
 
+class PanicException(BaseException):
+    """As the libraries in Rust raise it."""
+
+
+def test_a_log_at_which_delta_rs_panics_parks_the_table(
+    delta: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = DeltaTable.__init__
+
+    def panics(self: DeltaTable, uri: str, *args: Any, **rest: Any) -> None:
+        if uri.endswith("public.items"):
+            raise PanicException("column start and length should not be negative")
+        opened(self, uri, *args, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "__init__", panics)
+        with delta.mirror() as mirror:
+            mirror.publish_start()
+            apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+    found = parked(delta)
+    assert found is not None
+    assert found.code == TableLogUnreadable.code
+    assert row(1, "changed") in others(delta)
+
+
+def test_a_commit_at_which_delta_rs_panics_is_an_error(
+    delta: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(*_: Any, **__: Any) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    with delta.mirror() as mirror:
+        mirror.publish_start()
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", panics)
+        with pytest.raises(StorageError, match="cannot change a Delta table"):
+            apply_to_both(mirror, [delta.change("u", 20, 1, after=row(1, "changed"))])
+
+
 def test_a_later_commit_of_another_writer_with_nulls_remains(delta: Batches) -> None:
     """Its rows are no rows of the mirror, which commits its own ones again."""
     path, rows = log_file(delta, named(delta) + 1), mirrored(delta.target)
