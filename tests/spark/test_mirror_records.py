@@ -18,11 +18,13 @@ from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.records import Records, RecordsInSpark, RecordsOnDriver, looks_of
 from cdcd.spark.tables.plan import Look
 from cdcd.spark.tables.tasks import bucket_of
-from tests.spark.events import column
+from tests.spark.events import Table, column, envelope_schema
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.nightly import nightly
 
 BUCKETS = 4
+FIELDS = [column("id", "int", required=True), column("body", "string")]
+ENVELOPE = envelope_schema("shop.public.a", FIELDS)
 
 
 def _header(number: int) -> bytes:
@@ -55,12 +57,33 @@ def test_both_have_the_same_summaries_and_keyless_records(both: list[Records]) -
     driver, spark = (sorted(one.summaries(), key=repr) for one in both)
     assert driver == spark
     assert len(driver) == 2 * 3 * 4, "topics, partitions, and three schemas and the tombstones"
-    for topics in (["shop.public.a"], ["shop.public.a", "shop.public.b"], []):
-        keyless = [sorted(one.keyless(topics)) for one in both]
-        assert keyless[0] == keyless[1]
-    looks = [looks_of(one, lambda topic: topic.endswith("a"), ()) for one in both]
+    looks = [looks_of(one, lambda topic: topic.endswith("a"), (), lambda _: ENVELOPE) for one in both]
     assert [_shown(one) for one in looks[0]] == [_shown(one) for one in looks[1]]
     assert len(looks[0]) == 1
+
+
+def test_both_keep_few_records_without_a_key(spark: SparkSession) -> None:
+    """A table with a key that is parked, or dropped, may have very many of them."""
+    items = Table("shop.public.a", FIELDS, (), "")
+    items._value = (2, ENVELOPE)
+    values = [items.event("c", 10, n, after={"id": n, "body": "x"})[1] for n in range(500)]
+    last, special = values[-1], {"gap.from_lsn": "0/A", "gap.to_lsn": "0/14", "gap.reason": "CDCD-SLOT-LOST"}
+    ends = [items.event("t", 9, 1)[1], items.event("g", 8, 1, special=special)[1], items.event("t", 7, 1)[1]]
+    values = [*values[:100], ends[0], *values[100:300], *ends[1:], *values[300:]]
+    rows = [
+        {"topic": topic, "partition": 0, "offset": place, "key": None, "value": value}
+        for topic in ("shop.public.a", "shop.public.b")
+        for place, value in enumerate(values if topic.endswith("a") else [b"\0\0\0\0\2", *ends])
+    ]
+    table = pa.Table.from_pylist(rows, schema=RAW_SCHEMA)
+    frame = spark.createDataFrame(table).repartition(3)
+    asked = {"shop.public.a": {2: ENVELOPE}, "shop.public.b": {2: ENVELOPE}}
+    for records in (RecordsOnDriver(table), RecordsInSpark(frame, BUCKETS)):
+        found = {topic: sorted(values) for topic, values in records.keyless(asked).items()}
+        assert found == {
+            "shop.public.a": sorted([*ends, last]),
+            "shop.public.b": sorted([b"\0\0\0\0\2", *ends]),
+        }
 
 
 def _shown(look: Look) -> Look:
@@ -143,6 +166,17 @@ def test_a_mirror_ends_after_its_batch_and_returns_its_error() -> None:
     with pytest.raises(ConfigError, match="a reason"):
         query.awaitTermination(60)
     assert isinstance(query.exception(), ConfigError)
+
+    class PanicException(BaseException):
+        """As a library in Rust raises it."""
+
+    def panic(_: threading.Event) -> None:
+        raise PanicException("a panic")
+
+    query = MirrorQuery(panic, "a mirror")
+    with pytest.raises(RuntimeError, match="PanicException"):
+        query.awaitTermination(60)
+    assert isinstance(query.exception(), RuntimeError)
 
 
 def test_an_interval_is_as_spark_writes_it() -> None:

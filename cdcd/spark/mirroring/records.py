@@ -9,7 +9,7 @@ Must not: read or write the commit log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -23,10 +23,11 @@ from cdcd.columnar.record_schema import RAW_DDL, RAW_SCHEMA
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Range
 from cdcd.spark.clients.sent_to_tasks import for_tasks
-from cdcd.spark.decoding.schemas import HEADER_BYTES
+from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, schema_id
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.storage.uri import Storage
-from cdcd.spark.tables.plan import Look, TablePlan
+from cdcd.spark.tables.barriers import are_kept
+from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
 from cdcd.spark.target.versions import ALL_BUCKETS
 
@@ -51,8 +52,11 @@ class Records(Protocol):
     def summaries(self) -> list[Summary]:
         """Return the summary of each topic, partition and schema."""
 
-    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
-        """Return topic and value of the records without a key of these topics."""
+    def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
+        """Return by topic the values of its records without a key that `barriers` keeps.
+
+        `topics`: with the schemas of these records.
+        """
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
@@ -103,11 +107,14 @@ class RecordsOnDriver:
             for one, value in zip(grouped.to_pylist(), last, strict=True)
         ]
 
-    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
-        """Return topic and value of the records without a key of these topics."""
+    def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
+        """Return by topic the values of its records without a key that `barriers` keeps."""
         is_wanted = pc.and_(pc.is_null(self._records["key"]), pc.is_valid(self._records["value"]))
-        chosen = self._of(topics, is_wanted)
-        return zip(chosen["topic"].to_pylist(), chosen["value"].to_pylist(), strict=True)
+        found = {}
+        for topic, schemas in topics.items():
+            values = self._of([topic], is_wanted)["value"].combine_chunks()
+            found[topic] = values.filter(are_kept(values, schemas)).to_pylist()
+        return found
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
@@ -168,11 +175,24 @@ class RecordsInSpark:
             for one in found
         ]
 
-    def keyless(self, topics: Collection[str]) -> Iterable[tuple[str, bytes]]:
-        """Return topic and value of the records without a key of these topics."""
+    def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
+        """Return by topic the values of its records without a key that `barriers` keeps: tasks keep theirs."""
         wanted = F.col("topic").isin(list(topics)) & F.col("key").isNull() & F.col("value").isNotNull()
-        found = self._frame.where(wanted).select("topic", "value").collect()
-        return [(one["topic"], bytes(one["value"])) for one in found]
+
+        def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for topic in pc.unique(batch["topic"]).to_pylist():
+                    mine = batch.filter(pc.equal(batch["topic"], topic))
+                    yield mine.filter(are_kept(mine["value"], topics[topic]))
+
+        found: dict[str, list[bytes]] = {topic: [] for topic in topics}
+        chosen = self._frame.where(wanted).select("topic", "value")
+        for one in chosen.mapInArrow(for_tasks(keep), "topic string, value binary").collect():
+            found[one["topic"]].append(bytes(one["value"]))
+        for topic, values in found.items():
+            kept = pa.array(values, pa.binary())
+            found[topic] = kept.filter(are_kept(kept, topics[topic])).to_pylist()
+        return found
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
@@ -221,7 +241,9 @@ def read_in_spark(
     return RecordsInSpark(numbers.mapInArrow(for_tasks(read), RAW_DDL), buckets)
 
 
-def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collection[str]) -> list[Look]:
+def looks_of(
+    records: Records, is_table: Callable[[str], bool], keyed: Collection[str], schema_of: SchemaSource
+) -> list[Look]:
     """Return a summary of each table's records. `keyed`: the topics of the tables that are known to have a key."""
     looks: dict[str, Look] = {}
     found = [one for one in records.summaries() if is_table(one.topic)]
@@ -234,10 +256,12 @@ def looks_of(records: Records, is_table: Callable[[str], bool], keyed: Collectio
             size_bytes=look.size_bytes + one.size_bytes,
             last_values=look.last_values if one.last is None else (*look.last_values, one.last),
         )
-    keyless = {one.topic for one in found if one.keyless}
-    barriers = [topic for topic in keyless if looks[topic].keyed_rows or topic in keyed]
+    barriers: dict[str, dict[int, Schema]] = {}
+    for one in found:
+        if one.keyless and one.last is not None and (looks[one.topic].keyed_rows or one.topic in keyed):
+            number = schema_id(one.last)
+            barriers.setdefault(one.topic, {})[number] = schema_of(number)
     if barriers:
-        for topic, value in records.keyless(barriers):
-            look = looks[topic]
-            looks[topic] = replace(look, keyless_values=(*look.keyless_values, value))
+        for topic, values in records.keyless(barriers).items():
+            looks[topic] = replace(looks[topic], keyless_values=tuple(values))
     return list(looks.values())

@@ -24,18 +24,22 @@ from cdcd.spark.decoding.events import BEGINNING, SNAPSHOT, STREAM, Sequence
 from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, expand
 from cdcd.spark.target.shape import AT_TYPE, SPECIAL_TYPE, Field, TableShape, arrow_schema
 
+AT_SOURCE = [
+    pa.field("timeline", pa.int64()),
+    pa.field("commit_lsn", pa.int64()),
+    pa.field("tx_seq", pa.int64()),
+    pa.field("snapshot", pa.string()),
+]
+"""The fields of an envelope's `source` that give the sequence."""
 _SOURCE = pa.struct(
     [
-        ("timeline", pa.int64()),
-        ("commit_lsn", pa.int64()),
-        ("tx_seq", pa.int64()),
-        ("snapshot", pa.string()),
-        ("unchanged", pa.list_(pa.string())),
-        ("special", pa.map_(pa.string(), pa.string())),
+        *AT_SOURCE,
+        pa.field("unchanged", pa.list_(pa.string())),
+        pa.field("special", pa.map_(pa.string(), pa.string())),
     ]
 )
 _TIMES = [pa.field("ts_ms", pa.int64()), pa.field("ts_us", pa.int64())]
-_AT = ("timeline", "commit_lsn", "phase", "tx_seq")
+AT = ("timeline", "commit_lsn", "phase", "tx_seq")
 """The columns of a sequence, in the order in which they count."""
 _AFTER = "after."
 
@@ -94,8 +98,7 @@ def changes_of(
         return None
     envelope = decoded.rows
     source = envelope.field("source")
-    op, snapshot = envelope.field("op"), source.field("snapshot")
-    is_copied = pc.or_(pc.equal(op, "r"), pc.not_equal(pc.fill_null(snapshot, "false"), "false"))
+    op = envelope.field("op")
     rows = pa.table(
         {
             "number": _numbers(len(values)),
@@ -104,18 +107,28 @@ def changes_of(
             "after": envelope.field("after"),
             "special": source.field("special"),
             "unchanged": source.field("unchanged"),
-            "timeline": pc.fill_null(source.field("timeline"), 0),
-            "commit_lsn": source.field("commit_lsn"),
-            "phase": pc.if_else(is_copied, SNAPSHOT, STREAM),
-            "tx_seq": source.field("tx_seq"),
+            **places_of(op, source),
         }
     )
     if with_times:
         rows = rows.append_column("commit_us", _commit_us(source))
     is_change = pc.and_(pc.is_valid(keys), _is_row_change(op, envelope.field("after")))
     others = pc.and_(envelope.is_valid(), pc.invert(is_change))
-    in_order = _in_order(rows.filter(is_change))
-    return Changes(in_order, rows["number"].filter(others).combine_chunks(), _last_of(in_order))
+    changes = in_order(rows.filter(is_change))
+    return Changes(changes, rows["number"].filter(others).combine_chunks(), _last_of(changes))
+
+
+def places_of(op: pa.Array, source: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the columns of the sequences of decoded changes, as `sequence_of` has them."""
+    is_copied = pc.or_(
+        pc.equal(op, "r"), pc.not_equal(pc.fill_null(source.field("snapshot"), "false"), "false")
+    )
+    return {
+        "timeline": pc.fill_null(source.field("timeline"), 0),
+        "commit_lsn": source.field("commit_lsn"),
+        "phase": pc.if_else(is_copied, SNAPSHOT, STREAM),
+        "tx_seq": source.field("tx_seq"),
+    }
 
 
 def _commit_us(source: pa.StructArray) -> pa.Array:
@@ -147,9 +160,9 @@ def _numbers(count: int) -> pa.Array:
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table) -> pa.Table:
     """Return the rows by sequence."""
-    varying = [name for name in _AT if not pc.equal(pc.min(rows[name]), pc.max(rows[name])).as_py()]
+    varying = [name for name in AT if not pc.equal(pc.min(rows[name]), pc.max(rows[name])).as_py()]
     if not varying:
         return rows
     return rows.take(
@@ -160,13 +173,13 @@ def _in_order(rows: pa.Table) -> pa.Table:
 def _last_of(rows: pa.Table) -> Sequence:
     if not rows.num_rows:
         return BEGINNING
-    return Sequence(*(rows[name][-1].as_py() for name in _AT))
+    return Sequence(*(rows[name][-1].as_py() for name in AT))
 
 
 def is_after(rows: pa.Table, bound: Sequence) -> pa.ChunkedArray:
     """Return whether the sequence of each row is greater than `bound`."""
     result: Any = pa.scalar(False)
-    for name, value in reversed(list(zip(_AT, bound, strict=True))):
+    for name, value in reversed(list(zip(AT, bound, strict=True))):
         column = rows[name]
         result = pc.or_(pc.greater(column, value), pc.and_(pc.equal(column, value), result))
     return result
@@ -199,7 +212,7 @@ def lacks_values(unchanged: Any) -> Any:
 def at_of(rows: pa.Table) -> pa.StructArray:
     """Return the sequences of changes."""
     return pa.StructArray.from_arrays(
-        [rows[name].combine_chunks().cast(pa.int64()) for name in _AT], fields=list(AT_TYPE)
+        [rows[name].combine_chunks().cast(pa.int64()) for name in AT], fields=list(AT_TYPE)
     )
 
 

@@ -41,7 +41,7 @@ SHARE = 2
 LARGE_ROWS = 200_000
 """Deltas with this many rows are large, also if there are fewer than `FAN`."""
 MOST_BYTES = 2 << 30
-"""The base files are written again in any case if the deltas have so many bytes: a merge has all of them in memory."""
+"""The base files are written again in any case if the deltas have so many bytes: a merge has them in memory."""
 PAUSE_S = 60.0
 """The time after a failed merge until the next one begins."""
 log = logging.getLogger("cdcd.spark.mirror")

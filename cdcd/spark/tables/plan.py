@@ -50,7 +50,7 @@ class Look:
     last_values: tuple[bytes, ...] = ()
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
-    """In a keyed table these records are its TRUNCATE events, and markers of gaps."""
+    """In a keyed table these records are its TRUNCATE events and markers of gaps; of other changes the last one."""
     size_bytes: int = 0
     """Of the records' keys and values."""
 

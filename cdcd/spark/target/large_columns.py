@@ -16,7 +16,7 @@ import pyarrow as pa
 __all__ = ["lacks_room", "taken", "taken_values"]
 
 MOST_BYTES = 1 << 30
-"""The most bytes of a column that Arrow's `take` is given, and of a chunk of the result, unless one value has more."""
+"""The most bytes of a column that Arrow's `take` is given, and of a chunk of the result."""
 _NO_ROOM = ("offset overflow", "chunked array outputs")
 
 

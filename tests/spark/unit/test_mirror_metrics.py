@@ -24,6 +24,7 @@ from cdcd.spark.source.backlog import Backlog, backlog_after
 from cdcd.spark.source.cuts import Commit
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 from tests.spark.batches import records_table
+from tests.spark.events import column, envelope_schema
 
 LAG = "cdcd_mirror_lag_seconds"
 AT_S = 1_700_000_000.0
@@ -149,7 +150,8 @@ def test_the_backlog_in_bytes_is_absent_while_a_topic_of_it_was_never_read(metri
 def test_the_bytes_of_records_are_those_of_keys_and_values() -> None:
     """A deleted row has no value, a marker no key. Spark counts them in the same way (`test_mirror_records`)."""
     records = [(b"k" * 6, b"v" * 9), (b"k" * 7, None), (None, b"\0" * 5)]
-    looks = looks_of(RecordsOnDriver(records_table(records)), lambda _: True, ())  # type: ignore[arg-type]
+    envelope = envelope_schema("shop.public.items", [column("id", "int")])
+    looks = looks_of(RecordsOnDriver(records_table(records)), lambda _: True, (), lambda _: envelope)  # type: ignore[arg-type]
     assert sum(one.size_bytes for one in looks) == 6 + 9 + 7 + 5
     assert sum(one.rows for one in looks) == 3
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cdcd.errors import TablesParked
-from cdcd.spark.mirroring.records import RecordsOnDriver
+from cdcd.spark.mirroring.records import RecordsOnDriver, looks_of
 from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.tables.plan import Look
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.versions import Parked
 from tests.spark.batches import TOPIC, Batches, Record, records_table
@@ -122,6 +123,30 @@ def test_a_table_that_gets_a_key_is_mirrored_anew_by_a_copy(tmp_path: Path) -> N
     copied = [keyed.change("t", 30, 1, snapshot=True), keyed.change("r", 30, 2, after=_row(2, "b"))]
     assert log.run(copied, loading=False) == [_row(2, "b")]
     assert _parked(log) is None
+
+
+def test_a_parked_table_without_a_key_costs_no_more_memory_than_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its records, which are all without a key, a batch has those that may resume it."""
+    log = Batches(tmp_path / "mirror", FIELDS, has_key=False)
+    log.on_error = "park"
+    log.run([log.change("r", 10, 1, after=_row(1, "a"))], loading=False)
+    log.run([log.change("u", 20, 1, after=_row(1, "b"))], loading=False)
+    assert _parked(log) is not None
+    kept: list[int] = []
+
+    def looks(*given: Any) -> list[Look]:
+        found = looks_of(*given)
+        kept.extend(len(one.keyless_values) for one in found)
+        return found
+
+    monkeypatch.setattr("cdcd.spark.mirroring.batches.looks_of", looks)
+    rows = [log.change("c", 30, n, after=_row(n)) for n in range(200)]
+    assert log.run(rows, loading=False) == [_row(1, "a")]
+    again = [*rows[:70], log.change("t", 40, 1), log.change("c", 40, 2, after=_row(5)), *rows[70:]]
+    assert log.run(again, loading=False) == [_row(5)]
+    assert kept == [1, 2]
 
 
 def test_a_truncate_alone_does_not_show_whether_a_table_has_a_key(tmp_path: Path) -> None:
