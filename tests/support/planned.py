@@ -170,6 +170,10 @@ class PlannedTail:
         self._end: int | None = None
         self._written = 0
 
+    @property
+    def exists(self) -> bool:
+        return PROGRESS not in self._kafka.hidden
+
     def messages(self) -> Iterator[_Message]:
         newest = self._newest()
         end = newest if self._end is None else min(newest, self._end)
@@ -180,6 +184,8 @@ class PlannedTail:
         self._next = max(self._next, end)
 
     def _newest(self) -> int:
+        if not self.exists:
+            return 0
         return self._kafka.place if self._kafka.readable is None else self._kafka.readable
 
     def note_written(self) -> None:

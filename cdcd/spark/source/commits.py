@@ -48,16 +48,13 @@ from cdcd.spark.source.positions import (
     records_before,
     removed_error,
 )
-from cdcd.spark.source.prefix_topics import PROGRESS_SUFFIX, by_topic, partitions_of
+from cdcd.spark.source.prefix_topics import by_topic, partitions_of
 from cdcd.spark.source.progress_log import ProgressLog
+from cdcd.spark.source.progress_topic import PREFIX_HINT, absence, require
 from cdcd.spark.source.retained_ranges import FirstOffset, check_history
 from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds, created_again
 
-_PREFIX_HINT = (
-    "correct the prefix or the brokers, or start cdcd with this name; if the topic exists, grant the principal Read "
-    "and Describe on it"
-)
 _NO_ID = (
     "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
     "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
@@ -82,7 +79,7 @@ class Commits:
         self._log = ProgressLog(options, self._cluster, self._ids)
         self._is_reported = self._is_absence_reported = False
         self._reported: set[str] = set()
-        self._checked = self._has_checked_names = False
+        self._checked = self._has_checked_names = self._ends_now = False
 
     @property
     def is_behind(self) -> bool:
@@ -95,18 +92,27 @@ class Commits:
         return self._log.is_inside_snapshot
 
     def end_now(self) -> None:
-        """Read no further than the progress record that is the newest now."""
+        """Read no further than the progress record that is the newest now. Raises PositionUnavailable without any."""
+        require(self._cluster, self._prefix)
+        self._ends_now = True
         self._log.end_now()
 
     def refresh(self, start: Offsets | None = None, *, each: bool = False) -> None:
         """Read the progress records committed since the last call, as `ProgressLog.refresh` describes it.
 
-        Raises PositionUnavailable if the start is in a former topic.
+        Raises PositionUnavailable if the start is in a former topic, if it has records and there is no progress topic,
+        and if the query ends now and cannot know where.
         """
         if self._absence is not None and not self._is_absence_reported:
             self._is_absence_reported = True
-            log.warning("%s; the query waits for the first: %s", self._absence, _PREFIX_HINT)
+            log.warning("%s; the query waits for the first: %s", self._absence, PREFIX_HINT)
+        if not self._log.has_topic and any(
+            has_records(start or {}, topic) for topic in of_topics(start or {})
+        ):
+            require(self._cluster, self._prefix)  # the query has read records, so it was there
         self._log.refresh(start, each=each)
+        if self._ends_now:
+            self._refuse_waiting()
         if start is not None:
             self._ids.check(start)
             self._report_unknown(start)
@@ -166,7 +172,12 @@ class Commits:
         return position_at(end, self._log.pending)
 
     def backlog(self, reached: Offsets) -> Backlog:
-        """Return what the topics have after these offsets, as far as the last `refresh` has read."""
+        """Return what the topics have after these offsets, as far as the last `refresh` has read.
+
+        It is not known without a progress record, nor while it is not known which one is the first to be read.
+        """
+        if self._log.is_empty or self._log.is_waiting:
+            return Backlog()
         newest = self.known_end(reached)
         return backlog_after(reached, self._log.pending, newest, is_behind=self.is_behind)
 
@@ -210,7 +221,7 @@ class Commits:
         if position is not None and position.kind == LATEST:
             position = None
         if self._absence is not None:
-            raise PositionUnavailable(self._absence, hint=_PREFIX_HINT)
+            raise PositionUnavailable(self._absence, hint=PREFIX_HINT)
         start = self.initial() if starting.kind in (EARLIEST, OFFSETS) else None
         needs_each = start is None or (position is not None and position.kind != OFFSETS)
         self.refresh(start, each=needs_each)
@@ -379,10 +390,7 @@ class Commits:
     @cached_property
     def _absence(self) -> str | None:
         """The problem if Kafka has no progress topic of this prefix when the query starts; determined once."""
-        topic = self._prefix + PROGRESS_SUFFIX
-        if topic in self._cluster.partitions():
-            return None
-        return f"Kafka has no topic {topic}: no cdcd with this prefix has written to these brokers"
+        return absence(self._cluster, self._prefix)
 
 
 def _refuse_reversed(start: Offsets, end: Offsets) -> None:

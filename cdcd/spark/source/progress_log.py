@@ -94,6 +94,16 @@ class ProgressLog:
         return self._reader.is_whole
 
     @property
+    def has_topic(self) -> bool:
+        """Whether the progress topic has been found."""
+        return self._reader.has_topic
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no progress record has been read."""
+        return self._reader.is_empty
+
+    @property
     def is_waiting(self) -> bool:
         """Whether there are records, but the first commit from which to read them one by one is not known yet."""
         return self._entry is not None

@@ -56,6 +56,11 @@ class ProgressReader:
         return bool(self._has_all_before) and len(self._slots) == 1
 
     @property
+    def has_topic(self) -> bool:
+        """Whether the topic has been found."""
+        return self._tail.exists
+
+    @property
     def is_empty(self) -> bool:
         """Whether no progress record has been read."""
         return self._has_all_before is None
