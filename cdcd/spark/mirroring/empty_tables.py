@@ -12,10 +12,11 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from cdcd.errors import MirrorInconsistent, SparkReadError
+from cdcd.errors import MirrorInconsistent, RegistryRefused, SparkReadError
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.decoding.schemas import access_of, schema_by_id, topic_versions
+from cdcd.spark.mirroring.retries import LOGIN
 from cdcd.spark.source.prefix_topics import topics_of
 from cdcd.spark.tables.plan import with_fields
 from cdcd.spark.tables.same_columns import continued_columns, relid_of
@@ -23,6 +24,8 @@ from cdcd.spark.target.versions import TableEntry
 
 __all__ = ["EmptyTables", "described"]
 
+_OF_SUBJECT = {"kind", "error_code"}
+"""What an error of one subject has: the kind of a schema that is not Avro, or the registry's own code."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -37,6 +40,8 @@ class EmptyTables:
     """The topics that the last look found empty."""
     _left_out: set[str] = field(default_factory=set)
     """The topics whose columns a mirror cannot have; their first record parks the table."""
+    _refused: set[str] = field(default_factory=set)
+    """The topics whose schemas the registry refuses to this user."""
 
     def look(self, known: Collection[str]) -> list[TableEntry]:
         """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
@@ -68,7 +73,22 @@ class EmptyTables:
             return described(self.connection, topic)
         except (MirrorInconsistent, SparkReadError) as error:
             self.leave_out(topic, error)
-            return None
+        except RegistryRefused as error:
+            if error.context.get("status") in LOGIN:
+                self._note_refused(topic, error)
+            elif error.context.keys() & _OF_SUBJECT:
+                self.leave_out(topic, error)
+            else:  # it is no registry, or not reached
+                raise
+        return None
+
+    def _note_refused(self, topic: str, error: RegistryRefused) -> None:
+        """Say once that the registry refuses a subject; the next look asks again: a right may be granted meanwhile."""
+        if topic not in self._refused:
+            self._refused.add(topic)
+            log.warning(
+                "%s: the table has no row yet, and is left out of the mirror until then: %s", topic, error
+            )
 
 
 def described(connection: Connection, topic: str) -> TableEntry | None:

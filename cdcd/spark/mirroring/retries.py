@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from cdcd.errors import CdcdError, RegistryRefused, Retry
 from cdcd.spark.session import reason_of
 
-__all__ = ["LOST_WORKER", "OTHER", "Retries", "code_of", "heals"]
+__all__ = ["LOGIN", "LOST_WORKER", "OTHER", "Retries", "code_of", "heals"]
 
 FIRST_PAUSE_S = 1.0
 MOST_PAUSE_S = 30.0
@@ -30,7 +30,8 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(r"CDCD-[A-Z-]*[A-Z]")
-_LOGIN = (401, 403)
+LOGIN = (401, 403)
+"""The statuses with which a registry refuses a login, or a right."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -47,7 +48,7 @@ def code_of(error: Exception) -> str:
 
 def heals(error: Exception) -> bool:
     """Return whether an error may heal while the mirror runs."""
-    if isinstance(error, RegistryRefused) and error.context.get("status") in _LOGIN:
+    if isinstance(error, RegistryRefused) and error.context.get("status") in LOGIN:
         return True  # the next session reads the credentials again
     code = code_of(error)
     if code == LOST_WORKER:
