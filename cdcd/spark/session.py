@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -82,7 +83,12 @@ def submitted_or_local(app: str, cores: str, memory: str, log_level: str = "WARN
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else one line."""
+    """Return the text of cdcd's error inside one of Spark's, without lines of Python and Java; else one line.
+
+    Of an error of Arrow its type.
+    """
+    if isinstance(error, pa.ArrowException):  # its text may have values
+        return type(error).__name__
     found = _OF_CDCD.findall(str(error))
     return str(found[-1]).strip() if found else first_line(error)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
+
 
 class MirrorQuery:
     """A running mirror. `metrics_port`: the port of its metrics, None if it has none."""
@@ -28,6 +30,11 @@ class MirrorQuery:
     def _until_end(self) -> None:
         try:
             self._run(self._stopping)
+        except MemoryError as error:  # Arrow's is an ArrowException
+            self._failure = error
+        except pa.ArrowException as error:  # its text may have values of rows
+            failure = RuntimeError(f"the mirror ended with {type(error).__name__}")
+            self._failure = failure.with_traceback(error.__traceback__)
         except Exception as error:  # noqa: BLE001 - `exception` and `awaitTermination` return it
             self._failure = error
         except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is one

@@ -30,6 +30,7 @@ from cdcd.spark.mirroring.empty_tables import EmptyTables
 from cdcd.spark.mirroring.metrics import MirrorMetrics
 from cdcd.spark.mirroring.retries import Retries, code_of, heals
 from cdcd.spark.reading.catalog_updates import CatalogUpdates
+from cdcd.spark.session import reason_of
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
@@ -95,7 +96,7 @@ class Session:
             try:
                 close()
             except Exception as error:  # noqa: BLE001 - the error that ended the session is the one to report
-                log.warning("the mirror's session could not be closed completely: %s", error)
+                log.warning("the mirror's session could not be closed completely: %s", reason_of(error))
 
 
 @dataclass

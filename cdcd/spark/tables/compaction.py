@@ -22,6 +22,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from cdcd.errors import CdcdError
+from cdcd.spark.session import reason_of
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.table_files import (
     read_bucket,
@@ -43,7 +44,7 @@ LARGE_ROWS = 200_000
 MOST_BYTES = 2 << 30
 """The base files are written again in any case if the deltas have so many bytes: a merge has them in memory."""
 PAUSE_S = 60.0
-"""The time after a failed merge until the next one begins."""
+"""The time after a failed merge until the next one of the same table begins."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -206,7 +207,8 @@ class Compactor:
         self._changed: dict[str, None] = {}
         self._topic = ""
         """The table of the running merge."""
-        self._paused_until_s = 0.0
+        self._paused: dict[str, float] = {}
+        """By topic, until when no merge of a table begins, because the last one failed."""
 
     @property
     def has_result(self) -> bool:
@@ -222,10 +224,11 @@ class Compactor:
 
         The files of a parked table may not be readable, and it has no more of them: only its history is cut.
         """
-        if time.monotonic() < self._paused_until_s:
-            return False
-        while self._running is None and self._changed:
-            topic = next(iter(self._changed))
+        now_s = time.monotonic()
+        self._paused = {topic: until_s for topic, until_s in self._paused.items() if until_s > now_s}
+        for topic in [one for one in self._changed if one not in self._paused]:
+            if self._running is not None:
+                break
             del self._changed[topic]
             entry = tables.get(topic)
             merge = None if entry is None else self._merges.next(topic, entry)
@@ -253,9 +256,10 @@ class Compactor:
         except MergeUncertain as error:
             raise error.__cause__ or error from None
         except (CdcdError, OSError, pa.ArrowException) as error:
-            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, error)  # noqa: TRY400
+            reason = reason_of(error)
+            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, reason)  # noqa: TRY400
             self._changed[self._topic] = None
-            self._paused_until_s = time.monotonic() + PAUSE_S
+            self._paused[self._topic] = time.monotonic() + PAUSE_S
             return {}
         if result is None:
             return {}

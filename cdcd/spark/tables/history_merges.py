@@ -64,7 +64,9 @@ class HistoryMerges:
         self._retain_s, self._clock = retain_s, clock
 
     def next(self, topic: str, entry: TableEntry) -> Merge | None:
-        """Return the files that have to be merged next."""
+        """Return the files that have to be merged next; of a parked table only the lines of its history are cut."""
+        if entry.parked is not None:
+            return self._next_cut(topic, entry)
         return (
             self._rows.next(topic, entry) or self._next_cut(topic, entry) or next_history_merge(topic, entry)
         )

@@ -142,8 +142,19 @@ def align(rows: pa.Table, numbers: Iterable[int], shape: TableShape) -> pa.Table
 
 def _widened(column: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
     """Return a column of an older file with the current type. An integer becomes the nearest floating-point one."""
-    is_rounded = pa.types.is_integer(column.type) and pa.types.is_floating(to)
-    return column.cast(to, safe=not is_rounded)
+    return column.cast(to, safe=not _is_rounded(column.type, to))
+
+
+def _is_rounded(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether a value, or one inside it, goes from an integer to a floating-point number."""
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return _is_rounded(old.value_type, new.value_type)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return _is_rounded(old.item_type, new.item_type)
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        olds = {one.name: one.type for one in old}
+        return any(_is_rounded(olds[one.name], one.type) for one in new if one.name in olds)
+    return bool(pa.types.is_integer(old) and pa.types.is_floating(new))
 
 
 def _renamed_specials(specials: pa.ChunkedArray, names: Mapping[str, str | None]) -> pa.ChunkedArray:
