@@ -83,7 +83,7 @@ class EmptyTables:
         return None
 
     def _note_refused(self, topic: str, error: RegistryRefused) -> None:
-        """Say once that the registry refuses a subject; the next look asks again: a right may be granted meanwhile."""
+        """Say once that the registry refuses a subject. The next look asks again: a right may be granted."""
         if topic not in self._refused:
             self._refused.add(topic)
             log.warning(

@@ -29,6 +29,7 @@ from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.barriers import are_kept
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
+from cdcd.spark.target.large_columns import taken_values
 from cdcd.spark.target.versions import ALL_BUCKETS
 
 
@@ -97,7 +98,7 @@ class RecordsOnDriver:
             [("row", "count"), ("keyed", "sum"), ("keyless", "sum"), ("row", "max"), ("bytes", "sum")]
         )
         # The records of a partition are in the order of their offsets.
-        last = values.take(grouped["row_max"])
+        last = taken_values(values, grouped["row_max"])
         return [
             Summary(
                 *(one["topic"], one["row_count"], one["keyed_sum"], one["keyless_sum"]),
@@ -110,11 +111,10 @@ class RecordsOnDriver:
     def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
         """Return by topic the values of its records without a key that `barriers` keeps."""
         is_wanted = pc.and_(pc.is_null(self._records["key"]), pc.is_valid(self._records["value"]))
-        found = {}
-        for topic, schemas in topics.items():
-            values = self._of([topic], is_wanted)["value"].combine_chunks()
-            found[topic] = values.filter(are_kept(values, schemas)).to_pylist()
-        return found
+        return {
+            topic: _kept(self._of([topic], is_wanted)["value"].chunks, schemas)
+            for topic, schemas in topics.items()
+        }
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False
@@ -133,6 +133,14 @@ class RecordsOnDriver:
     def close(self) -> None:
         """Free the memory."""
         self._records = RAW_SCHEMA.empty_table()
+
+
+def _kept(values: Iterable[pa.Array], schemas: Mapping[int, Schema]) -> list[bytes]:
+    """Return the values that are kept of all."""
+    of_each = [one.filter(are_kept(one, schemas)) for one in values]
+    both = pa.concat_arrays([pa.array([], pa.binary()), *of_each])
+    kept: list[bytes] = both.filter(are_kept(both, schemas)).to_pylist()
+    return kept
 
 
 def _lengths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -189,10 +197,7 @@ class RecordsInSpark:
         chosen = self._frame.where(wanted).select("topic", "value")
         for one in chosen.mapInArrow(for_tasks(keep), "topic string, value binary").collect():
             found[one["topic"]].append(bytes(one["value"]))
-        for topic, values in found.items():
-            kept = pa.array(values, pa.binary())
-            found[topic] = kept.filter(are_kept(kept, topics[topic])).to_pylist()
-        return found
+        return {topic: _kept([pa.array(found[topic], pa.binary())], topics[topic]) for topic in topics}
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False

@@ -100,7 +100,7 @@ class Commits:
     def refresh(self, start: Offsets | None = None, *, each: bool = False) -> None:
         """Read the progress records committed since the last call, as `ProgressLog.refresh` describes it.
 
-        Raises PositionUnavailable if the start is in a former topic, if it has records and there is no progress topic,
+        Raises PositionUnavailable if the start is in a former topic, if it has records without a progress topic,
         and if the query ends now and cannot know where.
         """
         if self._absence is not None and not self._is_absence_reported:

@@ -38,7 +38,7 @@ from cdcd.spark.tables.table_files import (
     write_delta,
     write_history,
 )
-from cdcd.spark.target.large_columns import lacks_room
+from cdcd.spark.target.large_columns import lacks_room, taken
 from cdcd.spark.target.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
 
@@ -139,7 +139,7 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
         .aggregate([([], "count_all")])
         .sort_by([(name, "ascending") for name in places])
     )
-    sorted_rows, start = table.take(order), 0
+    sorted_rows, start = taken(table, order), 0
     for size in sizes["count_all"].to_pylist():
         yield sorted_rows.slice(start, size)
         start += size
