@@ -26,7 +26,7 @@ from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.schemas import HEADER_BYTES, Schema, schema_id
 from cdcd.spark.source.ranges import read_ranges
 from cdcd.spark.storage.uri import Storage
-from cdcd.spark.tables.barriers import are_kept
+from cdcd.spark.tables.barriers import are_retained
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
 from cdcd.spark.target.large_columns import taken_values
@@ -54,7 +54,7 @@ class Records(Protocol):
         """Return the summary of each topic, partition and schema."""
 
     def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
-        """Return by topic the values of its records without a key that `barriers` keeps.
+        """Return by topic the values of its records without a key that `barriers` retains.
 
         `topics`: with the schemas of these records.
         """
@@ -109,10 +109,10 @@ class RecordsOnDriver:
         ]
 
     def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
-        """Return by topic the values of its records without a key that `barriers` keeps."""
+        """Return by topic the values of its records without a key that `barriers` retains."""
         is_wanted = pc.and_(pc.is_null(self._records["key"]), pc.is_valid(self._records["value"]))
         return {
-            topic: _kept(self._of([topic], is_wanted)["value"].chunks, schemas)
+            topic: _retained(self._of([topic], is_wanted)["value"].chunks, schemas)
             for topic, schemas in topics.items()
         }
 
@@ -135,12 +135,12 @@ class RecordsOnDriver:
         self._records = RAW_SCHEMA.empty_table()
 
 
-def _kept(values: Iterable[pa.Array], schemas: Mapping[int, Schema]) -> list[bytes]:
-    """Return the values that are kept of all."""
-    of_each = [one.filter(are_kept(one, schemas)) for one in values]
+def _retained(values: Iterable[pa.Array], schemas: Mapping[int, Schema]) -> list[bytes]:
+    """Return the values that are retained of all."""
+    of_each = [one.filter(are_retained(one, schemas)) for one in values]
     both = pa.concat_arrays([pa.array([], pa.binary()), *of_each])
-    kept: list[bytes] = both.filter(are_kept(both, schemas)).to_pylist()
-    return kept
+    retained: list[bytes] = both.filter(are_retained(both, schemas)).to_pylist()
+    return retained
 
 
 def _lengths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -184,20 +184,20 @@ class RecordsInSpark:
         ]
 
     def keyless(self, topics: Mapping[str, Mapping[int, Schema]]) -> dict[str, list[bytes]]:
-        """Return by topic the values of its records without a key that `barriers` keeps: tasks keep theirs."""
+        """Return by topic the values of its records without a key that `barriers` retains; tasks do it first."""
         wanted = F.col("topic").isin(list(topics)) & F.col("key").isNull() & F.col("value").isNotNull()
 
-        def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def retain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for topic in pc.unique(batch["topic"]).to_pylist():
                     mine = batch.filter(pc.equal(batch["topic"], topic))
-                    yield mine.filter(are_kept(mine["value"], topics[topic]))
+                    yield mine.filter(are_retained(mine["value"], topics[topic]))
 
         found: dict[str, list[bytes]] = {topic: [] for topic in topics}
         chosen = self._frame.where(wanted).select("topic", "value")
-        for one in chosen.mapInArrow(for_tasks(keep), "topic string, value binary").collect():
+        for one in chosen.mapInArrow(for_tasks(retain), "topic string, value binary").collect():
             found[one["topic"]].append(bytes(one["value"]))
-        return {topic: _kept([pa.array(found[topic], pa.binary())], topics[topic]) for topic in topics}
+        return {topic: _retained([pa.array(found[topic], pa.binary())], topics[topic]) for topic in topics}
 
     def fold(
         self, plans: dict[str, TablePlan], target: Storage, buckets: int, *, whole: bool = False

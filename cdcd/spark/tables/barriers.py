@@ -1,8 +1,8 @@
 """Of the records without a key of a table with a key: those that the plan of a batch needs.
 
-In: values of records without a key.  Out: which of them are kept.
-Invariant: all TRUNCATEs and markers of gaps are kept, and of the other changes, which park the table, the last one. A
-table that is parked or dropped may have any number of them in a batch. What cannot be decoded is kept: its reader
+In: values of records without a key.  Out: which of them are retained.
+Invariant: all TRUNCATEs and markers of gaps are retained, and of the other changes, which park the table, the last one. A
+table that is parked or dropped may have any number of them in a batch. What cannot be decoded is retained: its reader
 raises the error.
 Must not: do I/O.
 """
@@ -20,14 +20,14 @@ from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.schemas import Schema, expand
 from cdcd.spark.tables.arrow_fold import AT, AT_SOURCE, in_order, places_of
 
-__all__ = ["are_kept"]
+__all__ = ["are_retained"]
 
 _WANTED = pa.schema([("op", pa.string()), ("source", pa.struct(AT_SOURCE))])
 _ENDS = pa.array(["t", "g"])
 
 
-def are_kept(values: pa.Array, schemas: Mapping[int, Schema]) -> pa.Array:
-    """Return for each record whether it is kept."""
+def are_retained(values: pa.Array, schemas: Mapping[int, Schema]) -> pa.Array:
+    """Return for each record whether it is retained."""
 
     def schema_of(number: int) -> Any:
         if number not in schemas:
@@ -39,8 +39,8 @@ def are_kept(values: pa.Array, schemas: Mapping[int, Schema]) -> pa.Array:
     except SparkReadError:
         return pa.repeat(pa.scalar(True), len(values))
     op = rows.field("op")
-    kept = pc.or_(rows.is_null(), pc.fill_null(pc.is_in(op, value_set=_ENDS), False))
+    retained = pc.or_(rows.is_null(), pc.fill_null(pc.is_in(op, value_set=_ENDS), False))
     number = pa.array(range(len(values)), pa.int64())
     places = pa.table({"number": number, **places_of(op, rows.field("source"))}).select(["number", *AT])
-    others = in_order(places.filter(pc.invert(kept)))
-    return pc.or_(kept, pc.is_in(number, value_set=others["number"][-1:].combine_chunks()))
+    others = in_order(places.filter(pc.invert(retained)))
+    return pc.or_(retained, pc.is_in(number, value_set=others["number"][-1:].combine_chunks()))

@@ -191,7 +191,7 @@ def test_deltas_of_more_than_2_gib_are_read_and_merged(storage: Storage, avro: A
 
 
 @pytest.mark.long
-def test_a_row_with_a_value_that_was_not_sent_is_folded_beside_2_gib(storage: Storage) -> None:
+def test_a_row_with_a_value_that_was_not_sent_is_folded_in_2_gib(storage: Storage) -> None:
     deltas = tuple(
         write_delta(storage, SHAPE, added_rows(rows_from(first, 1100, MIB))) for first in (0, 1100)
     )

@@ -134,11 +134,11 @@ def test_a_parked_table_without_a_key_costs_no_more_memory_than_its_records(
     log.run([log.change("r", 10, 1, after=_row(1, "a"))], loading=False)
     log.run([log.change("u", 20, 1, after=_row(1, "b"))], loading=False)
     assert _parked(log) is not None
-    kept: list[int] = []
+    retained: list[int] = []
 
     def looks(*given: Any) -> list[Look]:
         found = looks_of(*given)
-        kept.extend(len(one.keyless_values) for one in found)
+        retained.extend(len(one.keyless_values) for one in found)
         return found
 
     monkeypatch.setattr("cdcd.spark.mirroring.batches.looks_of", looks)
@@ -146,7 +146,7 @@ def test_a_parked_table_without_a_key_costs_no_more_memory_than_its_records(
     assert log.run(rows, loading=False) == [_row(1, "a")]
     again = [*rows[:70], log.change("t", 40, 1), log.change("c", 40, 2, after=_row(5)), *rows[70:]]
     assert log.run(again, loading=False) == [_row(5)]
-    assert kept == [1, 2]
+    assert retained == [1, 2]
 
 
 def test_a_truncate_alone_does_not_show_whether_a_table_has_a_key(tmp_path: Path) -> None:
