@@ -22,6 +22,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from cdcd.errors import CdcdError
+
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets for the programs that it runs."""
 _SQL = {
@@ -87,18 +89,25 @@ def reason_of(error: Exception) -> str:
 
     Of an error of Arrow its type.
     """
-    if isinstance(error, pa.ArrowException):  # its text may have values
-        return type(error).__name__
+    if isinstance(error, pa.ArrowException):
+        return first_line(error)
     found = _OF_CDCD.findall(str(error))
     return str(found[-1]).strip() if found else first_line(error)
 
 
 def first_line(error: Exception) -> str:
     """Return what an error says, without a trace; of an error of Java that PySpark does not convert, Java's text."""
+    if isinstance(error, pa.ArrowException):  # its text may have values
+        return type(error).__name__
     text = str(error)
     if text.startswith(_OF_PY4J):
         text = text.partition("\n: ")[2] or text
     return next(iter(text.strip().splitlines()), type(error).__name__)
+
+
+def is_shown_in_a_line(error: Exception) -> bool:
+    """Return whether a command shows only the reason of an error; a trace of Arrow's errors may have values."""
+    return isinstance(error, CdcdError | pa.ArrowException) or is_of_spark(error)
 
 
 def is_of_spark(error: Exception) -> bool:

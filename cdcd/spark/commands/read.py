@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.spark.commands.arguments import DEFAULT_SHOWN, FORMATS, connection_options, trigger_of
 from cdcd.spark.commands.running import log, log_to, run_query
 from cdcd.spark.data_source import register
 from cdcd.spark.decoding.exact_json import EXACT_JSON
 from cdcd.spark.decoding.schemas import access_of
-from cdcd.spark.session import is_of_spark, reason_of, submitted_or_local
+from cdcd.spark.session import is_shown_in_a_line, reason_of, submitted_or_local
 from cdcd.spark.source.source_options import parse_options
 
 _ORDER = ("timeline", "commit_lsn", "not snapshot", "tx_seq")
@@ -62,7 +62,7 @@ def _show(options: argparse.Namespace) -> int:
         finally:
             spark.stop()
     except Exception as error:
-        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+        if not is_shown_in_a_line(error):
             raise
         log.error("the changes cannot be read: %s", reason_of(error))
         return EXIT_FAILURE

@@ -12,10 +12,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, ConfigError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, ConfigError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.data_source import register
-from cdcd.spark.session import is_of_spark, reason_of, submitted_or_local
+from cdcd.spark.session import is_shown_in_a_line, reason_of, submitted_or_local
 
 _SESSION, _IN_MEMORY = "spark_catalog", "in-memory"
 _THINLY_WRAPPED = ("", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             target_options=dict(options.target_option),
         )
     except Exception as error:
-        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+        if not is_shown_in_a_line(error):
             raise
         log.error("the tables cannot be registered: %s", reason_of(error))
         return EXIT_UNKNOWN

@@ -17,12 +17,12 @@ from typing import TextIO
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError
+from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.clients.connection_options import connection_from
 from cdcd.spark.commands.arguments import connection_options
 from cdcd.spark.decoding.schemas import access_of
-from cdcd.spark.session import Query, is_of_spark, reason_of, run_to_end, submitted_or_local
+from cdcd.spark.session import Query, is_shown_in_a_line, reason_of, run_to_end, submitted_or_local
 
 EXIT_UNKNOWN = 2
 """The exit status of a command that could not find out what it was asked for."""
@@ -58,7 +58,7 @@ def run_query(
     try:
         failure = _run(what, options, prepared(), stopping)
     except Exception as error:
-        if not (isinstance(error, CdcdError) or is_of_spark(error)):
+        if not is_shown_in_a_line(error):
             raise
         failure = error
     if failure is not None:

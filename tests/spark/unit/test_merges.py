@@ -15,6 +15,8 @@ import pytest
 from cdcd.errors import MirrorInconsistent
 from cdcd.spark.decoding.columns import continues
 from cdcd.spark.mirroring.query import MirrorQuery
+from cdcd.spark.mirroring.verify import why
+from cdcd.spark.session import first_line, is_shown_in_a_line, reason_of
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables.compaction import FAN, Compactor, FileMerges, Merge, MergeResult, next_merge
 from cdcd.spark.tables.history_merges import HistoryMerges
@@ -149,3 +151,10 @@ def test_the_history_of_a_parked_table_is_cut_while_a_merge_of_its_rows_is_due()
     merge = merges.next(TOPIC, replace(entry, parked=Parked("X", "y", 0, 0.0, {})))
     assert merge is not None
     assert merge.is_cut
+
+
+def test_no_command_shows_the_text_of_an_error_of_arrow() -> None:
+    error = pa.ArrowInvalid("Integer value 20000001 is out of bounds; CDCD-GAP: 20000001")
+    assert is_shown_in_a_line(error), "a trace has the text"
+    assert (reason_of(error), first_line(error)) == ("ArrowInvalid", "ArrowInvalid")
+    assert why(error) == "an internal error: ArrowInvalid"
