@@ -118,6 +118,7 @@ def test_a_corrected_condition_applies_to_the_interrupted_table(
         assert ids_in_topic(reader, daemon) == ids_in_table(source, "id > 1000")
 
 
+@pytest.mark.nightly
 def test_an_interrupted_table_that_is_excluded_is_only_streamed(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_table_that_is_included_again_before_the_snapshot_is_complete_is_copie
         assert_in_order(reader.read(f"{daemon.name}.public.big"))
 
 
+@pytest.mark.nightly
 def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_included(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -187,7 +189,7 @@ def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_includ
 
 
 @pytest.mark.parametrize(
-    "has_ranges", [False, True], ids=["no range is complete", "some ranges are complete"]
+    "has_ranges", [nightly(False), True], ids=["no range is complete", "some ranges are complete"]
 )
 def test_no_change_comes_after_newer_rows_of_a_table_whose_copy_is_given_up(
     has_ranges: bool, source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
@@ -269,6 +271,7 @@ def test_an_incremental_snapshot_begins_again_after_its_columns_were_changed(
         assert {frozenset(row) for row in rows.values()} == {frozenset({"id", "note", "body"})}
 
 
+@pytest.mark.nightly
 def test_a_complete_snapshot_without_a_stream_is_not_repeated_for_what_an_earlier_version_has_noted(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader, kafka: KafkaBroker
 ) -> None:
