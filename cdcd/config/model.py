@@ -56,7 +56,7 @@ def _refuse_ambiguous(value: Any) -> Any:
     if isinstance(value, _Ambiguous):
         was = _derived(value)
         refuse(
-            f"slot and publication cannot be named after {str(value)!r}: other names give the same, {was}, "
+            f"slot and publication cannot be named after {str(value)!r}: other names would also give {was}, "
             "because a slot's name has only a-z, 0-9 and _, 63 at most",
             f"set {' and '.join(value.unset)}; earlier versions used {was}",
         )

@@ -54,7 +54,7 @@ and many small tables would wait for minutes."""
 MAX_WAITING_BYTES = 256 * 1024
 """Rows of chunks are written while less than this waits for Kafka: the stream's next rows wait behind them."""
 
-_OTHER_KEYS = "the keys of the topic are not those that the encoder makes of their text"
+_OTHER_KEYS = "the keys in the topic differ from those that cdcd encodes from their text"
 _OTHER_KEYS_HINT = (
     "report the types of the key's columns; `cdcd snapshot start --recopy` removes deleted rows"
 )

@@ -28,12 +28,13 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 LOCK_TIMEOUT_MS = 5_000
 """How long a connection waits for the lock of a table before it copies other tables first."""
 _LOCKED_HINT = (
-    "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
+    "the other tables are copied first; the wait ends with the transaction that holds the lock: ask the owner of "
+    "that transaction to end it"
 )
 BATCHES_AHEAD = 3
 """For each connection, batches that were read and not consumed."""
 _MISSING_HINT = (
-    "no row is missing: the copy continues with fewer connections; for its full speed raise max_connections or the "
+    "no row is missing: the copy continues with fewer connections. For full speed raise max_connections or the "
     "role's CONNECTION LIMIT, or lower snapshot.workers"
 )
 

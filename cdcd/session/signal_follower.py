@@ -29,10 +29,12 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
 AGAIN_S = 1.0
 _NOT_EXECUTED = (
-    "signals that are sent before the stream begins may not be executed: send those that had no effect again"
+    "signals that were sent before the stream begins may be skipped: send each signal that had no effect "
+    "again"
 )
 _FROM_THE_END_HINT = (
-    "a daemon without a position in the topic reads it from its end: send signals that had no effect again"
+    "without a stored position the daemon reads the topic of signals from its end: send each signal that had no "
+    "effect again"
 )
 
 

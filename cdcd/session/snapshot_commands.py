@@ -23,7 +23,7 @@ from cdcd.snapshot.control import TABLE_STATES, SnapshotCommand, TableReport, fi
 from cdcd.snapshot.reports import TableReports
 
 _AFTER_THE_SNAPSHOT = (
-    "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic waits by itself for "
+    "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic is executed after "
     "the end of the snapshot"
 )
 

@@ -44,14 +44,16 @@ from cdcd.source.slot import CreatedSlot, temporary_name
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
-_RULE_CHANGED = "its rule of snapshot.overrides has changed since its first rows were copied"
-_NOT_COPIED = "it is not copied any more: it is excluded, or not published"
+_RULE_CHANGED = "the table's rule in snapshot.overrides has changed since its first rows were copied"
+_NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
 _STREAMED_ONLY_HINT = (
-    "its topic has the changes from this LSN on, and the rows that were copied before; if it is included again "
-    "before the snapshot is complete, it is copied; later `cdcd snapshot start --recopy` copies all rows"
+    "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
+    "included again before the snapshot is complete, cdcd copies it; after that, `cdcd snapshot start --recopy` "
+    "copies all rows"
 )
 _UNUSED_HINT = (
-    "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
+    "no published table matches this pattern of snapshot.overrides: the pattern has to match all of "
+    "SCHEMA.TABLE"
 )
 
 

@@ -33,7 +33,9 @@ _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _STATE_WITHIN_S = 1.0
-_GAVE_UP_REASON = "it was aborted, and the cause of the abort may have delayed its requests as well"
+_GAVE_UP_REASON = (
+    "the transaction was aborted, and the cause of the abort may have delayed its requests as well"
+)
 _TORN_HINT = "no action is needed: the next session reads the result of the commit from the progress topic"
 
 
@@ -401,7 +403,7 @@ def not_open() -> SinkError:
 
 def _taken_somewhere(message: Message) -> SinkError:
     return SinkUnavailable(
-        "a record was delivered at an unknown offset: the broker had it already",
+        "a record was delivered at an unknown offset, because the broker had the record already",
         hint="no action is needed: cdcd writes the record again",
         topic=message.topic(),
         partition=message.partition(),

@@ -34,7 +34,7 @@ FORCED_PROPERTIES: Mapping[str, str] = {
     "request.required.acks": "cdcd needs acks=all",
     "enable.idempotence": "cdcd needs it on",
     "enable.gapless.guarantee": "cdcd recreates the producer instead",
-    "transactional.id": "each slot has its own, which fences an older process",
+    "transactional.id": "each slot has its own id, which fences an older process",
     "transaction.timeout.ms": "cdcd sets it",
     "max.in.flight": "cdcd needs at most 5 for order",
     "max.in.flight.requests.per.connection": "cdcd needs at most 5 for order",

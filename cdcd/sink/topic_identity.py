@@ -162,7 +162,8 @@ class TopicIdentities:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable(
                 "the record of the topics does not match its format",
-                hint="cdcd did not write the record: run `cdcd resnapshot`, which copies the tables and replaces it",
+                hint="cdcd did not write the record: run `cdcd resnapshot`, which copies the tables and "
+                "replaces the record",
             ) from error
         return identities
 
@@ -184,7 +185,7 @@ def difference(name: str, was: TopicIdentity, now: TopicIdentity) -> SinkError |
         )
     if was.partitions != now.partitions:
         return TopicMismatch(
-            f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
+            f"the topic has {now.partitions} partitions, but had {was.partitions} when its records were written",
             hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
             topic=name,
         )

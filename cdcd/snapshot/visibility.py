@@ -90,7 +90,7 @@ class Snapshot:
         """Return the xid with its epoch: of all xids with these 32 bits, the one nearest to `xmax`."""
         full = self.xmax + (xid - self.xmax + _HALF) % _XIDS - _HALF
         if not (_FIRST_NORMAL_XID <= xid < _XIDS) or full < _FIRST_NORMAL_XID:
-            raise ProtocolError("the stream has an xid that the server of the snapshot has not assigned")
+            raise ProtocolError("the stream has an xid that the snapshot's server has not assigned")
         return full
 
 

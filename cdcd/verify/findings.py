@@ -37,7 +37,10 @@ def open_question(outcome: TableOutcome, found: Found, barriers: Barriers, incom
         is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
         return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
     if incomplete:
-        return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
+        return (
+            f"{incomplete} rows have an update, but not the earlier record with the values that the update "
+            "left unchanged"
+        )
     return question_of(found, barriers)
 
 

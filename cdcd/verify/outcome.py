@@ -164,7 +164,7 @@ def as_metrics(outcomes: Sequence[TableOutcome], finished_s: float, *, is_comple
         for kind in KINDS
     ]
     lines += [
-        "# HELP cdcd_verify_unknown_rows Rows of a compared table whose state the topics do not tell.",
+        "# HELP cdcd_verify_unknown_rows Rows of a compared table whose state cannot be determined from the topics.",
         "# TYPE cdcd_verify_unknown_rows gauge",
     ]
     lines += [

@@ -135,7 +135,7 @@ class Source:
             (_PROBE.decode(),),
         )
         if probe % (1 << 64) != hash64(_PROBE, 1):
-            raise CannotTell("the server's hash function is another one: its processor is big-endian")
+            raise CannotTell("the server computes other hashes, because its processor is big-endian")
         if encoding not in _CODECS:
             raise CannotTell(f"the database's encoding {encoding} is not supported")
         self._codec = _CODECS[encoding]
@@ -181,7 +181,7 @@ class Source:
         ((text,),) = fetch(self._connection, f"SELECT {function}()::text")
         ((marker,),) = fetch(self._other, _MARKER, (_PREFIX,))
         if marker is None:
-            raise CannotTell("the server is a standby, whose snapshots do not name the transactions that run")
+            raise CannotTell("the server is a standby, whose snapshots do not list the running transactions")
         view = View(Snapshot.parse(text), parse_lsn(marker))
         found = published_tables(self._connection, self._settings.publications, only=relid)
         if not found:

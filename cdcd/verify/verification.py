@@ -66,8 +66,8 @@ _UNCOPIED = "the configuration does not copy all tables (snapshot.mode)"
 _JOINS_WITHIN_S = 25.0
 """cdcd looks for tables that have joined its publications every 10 s."""
 _PARTIAL = (
-    "cdcd has not copied all rows of the table: its copy waits, is not possible, was given up or stopped, or had a"
-    " condition (--where): copy it again with --recopy to compare it"
+    "cdcd has not copied all rows of the table: its copy waits, is not possible, was abandoned or stopped, or had "
+    "a condition (--where). To compare the table, copy it again with --recopy"
 )
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""

@@ -333,7 +333,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
             name: (found[name].level, found[name].message, found[name].hint)
             for name in ("late", "late_full", "root")
         }
-        null_key = "its records have a null key, so they are all in one partition and cannot be compacted"
+        null_key = "its records have null keys, so all of them go to one partition, and the topic cannot be compacted"
         again = (
             "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
         )

@@ -211,7 +211,7 @@ def test_the_names_of_unchanged_columns_are_no_column_and_have_to_be_right(
     # A column that the table does not have is one of the frame.
     apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column="lacks", column_list=["seq"])
     for name in ("V", "nowhere"):
-        with pytest.raises(ChangesInvalid, match="no column of the frame") as caught:
+        with pytest.raises(ChangesInvalid, match="not a column of the frame") as caught:
             apply_changes(changes, tmp_path / "t", ["id"], "seq", unchanged_column=f"array('{name}')")
         assert name not in str(caught.value).split()
 

@@ -102,7 +102,7 @@ class KeyedTable:
             if features or self._table.protocol().min_reader_version == _COLUMN_MAPPING:
                 raise StorageError(
                     "the Delta table has features that apply_changes does not read",
-                    hint="another writer has enabled them: start with an empty target",
+                    hint="another writer has enabled these features: start with an empty target",
                     target=self._target.uri,
                     features=", ".join(sorted(features)) or "columnMapping",
                 )
@@ -234,7 +234,7 @@ class KeyedTable:
             self._is_overdue = False
         except StorageError as error:
             log.warning(
-                "%s: old files could not be removed, which is tried again: %s", self._access.uri, error
+                "%s: old files could not be removed; the removal is tried again: %s", self._access.uri, error
             )
             self._is_overdue = True
 

@@ -154,7 +154,9 @@ class IcebergLog:
         try:
             return self._read(number)
         except _MetadataUnreadable:
-            log.warning("%s: version %d of its metadata is not readable, and replaced", self._folder, number)
+            log.warning(
+                "%s: version %d of its metadata was not readable, and was replaced", self._folder, number
+            )
             return None
 
     def _differs(self, newest: _State, recorded: _State) -> bool:

@@ -60,7 +60,9 @@ class OpenTable:
         try:
             self.log.remove_old_versions(lambda: _first_named(target, entry.topic))
         except CdcdError as error:
-            log.warning("%s: old versions could not be removed, which is tried again: %s", entry.topic, error)
+            log.warning(
+                "%s: old versions could not be removed; the removal is tried again: %s", entry.topic, error
+            )
             self._clean_from = known + CLEAN_AGAIN
             return entry
         return replace(entry, cleaned=known)

@@ -44,8 +44,8 @@ UNKNOWN = SourcePosition()
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
 _PARKED = (
-    "%s is parked and not updated any more; the other tables go on. Correct the cause, then copy the table again: "
-    "`cdcd snapshot start --table %s --recopy`. %s"
+    "%s is parked and not updated any more; the mirror continues with the other tables. Correct the cause, then "
+    "copy the table again: `cdcd snapshot start --table %s --recopy`. %s"
 )
 log = logging.getLogger("cdcd.spark.mirror")
 
@@ -324,7 +324,7 @@ class MirrorBatches:
             with suppress(MirrorInconsistent):
                 planned, entry_then = plan(with_history_of(entry, before))
                 return replace(planned, lost_after=before.applied), entry_then
-            log.warning("%s: its columns have changed, so it begins a new history", look.topic)
+            log.warning("%s: the columns of the table have changed, so a new history begins", look.topic)
         return plan(entry)
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:

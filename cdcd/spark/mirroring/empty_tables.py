@@ -61,7 +61,7 @@ class EmptyTables:
     def leave_out(self, topic: str, reason: object) -> None:
         """Leave a topic out from now on, and say why."""
         self._left_out.add(topic)
-        log.warning("%s: the table has no row yet, and is left out of the mirror: %s", topic, reason)
+        log.warning("%s: the table has no row yet, and is not in the mirror: %s", topic, reason)
 
     def _described(self, topic: str) -> TableEntry | None:
         try:

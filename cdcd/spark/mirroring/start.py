@@ -51,8 +51,8 @@ from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableF
 
 AVAILABLE_NOW = "available_now"
 _NOT_REMOTE_HINT = (
-    "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
-    "starts, but its tasks would run on the server"
+    "run the mirror by spark-submit, or as a separate job: it holds the lock of its target, and folds small "
+    "batches, in the process that starts it, but its tasks would run on the server"
 )
 
 
@@ -118,7 +118,7 @@ def mirror(
         raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
     if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
         raise ConfigError(
-            "the retention of the history is a time of a mirror that has one",
+            "the retention of the history needs a mirror with a history, and a time above 0",
             hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
         )
     settings = MirrorSettings(

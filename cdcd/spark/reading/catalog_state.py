@@ -59,7 +59,7 @@ def read_state(storage: Storage) -> CatalogState | None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SparkReadError(
             "a file of the target is not readable",
-            hint="restore it from a backup, or move it away: it is written again",
+            hint="restore the file from a backup, or move it to another folder: cdcd then writes a new one",
             target=storage.uri,
             file=PATH,
         ) from error

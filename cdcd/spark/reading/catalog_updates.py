@@ -100,7 +100,9 @@ class CatalogUpdates:
         errors = state.errors | ({"the mirror": state.error} if state.error else {})
         for what, text in errors.items():
             if self._logged.get(what) != text:
-                log.error("%s is not registered in the catalog, and tried again: %s", what, text)
+                log.error(
+                    "%s is not registered in the catalog; the registration is tried again: %s", what, text
+                )
         self._logged = errors
         return not errors
 
