@@ -111,7 +111,7 @@ class Topics(Room):
     """The topics that rows are written to."""
 
     template: Annotated[str, AfterValidator(_template)] = Field(
-        default="{name}.{schema}.{table}", description="a table's topic"
+        default="{name}.{schema}.{table}", description="template of the name of a table's topic"
     )
     create: bool = Field(default=True, description="create topics that are missing")
     partitions: Whole = Field(

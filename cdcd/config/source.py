@@ -194,7 +194,10 @@ class Protocol(Room):
         description="receive values in PostgreSQL's binary format instead of text; cdcd uses text if the type "
         "of a published column has no exact conversion from binary",
     )
-    messages: bool = Field(default=True, description="receive pg_logical_emit_message (PostgreSQL 14+)")
+    messages: bool = Field(
+        default=True,
+        description="receive logical messages, which pg_logical_emit_message writes (PostgreSQL 14+)",
+    )
     origin: Literal["any", "none"] = Field(
         default="any",
         description="none: omit rows that replication wrote to the source (PostgreSQL 16+)",
