@@ -176,7 +176,7 @@ class Writer:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
 
     async def wait_until_below(self, waiting_bytes: int) -> None:
-        """Wait until at most so many bytes were added and are not with the sink yet."""
+        """Wait until at most this number of added bytes are not passed to the sink yet."""
         while self._group.waiting_bytes > waiting_bytes:
             self._room.clear()
             await self._room.wait()

@@ -130,7 +130,7 @@ class BlockingSnapshots:
 
     @contextlib.asynccontextmanager
     async def interrupted(self) -> AsyncIterator[None]:
-        """Copy nothing during the block: the stream goes on. Tables that are left are copied again after it."""
+        """Copy nothing during the block: the stream continues. Tables that are left are copied again after it."""
         self._interruptions += 1
         try:
             await _ended(self._copying)

@@ -3,7 +3,7 @@
 In: the planned units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
 Invariant: the rows of a unit come in their order, and its end comes after its last row. A unit that was not read to
 its last row ends with the error of its table, never as one that was read. A bounded number of batches is read ahead
-of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is silent.
+of the consumer. Whatever ends the consumer, no thread continues to run after `close`, even if the server is silent.
 Must not: encode, or decide the order of the units.
 """
 
@@ -156,7 +156,7 @@ class CopyWorkers:
         try:
             reader = self._new_reader()
         except SourceUnavailable as error:
-            # Too many connections, for example. If the server is unavailable, another reader finds out.
+            # Too many connections, for example. If the server is unavailable, another reader raises the error.
             with self._lock:
                 self._working -= 1
                 if self._waiting and not self._working:

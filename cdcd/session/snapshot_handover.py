@@ -3,8 +3,8 @@
 In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
 Invariant: the progress record says that a snapshot has begun before the slot is created, so that after a crash the
 slot is known to be cdcd's own. It says that the snapshot is complete only after the last row. If an attempt is
-interrupted, the next one keeps the slot and the complete tables. It copies the others in the snapshot of a temporary
-slot, and the stream drops their changes that this snapshot has (the floors).
+interrupted, the next one retains the slot and the complete tables. It copies the others in the snapshot of a
+temporary slot, and the stream drops their changes that this snapshot has (the floors).
 Must not: decide that a snapshot is needed.
 """
 
@@ -188,7 +188,7 @@ class SnapshotHandover:
         return found
 
     async def _included_again(self, state: CopyState) -> frozenset[int]:
-        """Return the tables that earlier attempts have excluded or given up, and that are to be copied now."""
+        """Return the tables that earlier attempts have excluded or abandoned, and that are to be copied now."""
         relids = (*state.partial, *state.excluded)
         if not relids:
             return frozenset()
@@ -331,7 +331,7 @@ class SnapshotHandover:
 
 
 def _log_streamed_only(relids: Iterable[int], titles: Mapping[int, str], progress: CopyProgress) -> None:
-    """Log the tables whose copy is given up. `titles`: of the published tables."""
+    """Log the tables whose copy is abandoned. `titles`: of the published tables."""
     for relid in sorted(relids):
         _LOG.warning(
             "table_streamed_only",

@@ -50,7 +50,7 @@ _IS_BEHIND = "the stream has not yet received the changes committed before the t
 FIRST_PAGES, MOST_PAGES = 64, 1024
 """Blocks of one chunk."""
 STALE_TRIES = 20
-"""A table is rewritten so often only by a job that runs all the time."""
+"""Only a job that runs all the time rewrites a table this often."""
 T = TypeVar("T")
 
 

@@ -180,7 +180,7 @@ def check_version(version_num: int) -> None:
 
 
 def check_state(state: StandbyState, primary: ServerIdentity) -> None:
-    """Raise StandbyUnusable for a server that is no standby of this primary, or cannot decode."""
+    """Raise StandbyUnusable for a server that is not a standby of this primary, or cannot decode."""
     if state.system_identifier != primary.system_identifier:
         raise StandbyUnusable(
             "the server of snapshot.from belongs to another cluster: its system identifier is "

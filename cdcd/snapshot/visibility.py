@@ -69,7 +69,7 @@ class Snapshot:
     def sees(self, xid: int) -> bool:
         """Return whether the snapshot sees a committed transaction, given by its top-level xid of 32 bits.
 
-        Raises ProtocolError for a number that is no xid of this server.
+        Raises ProtocolError for a number that is not an xid of this server.
         """
         full = self._full(xid)
         return full < self.xmin or (full < self.xmax and full not in self.in_progress)

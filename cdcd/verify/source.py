@@ -3,7 +3,7 @@
 In: the source's settings, a table.  Out: the table as the snapshot has it, its view, sums by bucket, rows.
 Invariant: the table is locked (ACCESS SHARE) before the snapshot is taken, so that no TRUNCATE and
 no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts, and while the source is not
-needed (`watched`), the lock is given up as soon as another session waits for it, because all others would wait behind
+needed (`watched`), the lock is released as soon as another session waits for it, because all others would wait behind
 that one. Only a logical message is written.
 Must not: let a psycopg2 exception out, or contain a value in an error.
 """

@@ -2,8 +2,8 @@
 
 In: the source, the topics, options.  Out: a `TableOutcome` for each table.
 Invariant: the records of the past are read before the snapshot is taken, so that the source holds it back only while
-its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. A table is
-differs only where both sides are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
+its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. The state
+of a table is `differs` only if both sides are as of the same snapshot; otherwise it is `unknown`, with the reason.
 Must not: print, or decide about tables that it was not given.
 """
 

@@ -58,7 +58,7 @@ def apply_changes(
     trigger: Mapping[str, Any] | None = None,
     target_options: Mapping[str, str] | None = None,
 ) -> StreamingQuery | None:
-    """Apply changes to a Delta table, which is made if there is none; return the query of a stream, None for a batch.
+    """Apply changes to a Delta table, created if there is none; return the query of a stream, None for a batch.
 
     `sequence_by`: any type with an order, also a struct; unique for each change of a key, and never null.
     `where`: which rows of `source` are changes. `ignore_null_updates`: a null leaves the value of a column as it is,
@@ -193,7 +193,7 @@ class _Parameters:
 
     @property
     def _values(self) -> list[str]:
-        """The columns that are no key; without that of `unchanged`, as a name or as a Column."""
+        """The columns outside the key; without that of `unchanged`, as a name or as a Column."""
         return [
             name
             for name in self.columns

@@ -33,14 +33,14 @@ __all__ = ["KeyedTable"]
 
 log = logging.getLogger("cdcd.spark.apply_changes")
 FILE_ROWS = 100_000
-"""The most rows of a new file: a changed row costs the writing of all rows of its file."""
+"""The maximum of rows of a new file: for a changed row, all rows of its file are written again."""
 SMALL_ROWS = FILE_ROWS // 2
 MERGED = 8
-"""So many small files are merged with the rows of a commit."""
+"""The number of small files that are merged with the rows of a commit."""
 VACUUM_EVERY, VACUUM_AGAIN = 100, 10
-"""At so many versions old files are removed; at so many after an attempt that failed."""
+"""The numbers of versions after which old files are removed: normally, and after an attempt that failed."""
 _PAGE_ROWS, _LARGE_BYTES = 1024, 1 << 30
-"""So many values are written before the size of a page is looked at, which has to be below 2 GiB."""
+"""The number of values that are written before the size of a page is checked, which has to be below 2 GiB."""
 _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""

@@ -2,9 +2,10 @@
 
 In: the records of a batch, and where it ends.  Out: the next version of the target.
 Invariant: a version has all tables as of one PostgreSQL commit, except those that are loading, and those that are
-parked: a table whose records are no consistent history remains as it was before them, with the error, and the others
-go on. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes nothing.
-Must not: read a topic; keep a position elsewhere than in the version.
+parked: a table whose records are not a consistent history remains as it was before them, with the error, and the
+others continue. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes
+nothing.
+Must not: read a topic; store a position anywhere but in the version.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ON_ERROR: tuple[OnError, ...] = ("park", "fail")
 IDLE_S = 1.0
 """The shortest time between two positions that are published without a change."""
 EXPIRED_S = 60.0
-"""The shortest time between two looks for lines of the histories that are not retained any more."""
+"""The shortest time between two searches for lines of the histories that are not retained any more."""
 UNKNOWN = SourcePosition()
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
@@ -179,7 +180,8 @@ class MirrorBatches:
     def publish_start(self) -> None:
         """Publish what the start has changed of tables in an open format; park those whose logs are damaged.
 
-        One that was parked for that, and of which no record was left out since, goes on if its log is readable now.
+        A table that was parked for its log, and of which no record was left out since, continues if its log is
+        readable now.
         """
         if self._open is None:
             return

@@ -1,8 +1,8 @@
 """Tables of which no row was ever in the topics: their columns, by the newest schemas of their topics.
 
 In: a connection; the topics that a mirror has already.  Out: entries without rows.
-Invariant: a topic that has, or had, a record is no empty table: its columns come with its records. A topic counts
-only once two looks found it empty, because cdcd makes it shortly before it begins to copy a table, and says so.
+Invariant: a topic that has, or had, a record is not an empty table: its columns come with its records. A topic counts
+only once two checks found it empty, because cdcd makes it shortly before it begins to copy a table, and says so.
 Must not: read records, change a target.
 """
 
@@ -39,7 +39,7 @@ class EmptyTables:
     """The topics whose columns a mirror cannot have; their first record parks the table."""
 
     def look(self, known: Collection[str]) -> list[TableEntry]:
-        """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
+        """Return the tables that this check and the last one found empty, without known ones. Raises Sink errors."""
         prefix = self.connection.prefix
         found = {
             topic: partitions

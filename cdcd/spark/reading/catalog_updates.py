@@ -24,7 +24,7 @@ __all__ = ["CatalogUpdates", "register_all"]
 PAUSE_S = 1.0
 MOST_PAUSE_S = 60.0
 END_WITHIN_S = 60.0
-"""The end of the mirror waits for so long: a request to a catalog cannot be interrupted."""
+"""How long the end of the mirror waits: a request to a catalog cannot be interrupted."""
 Outcome = Callable[[CatalogState], None]
 log = logging.getLogger("cdcd.spark.reading.catalog")
 
