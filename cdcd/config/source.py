@@ -95,7 +95,7 @@ class Slot(Room):
     )
     create: bool = Field(default=True, description="create the slot at the first start")
     failover: bool = Field(
-        default=False, description="create the slot so that it is synchronised to standbys (PostgreSQL 17+)"
+        default=False, description="create the slot so that it is synchronized to standbys (PostgreSQL 17+)"
     )
 
 

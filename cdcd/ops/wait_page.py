@@ -71,7 +71,7 @@ class WaitPage:
 
 def _arguments(request: web.Request) -> tuple[int, int]:
     if unknown := sorted(set(request.query) - set(_ARGUMENTS)):
-        raise _Wrong(f"unknown argument {clean(unknown[0], 40)}; there are {', '.join(_ARGUMENTS)}")
+        raise _Wrong(f"unknown argument {clean(unknown[0], 40)}; the arguments are {', '.join(_ARGUMENTS)}")
     try:
         lsn = parse_lsn(request.query.get("lsn", ""))
     except ValueError:

@@ -301,7 +301,7 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
         )
     lost_by = slot.invalidation_reason or ("wal_removed" if slot.wal_status == "lost" else None)
     if stored is None and (lost_by or (slot.synced and slot.temporary)):
-        raise halts.slot_never_read(wanted.slot, lost_by or "not synchronised")
+        raise halts.slot_never_read(wanted.slot, lost_by or "not synchronized")
     if stored is not None and lost_by:
         raise halts.slot_lost(wanted.slot, lost_by, stored.end_lsn, server.wal_lsn)
     if stored is not None and slot.temporary and slot.synced:

@@ -307,10 +307,10 @@ def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Fin
     subject = "source.slot.failover"
     if slot is not None and not slot.failover:
         hint = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
-        message = f"slot {slot.name} exists and is not synchronised to standbys"
+        message = f"slot {slot.name} exists and is not synchronized to standbys"
         yield Finding("warn", subject, message, hint)
     elif standby_slots:
-        yield Finding("ok", subject, "the slot is synchronised to standbys")
+        yield Finding("ok", subject, "the slot is synchronized to standbys")
     if not standby_slots:
         message = "synchronized_standby_slots is empty: rows may reach Kafka before a standby has them"
         hint = "ALTER SYSTEM SET synchronized_standby_slots = 'the standby''s physical slot'; reload"

@@ -307,7 +307,7 @@ def _names(source: DataFrame, parameter: str, given: Names) -> list[str]:
 def _unknown(parameter: str, name: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"{parameter} names a column that the frame does not have",
-        hint=f"correct the name; there are {', '.join(known)}",
+        hint=f"correct the name; the columns are {', '.join(known)}",
         name=name,
     )
 

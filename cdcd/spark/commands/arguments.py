@@ -31,7 +31,7 @@ VIEW_DIALECTS = ("duckdb", "spark")
 DEFAULT_SHOWN = 20
 DEFAULT_TRIGGER_MS = 2000
 _ENDS = (
-    "latest, snapshot_end, an LSN as 16/B374D848, a time in ISO 8601 with its zone, milliseconds since 1970, or "
+    "latest, snapshot_end, an LSN such as 16/B374D848, a time in ISO 8601 with its zone, milliseconds since 1970, or "
     "Kafka's offsets as JSON"
 )
 _POSITIONS = f"earliest, {_ENDS}"
@@ -295,7 +295,8 @@ def _add_views(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--at",
         metavar="POSITION",
-        help="an earlier commit: an LSN as 16/B374D848, a time in ISO 8601 with its zone, or v and the number of a "
+        help="an earlier commit: an LSN such as 16/B374D848, a time in ISO 8601 with its zone, or v and the "
+        "number of a "
         "version; default: the newest one",
     )
     _add_tables(command)

@@ -85,7 +85,7 @@ def mirror(
 
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
-    `format`: that of the tables of a new target: Parquet files, which need the commit log, or Delta or Iceberg tables.
+    `format`: of the tables of a new target: Parquet files, which need the commit log, or Delta or Iceberg tables.
     `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.

@@ -67,7 +67,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "unknown key far from any",
         _source("slot: {zzz: 1}"),
-        ("source.slot.zzz: unknown key (from prod.yaml:2) - there are name, create, failover",),
+        ("source.slot.zzz: unknown key (from prod.yaml:2) - the keys here are name, create, failover",),
     ),
     Wrong(
         "unknown room",
@@ -333,7 +333,7 @@ CASES: tuple[Wrong, ...] = (
         "a topic of dead letters is not to be named",
         _sink("topics: {dead_letters: x}"),
         (
-            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - there are template, create, partitions, replication_factor, properties, shared_with",
+            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - the keys here are template, create, partitions, replication_factor, properties, shared_with",
         ),
     ),
     Wrong(
