@@ -14,7 +14,7 @@ from cdcd.spark.source.cuts import ID, ids_of, of_topics, with_ids
 from cdcd.spark.source.topic_ids import number_of
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, read
 
-RECREATED = "a topic was created again"
+RECREATED = "a topic was recreated"
 
 
 @pytest.fixture
