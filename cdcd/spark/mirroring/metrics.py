@@ -84,13 +84,14 @@ class MirrorMetrics:
         lag.set_function(self.lag_s)
         backlog = new.optional(
             "mirror_backlog_offsets",
-            "Offsets of Kafka between the target and the newest commit in the topics, at the last look.",
-            absent="before the first look, and while progress records of a large backlog are not read",
+            "Kafka offsets between the target and the newest commit in the topics, as of the last check.",
+            absent="before the first check, and while progress records of a large backlog are not read",
         )
         backlog.set_function(lambda: self._backlog.offsets)
         in_bytes = new.optional(
             "mirror_backlog_bytes",
-            "Bytes of the backlog's records of tables, by the mean of the last ones that were read of each.",
+            "Estimated bytes of the tables' records in the backlog, by the mean size of the records last read "
+            "from each topic.",
             absent="as the offsets, and while the backlog has a table of which the mirror has read no record",
         )
         in_bytes.set_function(self._backlog_bytes)
@@ -155,7 +156,7 @@ class MirrorMetrics:
         )
         self._retrying = new.gauge(
             "mirror_retrying",
-            "1 from an error after which the mirror tries again to its next progress, otherwise 0.",
+            "1 from an error after which the mirror tries again until its next progress, otherwise 0.",
         )
         self._restarts = new.counter(
             "mirror_restarts_total",
