@@ -169,7 +169,7 @@ class PublicationMonitor:
         """
         for _ in range(_READS):
             comparison = self._compare(connection)
-            # Each query sees the database of its own moment. What DDL between them looks like is no finding.
+            # Each query sees the database of its own moment. A difference due to DDL between them is not a finding.
             if not (comparison.found or comparison.with_topic):
                 return comparison
             if (again := self._published(connection)) is None or again == comparison.now:

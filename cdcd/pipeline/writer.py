@@ -437,7 +437,7 @@ class Writer:
         if self._too_large is not None:
             self._too_large.after_commit()
         self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        # An interrupted snapshot is no advance: it begins again.
+        # An interrupted snapshot is not an advance: it begins again.
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.advance(commit_position.end_lsn))

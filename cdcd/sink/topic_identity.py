@@ -169,7 +169,7 @@ class TopicIdentities:
 
 
 def key_of_topics(slot: str) -> bytes:
-    """Return the record key of a slot's topics. No slot has a / in its name, so it is no slot's progress."""
+    """Return the record key of a slot's topics. No slot has a / in its name, so it is not the progress of a slot."""
     return f"{slot}/topics".encode()
 
 

@@ -426,7 +426,7 @@ class ChunkReader:
         """Have the server write its WAL to disk: the stream only sends such WAL.
 
         An idle server leaves the WAL of transactions without changes, of which a reading transaction may be one, in
-        memory for seconds. A transaction with a logical message of cdcd's own, which is no data, ends that.
+        memory for seconds. A transaction with a logical message of cdcd's own, which is not data, ends that.
         """
         with contextlib.suppress(CdcdError):
             self._rows(FLUSH_WAL, (FLUSH_PREFIX,))

@@ -351,9 +351,9 @@ def _properties(transactions: dict[str, int]) -> Any:
 def _is_known(bound: pa.Scalar) -> bool:
     """Return whether a bound of Delta's statistics is one, whoever has written it.
 
-    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is no bound
-    of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as
-    one of plane 1.
+    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is not a
+    bound of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions
+    wrote, as one of plane 1.
     """
     value = bound.as_py() if _is_text(bound.type) else None
     return bool(bound.is_valid) and (value is None or has_one_order(value))

@@ -2,7 +2,7 @@
 
 In: the storage of a target, the table's folder; which version the mirror names.  Out: a log without files that are
 not readable and not needed, or TableLogUnreadable.
-Invariant: a file is removed only if its bytes were read and are no commit or checkpoint; a checkpoint also if its
+Invariant: a file is removed only if its bytes were read and are not a commit or checkpoint; a checkpoint also if its
 commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a
 checkpoint only if none names it, or if the commits have what it had. The owner of the target is checked before.
 Must not: take an error of the storage, or a lack of memory, for damage.

@@ -234,7 +234,7 @@ class MirrorBatches:
         self._compactor.start(changed.tables)
 
     def _note_expired(self, *, now: bool = False) -> None:
-        """Have the histories looked at, also those of tables without changes, whose lines expire too."""
+        """Have the histories checked, also those of tables without changes, whose lines expire too."""
         if self.version.history_retain_s is None or not (
             now or time.monotonic() > self._expired_s + EXPIRED_S
         ):

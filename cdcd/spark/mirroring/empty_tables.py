@@ -34,7 +34,7 @@ class EmptyTables:
     connection: Connection
     only: frozenset[str] = frozenset()
     _seen: set[str] = field(default_factory=set)
-    """The topics that the last look found empty."""
+    """The topics that the last check found empty."""
     _left_out: set[str] = field(default_factory=set)
     """The topics whose columns a mirror cannot have; their first record parks the table."""
 

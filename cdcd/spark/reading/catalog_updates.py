@@ -93,7 +93,7 @@ class CatalogUpdates:
         """Register a version; return whether all of it is registered."""
         try:
             state = register_all(self._catalog, Mirror(self._storage, version))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the mirror goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the mirror continues
             text = str(error) if isinstance(error, CdcdError) else type(error).__name__
             state = CatalogState(self._catalog.name, error=text)
         self._outcome(state)

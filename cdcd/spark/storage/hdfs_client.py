@@ -234,7 +234,7 @@ def kind_of(error: BaseException) -> str | None:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a later attempt may succeed without anybody's help."""
+    """Return whether a later attempt may succeed without intervention."""
     if isinstance(error, FileNotFoundError | FileExistsError | IsADirectoryError | NotADirectoryError):
         return False
     return isinstance(error, OSError) or kind_of(error) in _PASSES or _NO_PLACE in str(error)

@@ -318,7 +318,7 @@ class _Batch(NamedTuple):
     changes: Changes | None = None
     """The decoded changes of which `latest` has the last ones."""
     others: tuple[ev.Event, ...] = ()
-    """The events that are no change of a row, without `changes` all events."""
+    """The events that are not changes of a row, without `changes` all events."""
 
     @property
     def has_changes(self) -> bool:
