@@ -129,7 +129,10 @@ class SpillLost(SpillError):
 
     code = "CDCD-SPILL-LOST"
     retry = Retry.AUTO
-    hint = "exclude buffer.spill_dir from the clean-up of temporary files; the server sends the lost changes again"
+    hint = (
+        "no change is lost: the server sends the changes again. Exclude buffer.spill_dir from the clean-up of "
+        "temporary files"
+    )
 
 
 class CaptureError(CdcdError):

@@ -94,7 +94,10 @@ class RegistryUnavailable(CdcdError):
 
     code = "CDCD-REGISTRY-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start the registry, or correct registry.url and the network; cdcd tries again"
+    hint = (
+        "start the registry, or correct registry.url and the network; cdcd tries again, and no change is lost "
+        "while the slot retains its WAL"
+    )
     resolution = "start the registry, or correct `registry.url` and the network"
 
 

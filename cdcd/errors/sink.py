@@ -31,7 +31,10 @@ class SinkUnavailable(SinkError):
 
     code = "CDCD-SINK-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again"
+    hint = (
+        "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again, and no change is lost "
+        "while the slot retains its WAL"
+    )
     resolution = (
         "no action is needed if Kafka comes back; otherwise correct `sink.bootstrap_servers`, "
         "`security.protocol` or the network"
@@ -44,8 +47,8 @@ class SinkFenced(SinkError):
     code = "CDCD-SINK-FENCED"
     retry = Retry.NEVER
     hint = (
-        "another cdcd runs with this slot, or with its sink.transactional_id, and only one may: stop the other "
-        "process before you start this one again"
+        "another cdcd runs with this slot, or with its sink.transactional_id, and only one may. Since that one "
+        "took over, this process has written nothing: stop the other process before you start this one again"
     )
     exit_status = EXIT_FENCED
 

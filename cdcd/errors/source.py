@@ -173,7 +173,10 @@ class SourceAuthentication(SourceError):
 
     code = "CDCD-SOURCE-AUTH"
     retry = Retry.AUTO  # cdcd reads the secrets again at the next connection, so it uses a corrected one
-    hint = "check source.dsn, source.password_file and pg_hba.conf"
+    hint = (
+        "check source.dsn, source.password_file and pg_hba.conf; cdcd tries again, and no change is lost while "
+        "the slot retains its WAL"
+    )
     resolution = (
         "correct what the message names: the password, the role and its LOGIN, the line of pg_hba.conf, the "
         "certificate; cdcd reads the files again at each attempt"
