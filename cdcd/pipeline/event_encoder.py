@@ -141,7 +141,7 @@ class EventEncoder:
 
     async def _message(self, event: LogicalMessage) -> None:
         if not event.transactional:
-            # F12: a heartbeat is no data
+            # F12: a heartbeat is not data
             if event.prefix != HEARTBEAT_PREFIX and not self._progress.position.covers(event.lsn - 1):
                 await self._message_at_once(event)
         elif self._tx is not None and not event.is_wal_flush:

@@ -47,14 +47,15 @@ RECONNECT_S = 1.0
 CANCEL_AGAIN_S = 0.2
 CANCEL_WITHIN_S = 1.0
 _TOO_MANY_HINT = (
-    f"one command starts {MAX_TABLES} tables at most, because each progress record has the states of all: name "
-    "fewer tables in each command, or run `cdcd resnapshot`"
+    f"one command can start {MAX_TABLES} tables at most, because each progress record has the state of each "
+    "table: name fewer tables in each command, or run `cdcd resnapshot`"
 )
 _BLOCKED_HINT = (
-    "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends one"
+    "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends the "
+    "present one"
 )
 _UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
-_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends it, `cdcd snapshot start --blocking` begins it again"
+_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends the copy, `cdcd snapshot start --blocking` begins it again"
 T = TypeVar("T")
 ReleaseReader = Callable[[SnapshotReader], Awaitable[None]]
 

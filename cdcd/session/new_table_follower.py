@@ -1,9 +1,9 @@
 """Begin the copies of tables that have joined the publications, while a session streams.
 
 In: the new tables that wait, the rules of the configuration.  Out: commands for the session's incremental snapshots.
-Invariant: a table waits until the progress record has its copy. One that cannot be copied so is streamed only, with
-one line in the log. A few tables are begun at a time: every progress record has the state of each begun one. Until
-all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
+Invariant: a table waits until the progress record has its copy. A table that cannot be copied in this way is only
+streamed, with one line in the log. A few tables are begun at a time: every progress record has the state of each
+begun one. Until all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
 Must not: end the session because of one table.
 """
 
@@ -55,7 +55,7 @@ class NewTableFollower:
                 await asyncio.sleep(RETRY_S if has_failed else LOOK_S)
 
     async def _begin_some(self) -> bool:
-        """Begin the first of the tables that wait; return whether one failed, which is tried again."""
+        """Begin the first of the tables that wait; return whether one failed and has to be tried again."""
         chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
         ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
         done: list[int] = []

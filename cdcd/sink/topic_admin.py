@@ -152,8 +152,8 @@ class TopicAdmin:
         """Return the error of missing topics that cdcd may not create."""
         return TopicMissing(
             f"{len(names)} topics are missing and sink.topics.create is off: {', '.join(names)}",
-            hint=f"create them with {self.settings.partitions} partitions each, cdcd's own topics compacted with 1, "
-            "then `cdcd resume`; or set sink.topics.create: true and restart cdcd",
+            hint=f"create them with {self.settings.partitions} partitions each, cdcd's own topics with 1 and "
+            "compaction, then `cdcd resume`; or set sink.topics.create: true and restart cdcd",
         )
 
     def _create(self, missing: list[NewTopic]) -> None:

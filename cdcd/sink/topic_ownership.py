@@ -126,7 +126,8 @@ class TopicOwnership:
                 if slot != self._own.slot and slot not in self._shared_with and (both := new & claimed):
                     raise SinkUnavailable(
                         f"slot {slot} claims {', '.join(sorted(both))} at the same time",
-                        hint="no row was written; cdcd tries again: the next session finds out who owns the topic",
+                        hint="no row was written. cdcd tries again, and the next session determines the owner "
+                        "of the topic",
                         topic=self._own.progress_topic,
                     )
         self._since, self._had = until + 1, self._had | new

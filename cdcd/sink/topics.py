@@ -143,7 +143,7 @@ class Topics:
                 )
             if found[name] != partitions:
                 raise TopicMismatch(
-                    f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
+                    f"the topic has {found[name]} partitions, but had {partitions} when its records were written",
                     hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
                     topic=name,
                 )

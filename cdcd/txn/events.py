@@ -68,7 +68,7 @@ class LogicalMessage:
 
     @property
     def is_wal_flush(self) -> bool:
-        """Whether cdcd wrote the message to have the server write its WAL to disk: the message is no data."""
+        """Whether cdcd wrote the message to have the server write its WAL to disk: the message is not data."""
         return self.transactional and self.prefix == FLUSH_PREFIX and not self.content
 
 

@@ -105,7 +105,9 @@ def test_a_corrected_condition_applies_to_the_interrupted_table(
     options = {"workers": 1, "overrides": [rule]}
     with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
         reason = daemon.start().wait_state("halted")["reason"]
-        assert re.match(r"CDCD-SOURCE-SETUP: the condition `where` .* fails for a row", reason), reason
+        assert re.match(
+            r"CDCD-SOURCE-SETUP: the server cannot evaluate the condition `where` .* for a row", reason
+        ), reason
         assert "snapshot.overrides" in reason
         assert "public.big" in reason
         assert "secret" not in daemon.log()

@@ -258,7 +258,7 @@ def test_a_snapshot_that_is_repeated_reads_the_standby_again(
     [
         nightly(15, "PostgreSQL 15 cannot export"),
         (18, "another cluster"),
-        nightly(None, "no standby"),
+        nightly(None, "not a standby"),
     ],
 )
 def test_a_server_that_is_no_standby_is_refused_at_the_start(

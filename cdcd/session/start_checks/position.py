@@ -4,7 +4,7 @@ In: `StartContext`, after server and Kafka have answered.  Out: the decision of 
 error.
 Invariant: slot, stored position and server are read in this order, because a daemon stores a position before it
 confirms the position (F3), and the server writes the WAL before the daemon stores its position.
-Must not: change anything, fence anybody (F79).
+Must not: change anything, fence a producer (F79).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None
     """Return the stored position, None if the cluster has no progress topic, and whether it is final.
 
     The list of the topics is asked for again: a daemon at its first start may have created the topic since. A broker
-    that has just come back may not know a topic that others know: that is no first start, and would be taken for one.
+    that has just come back may not know a topic that others know: that is not a first start, but would look like one.
     Raises Sink errors.
     """
     topic = settings.progress_topic

@@ -31,7 +31,7 @@ LIMIT_S = 60.0
 _REPORTED_EVERY_S = 5.0
 _CHECK_AGAIN = "run `cdcd check` again when the registry answers at its normal speed"
 _KEY_EVENTS = {
-    "key_schema_changed": "the next row gives the topic's key another schema",
+    "key_schema_changed": "from the next row on, the topic's key has another schema",
     "key_added": "the next row is the topic's first record with a key",
 }
 
@@ -266,7 +266,10 @@ def _findings_of(result: TopicResult, *, at_once: bool) -> Iterator[Finding]:
                 f"{fields['reason']}; the next row goes to {fields['topic']} with its new schema nevertheless"
             )
             yield Finding(
-                "warn", result.subject, message, "have the readers continue there, or take the change back"
+                "warn",
+                result.subject,
+                message,
+                "let the readers continue with that topic, or revert the change of the table",
             )
         elif event in ("key_schema_changed", "key_added"):
             message = _KEY_EVENTS[event]

@@ -74,12 +74,12 @@ def _findings(standby: SourceSettings, primary: ServerIdentity, known: StartCont
 
 def _settings(state: StandbyState) -> Iterator[Finding]:
     if state.is_paused:
-        message = "the replay of the standby is paused: the snapshot waits until it goes on"
+        message = "the replay of the standby is paused: the snapshot waits until the replay is resumed"
         yield Finding("warn", SUBJECT, message, "SELECT pg_wal_replay_resume() on the standby")
     if not state.has_feedback:
         message = (
             "hot_standby_feedback is off on the standby: VACUUM on the primary may cancel the copy, which cdcd then "
-            "tries again"
+            "repeats"
         )
         hint = (
             "set hot_standby_feedback = on on the standby, or raise its max_standby_streaming_delay above the time "

@@ -59,12 +59,12 @@ _PREFIX_HINT = (
     "and Describe on it"
 )
 _NO_ID = (
-    "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
-    "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
+    "%s was recreated; the query's offsets in it have no topic id, and if they belong to the former topic, "
+    "the query misses rows: in that case start a new query at `earliest`, or a mirror with an empty target"
 )
 _COPIED_HINT = (
-    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept a "
-    "part of its rows with the option loading=true"
+    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept "
+    "only a part of its rows with the option loading=true"
 )
 log = logging.getLogger("cdcd.spark.data_source")
 
@@ -391,7 +391,7 @@ def _refuse_reversed(start: Offsets, end: Offsets) -> None:
             if offset < start.get(topic, {}).get(partition, 0):
                 raise PositionUnavailable(
                     "the end is before the start",
-                    hint="exchange start and end, or choose a later end",
+                    hint="swap start and end, or choose a later end",
                     topic=topic,
                     partition=partition,
                 )

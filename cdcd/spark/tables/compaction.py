@@ -244,7 +244,7 @@ class Compactor:
         except MergeUncertain as error:
             raise error.__cause__ or error from None
         except (CdcdError, OSError, pa.ArrowException) as error:
-            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, error)  # noqa: TRY400
+            log.error("%s: its files could not be merged; this is tried again: %s", self._topic, error)  # noqa: TRY400
             self._changed[self._topic] = None
             self._paused_until_s = time.monotonic() + PAUSE_S
             return {}

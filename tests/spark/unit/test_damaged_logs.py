@@ -704,7 +704,7 @@ def test_old_versions_that_cannot_be_removed_stop_no_batch(
             apply_to_both(mirror, [items.change("u", 20 + number, 1, after=row(1, f"{number}"))])
     assert parked(items) is None
     assert {later - one for one, later in pairwise(tries)} == {2}
-    assert f"old versions could not be removed, which is tried again: {error}" in caplog.text
+    assert f"old versions could not be removed; the removal is tried again: {error}" in caplog.text
     tables = read_mirror(items.target).version.tables
     assert tables[TOPIC].cleaned == 0 < tables[OTHERS].cleaned
     items.run([items.change("u", 30, 1, after=row(1, "last"))], loading=False)

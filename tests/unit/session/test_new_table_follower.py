@@ -31,7 +31,7 @@ class Copying:
     async def execute(self, command: SnapshotCommand) -> None:
         (relid,) = command.relids
         if relid == KEYLESS:
-            raise SnapshotRefused("the table has no key to copy it by")
+            raise SnapshotRefused("the table has no key, which an incremental snapshot needs")
         self._events.append(f"begin {relid}")
 
 
