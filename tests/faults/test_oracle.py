@@ -177,9 +177,7 @@ def test_a_bug_in_the_daemon_is_named(bug: str, new_world: NewWorld) -> None:
     print(f"planted in cdcd {bug:22} caught by ({')('.join(sorted(letters))})")
 
 
-@pytest.mark.parametrize(
-    "bug", [None, *nightly_except(SNAPSHOT_BUGS, "unit_skipped", "floor_too_high")]
-)
+@pytest.mark.parametrize("bug", [None, *nightly_except(SNAPSHOT_BUGS, "unit_skipped", "floor_too_high")])
 def test_a_bug_in_the_snapshot_is_named(bug: str | None, new_world: NewWorld) -> None:
     """Without a bug the same run is good."""
     world = new_world(**CONFIGURATION)
