@@ -120,6 +120,10 @@ class Topics:
         """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""
         return self._cluster.metadata()
 
+    def exists(self, name: str) -> bool:
+        """Return whether a topic exists. Raises SinkUnavailable, SinkAuthorization if it may not be described."""
+        return self._cluster.exists(name)
+
     def has_records(self, name: str) -> bool:
         """Whether the topic ever had a record. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
         partitions = [TopicPartition(name, number) for number in range(self.partitions([name]).get(name, 0))]

@@ -128,12 +128,12 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
 def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None, bool]:
     """Return the stored position, None if the cluster has no progress topic, and whether it is final.
 
-    The list of the topics is asked for again: a daemon at its first start may have created the topic since. A broker
+    The cluster is asked again: a daemon at its first start may have created the topic since. A broker
     that has just come back may not know a topic that others know: that is no first start, and would be taken for one.
     Raises Sink errors.
     """
     topic = settings.progress_topic
-    if topic not in topics.cluster_metadata().topics:
+    if not topics.exists(topic):
         return None, True
     with known_by_all_brokers(topic):
         return peek(settings, PEEK_TIMEOUT_S)
