@@ -22,6 +22,9 @@ HEARTBEAT_PREFIX = "cdcd.heartbeat"
 FLUSH_PREFIX = "cdcd.flush"
 """Prefix of the empty transactional message by which cdcd has an idle server write its WAL to disk."""
 
+VERIFY_PREFIX = "cdcd-verify"
+"""Prefix of the empty message, outside a transaction, by which `cdcd verify` marks the place of its snapshot."""
+
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
 

@@ -16,7 +16,7 @@ from cdcd.ack.group import RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.transaction import TransactionContext
 from cdcd.failpoints import hit
-from cdcd.model import HEARTBEAT_PREFIX, POSTGRES_EPOCH_US, PartPosition, Record
+from cdcd.model import POSTGRES_EPOCH_US, PartPosition, Record
 from cdcd.pipeline.event_queue import EventQueue
 from cdcd.pipeline.floors import without
 from cdcd.pipeline.interfaces import Counts, NewContext, Output, Plans
@@ -140,11 +140,12 @@ class EventEncoder:
             await self._hand_on(records, 512 * len(records))
 
     async def _message(self, event: LogicalMessage) -> None:
+        if event.is_own:
+            return
         if not event.transactional:
-            # F12: a heartbeat is not data
-            if event.prefix != HEARTBEAT_PREFIX and not self._progress.position.covers(event.lsn - 1):
+            if not self._progress.position.covers(event.lsn - 1):
                 await self._message_at_once(event)
-        elif self._tx is not None and not event.is_wal_flush:
+        elif self._tx is not None:
             begin = await self._begin_of(self._tx)
             record = await self._plans.logical_message(event, self._tx)
             if not self._partial.covers(self._tx.tx_seq):

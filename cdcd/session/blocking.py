@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import structlog
@@ -72,7 +72,7 @@ class BlockingSnapshots:
         return self._copying is not None and not self._copying.done()
 
     @property
-    def relids(self) -> Collection[int]:
+    def relids(self) -> Set[int]:
         """The tables that are left to copy, failed ones included."""
         return self._copies.blocking.keys()
 

@@ -303,6 +303,8 @@ class IncrementalSnapshots:
         return is_by_itself or (command.action == "stop" and self._concerns_blocking(command))
 
     def _concerns_blocking(self, command: SnapshotCommand) -> bool:
+        if command.relids:
+            return not self._blocking.relids.isdisjoint(command.relids)
         names = {self._reports.name_of(relid) for relid in self._blocking.relids}
         return bool(names) and (not command.tables or not names.isdisjoint(command.tables))
 
@@ -453,6 +455,11 @@ class IncrementalSnapshots:
         return [*self._copies.tables, *self._blocking.relids]
 
     @property
+    def blocking(self) -> Collection[int]:
+        """Those of them that are copied while the stream waits."""
+        return self._blocking.relids
+
+    @property
     def signals_at(self) -> int:
         """The offset of the next signal, -1 if none was read."""
         return self._copies.signals_at
@@ -486,6 +493,8 @@ class IncrementalSnapshots:
     def _chosen(self, command: SnapshotCommand, relids: Collection[int]) -> dict[int, str]:
         """Return the tables of a command that are among these, by relid. Raises SnapshotRefused."""
         copied = {relid: self._reports.name_of(relid) for relid in relids}
+        if command.relids:
+            return {relid: name for relid, name in copied.items() if relid in command.relids}
         named = {relid: self._meant(relid, name, command.tables) for relid, name in copied.items()}
         chosen = {relid: copied[relid] for relid, name in named.items() if not command.tables or name}
         missing = sorted(set(command.tables) - set(named.values()))

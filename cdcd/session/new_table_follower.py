@@ -64,11 +64,13 @@ class NewTableFollower:
         await self._copying.note_uncopied(included, self._new.published)
         try:
             for relid in ordered:
-                if relid not in self._copying.relids:
-                    if len(self._copying.relids) >= MOST_AT_ONCE:
-                        break
+                is_begun = relid in self._copying.relids
+                if not is_begun and len(self._copying.relids) >= MOST_AT_ONCE:
+                    break
+                is_again = self._new.waiting.get(relid, False)
+                if not is_begun or is_again:
                     hit("new_table_found")
-                    if not await self._begin(relid, *chosen[relid]):
+                    if not await self._begin(relid, *chosen[relid], is_again=is_again):
                         has_failed = True
                         continue
                     hit("new_table_begun")
@@ -78,13 +80,20 @@ class NewTableFollower:
                 self._publications.begun(done)
         return has_failed
 
-    async def _begin(self, relid: int, choice: Choice, name: str) -> bool:
-        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong."""
+    async def _begin(self, relid: int, choice: Choice, name: str, *, is_again: bool) -> bool:
+        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong.
+
+        A copy that is left from before lacks changes of the rows that it has: it is not continued, whatever follows.
+        """
+        is_blocking = relid in self._copying.blocking
+        if relid in self._copying.relids:
+            await self._copying.execute(SnapshotCommand("stop", relids=(relid,)))
         if not choice.is_included:
             _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
             return True
-        is_again = self._new.waiting.get(relid, False)
-        command = SnapshotCommand("start", relids=(relid,), where=choice.where, recopy=is_again)
+        command = SnapshotCommand(
+            "start", relids=(relid,), where=choice.where, recopy=is_again, is_blocking=is_blocking
+        )
         try:
             await self._copying.execute(command)
         except SnapshotRefused as refusal:

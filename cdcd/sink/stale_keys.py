@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from operator import lt
 from pathlib import Path
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import SinkUnavailable, SnapshotRefused
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
+from cdcd.sink.error_map import kafka_errors, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
@@ -201,13 +201,7 @@ def _bounds(
             isolation_level=isolation,
             request_timeout=settings.operation_timeout_s,
         )
-        try:
-            offsets = {one.partition: listed_offset(future) for one, future in futures.items()}
-        except KafkaException as failure:
-            cause = error_of(failure)
-            if cause.code() == KafkaError._NOENT:  # the topic exists, a partition has no leader now
-                raise SinkUnavailable(f"{doing}: a partition has no leader", topic=topic) from failure
-            raise translate(cause, doing, topic=topic) from failure
+        offsets = {one.partition: listed_offset(future, doing, topic) for one, future in futures.items()}
         found.append(tuple(offsets[number] for number in partitions))
     return found[0], found[1]
 

@@ -71,6 +71,13 @@ class TopicAdmin:
             found[name] = len(topic.partitions)
         return found
 
+    def exists(self, name: str) -> bool:
+        """Return whether a topic exists. Raises SinkAuthorization if the principal may not describe it.
+
+        The list of all topics leaves out such a topic; the answer about it alone names the reason.
+        """
+        return name in self.partitions([name]) or bool(self._described_once([name], is_last=False))
+
     def found_at_last(self, names: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of existing topics; wait for a topic that a broker does not list yet."""
         if not names:

@@ -325,7 +325,7 @@ class Assembler:
         """
         gathering = expect(self._gathering, OpenTransaction)
         event = self._descriptions.event_of(item, message, gathering.relations, self._state)
-        if expect(event, LogicalMessage).is_wal_flush:
+        if expect(event, LogicalMessage).is_own:
             return iter(())
         raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
 

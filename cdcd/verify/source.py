@@ -19,6 +19,7 @@ from typing import Any
 
 from cdcd.errors import CdcdError
 from cdcd.lsn import parse_lsn
+from cdcd.model import VERIFY_PREFIX
 from cdcd.schema.policy import Policies
 from cdcd.snapshot.key_sql import qualified
 from cdcd.snapshot.table_files import files_of
@@ -43,7 +44,6 @@ _FETCHED_ROWS = 5_000
 _POLL_S = 0.05
 _WATCH_S = 0.2
 _BLOCK_RANGES_SINCE = 140_000
-_PREFIX = "cdcd-verify"
 _PROBE = b"cdcd"
 _CODECS = {
     "UTF8": "utf-8", "SQL_ASCII": "utf-8", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN5": "iso8859-9",
@@ -179,7 +179,7 @@ class Source:
     def _open(self, relid: int, share: int, unit_pages: int) -> OpenTable:
         function = snapshot_function(self._connection.server_version)
         ((text,),) = fetch(self._connection, f"SELECT {function}()::text")
-        ((marker,),) = fetch(self._other, _MARKER, (_PREFIX,))
+        ((marker,),) = fetch(self._other, _MARKER, (VERIFY_PREFIX,))
         if marker is None:
             raise CannotTell("the server is a standby, whose snapshots do not list the running transactions")
         view = View(Snapshot.parse(text), parse_lsn(marker))

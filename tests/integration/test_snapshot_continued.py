@@ -6,6 +6,7 @@ F37, F40: a table of which ranges are complete is continued only by a start that
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -174,7 +175,15 @@ def test_a_table_that_is_included_again_before_the_snapshot_is_complete_is_copie
         assert_in_order(reader.read(f"{daemon.name}.public.big"))
 
 
-@pytest.mark.nightly
+def tables_to_copy(daemon: Daemon) -> int:
+    """Return the number of tables that a start would copy, according to `cdcd check`."""
+    findings = json.loads(daemon.run("check", "--json").stdout)
+    (message,) = (one["message"] for one in findings if one["subject"] == "start")
+    found = re.search(r"copies the (\d+) tables", message)
+    assert found is not None, message
+    return int(found[1])
+
+
 def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_included(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:
@@ -183,7 +192,9 @@ def test_a_table_that_the_first_attempt_has_excluded_is_copied_when_it_is_includ
     options = {"workers": 1, "overrides": [rule]}
     with with_small_units(new_daemon(server, database, snapshot=options, sink=SINK)) as daemon:
         started_until(daemon, "committed:3")  # within log
+        before = tables_to_copy(daemon)
         rule["include"] = True
+        assert tables_to_copy(daemon) == before + 1
         run(server, database, "DELETE FROM big WHERE id % 100 = 7")
         copied(daemon, source)
         assert ids_in_topic(reader, daemon) == ids_in_table(source)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.config import Config
-from cdcd.errors import CdcdError, RegistryUnavailable, SnapshotStale, SourceUnavailable
+from cdcd.errors import CdcdError, RegistryUnavailable, SinkUnavailable, SnapshotStale, SourceUnavailable
 from cdcd.findings import Finding, failure
 from cdcd.pipeline.plans import Plans
 from cdcd.registry.confluent import Registry
@@ -34,6 +34,9 @@ _KEY_EVENTS = {
     "key_schema_changed": "from the next row on, the topic's key has another schema",
     "key_added": "the next row is the topic's first record with a key",
 }
+
+_OUTAGES = (RegistryUnavailable, SinkUnavailable, SourceUnavailable)
+"""They concern no table."""
 
 HasRecords = Callable[[str], bool]
 Report = Callable[[int, int], None]
@@ -191,7 +194,7 @@ class SchemaDryRun:
                 self._done.append(self._result_of(topic, table))
             except SnapshotStale:
                 self._gone += 1  # dropped since it was listed
-            except (RegistryUnavailable, SourceUnavailable) as error:
+            except _OUTAGES as error:
                 self._unavailable = error
                 self.cancel()
             except BaseException as error:  # noqa: BLE001 - raised by `run`
@@ -210,7 +213,7 @@ class SchemaDryRun:
                 plans.place_messages()
             else:
                 plans.place_transactions()
-        except (RegistryUnavailable, SourceUnavailable, SnapshotStale):
+        except (*_OUTAGES, SnapshotStale):
             raise
         except CdcdError as error:
             result.error = error
