@@ -53,7 +53,7 @@ class EventEncoder:
         queue: EventQueue,
     ) -> None:
         self._plans = plans
-        self._add = output.add
+        self._add, self._idle = output.add, output.idle
         self._new_context = new_context
         self._counts = counts
         self._progress = progress
@@ -141,6 +141,8 @@ class EventEncoder:
 
     async def _message(self, event: LogicalMessage) -> None:
         if event.is_own:
+            if event.is_of_comparison:
+                self._idle(self._progress.idle(event.lsn), is_urgent=True)
             return
         if not event.transactional:
             if not self._progress.position.covers(event.lsn - 1):

@@ -425,6 +425,8 @@ class Writer:
             self._sink.begin()
         self._is_open = True
         started_us = self._clock_us()
+        # Not after the commit: a position that becomes urgent meanwhile does not wait.
+        self._idle_due_us = started_us + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         self._commit = self._start(self._make_durable, self.progress(commit_position))
         with self._waiting():
             await asyncio.shield(self._commit)
@@ -438,7 +440,6 @@ class Writer:
             self._ahead.decided()
         if self._too_large is not None:
             self._too_large.after_commit()
-        self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         # An interrupted snapshot is not an advance: it begins again.
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn

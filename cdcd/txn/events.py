@@ -71,7 +71,12 @@ class LogicalMessage:
         """Whether cdcd wrote the message itself: it is not data (F12). Of a heartbeat only the prefix counts."""
         if self.transactional:
             return self.prefix == FLUSH_PREFIX and not self.content
-        return self.prefix == HEARTBEAT_PREFIX or (self.prefix == VERIFY_PREFIX and not self.content)
+        return self.prefix == HEARTBEAT_PREFIX or self.is_of_comparison
+
+    @property
+    def is_of_comparison(self) -> bool:
+        """Whether `cdcd verify` wrote the message, and waits until its place is confirmed."""
+        return not self.transactional and self.prefix == VERIFY_PREFIX and not self.content
 
 
 @dataclass(frozen=True, slots=True)

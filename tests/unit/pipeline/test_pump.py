@@ -227,7 +227,19 @@ async def test_an_own_message_is_no_record_and_the_next_keepalive_passes_it(pref
     own = message(300, transactional=False, prefix=prefix, content=b"")
     flow = await Flow().feed(own, keepalive(308))
     assert flow.chunks == []
-    assert [one.end_lsn for one, _ in flow.idles] == [308]
+    assert flow.idles[-1][0].end_lsn == 308
+
+
+async def test_the_position_after_a_message_of_a_comparison_is_confirmed_at_once() -> None:
+    """The command waits for it at each table; an idle position is written every ten seconds otherwise."""
+    comparing = message(300, transactional=False, prefix="cdcd-verify", content=b"")
+    beating = message(400, transactional=False, prefix="cdcd.heartbeat", content=b"")
+    flow = await Flow().feed(comparing, keepalive(350), beating, keepalive(450))
+    assert [(one.end_lsn, is_urgent) for one, is_urgent in flow.idles] == [
+        (300, True),
+        (350, False),
+        (450, False),
+    ]
 
 
 async def test_an_own_message_in_a_transaction_is_no_record() -> None:
