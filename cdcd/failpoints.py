@@ -20,7 +20,7 @@ FAILPOINTS = {
     "snapshot_begun": "the record that a snapshot has begun is durable, the slot is not created",
     "slot_made": "the slot, or a temporary one, is created, nothing is copied",
     "in_snapshot": "some rows of a table are passed to the writer",
-    "snapshot_copied": "the snapshot is durable, the stream does not go on yet",
+    "snapshot_copied": "the snapshot is durable, the stream does not continue yet",
     "chunk_begun": "a chunk of an incremental snapshot has its snapshot, and no rows",
     "chunk_emitted": "a slice of a chunk was passed to the writer",
     "stale_rows_deleted": "deletes of rows that only the topic has were passed to the writer",

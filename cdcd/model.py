@@ -22,6 +22,9 @@ HEARTBEAT_PREFIX = "cdcd.heartbeat"
 FLUSH_PREFIX = "cdcd.flush"
 """Prefix of the empty transactional message by which cdcd has an idle server write its WAL to disk."""
 
+VERIFY_PREFIX = "cdcd-verify"
+"""Prefix of the empty message, outside a transaction, by which `cdcd verify` marks the place of its snapshot."""
+
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01 00:00:00 UTC in microseconds of the Unix epoch."""
 
@@ -332,11 +335,12 @@ class TableCopyState:
     the keys of rows that readers have incompletely. `where`: a condition of the command that started it.
     `partitions`: the table's partitions, each as it was attached, when the copy began or was continued. `key`: the
     columns of the key, with all that their order depends on; () before the first chunk. `began_lsn`, `began_as`: the
-    commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since,
-    or, without one, since the command; `rows_before` of them before the copy last began again with the first row.
+    commit LSN and the id of the copy's BEGIN in the topic of transactions, 0 without one; `rows`: written since, or,
+    without one, since the command; `rows_before` of them before the copy last began again with the first row.
     `compared_from`: the ends of the topic's partitions when the copy began, if readers' rows that the table does not
     have are still to be found and deleted; () before they are looked up, None if no rows are compared. `columns`:
-    those that the configuration chose besides the key; None: all, or a record of a version that did not note them.
+    those that the configuration chose in addition to the key; None: all, or a record of a version that did not note
+    them.
     """
 
     topic: str = ""
@@ -397,7 +401,7 @@ class CopyState:
 
     `pending`: the relids of the tables that are not copied completely. `floors`: by relid, the consistent point of
     the later snapshot in which a table was copied, because an earlier one had ended before its turn: changes with a
-    commit LSN below it are in the copied rows. The consistent point at which the stream begins is no floor.
+    commit LSN below it are in the copied rows. The consistent point at which the stream begins is not a floor.
     `point_lsn`: the consistent point of the latest attempt, or the position of the latest chunk of an incremental
     snapshot: its rows have a commit LSN of one byte less, and numbers up to `tx_seq`. `tables`: by relid, the tables
     of incremental snapshots. `signals_at`: the offset of the next signal in its topic, -1 if none was read.

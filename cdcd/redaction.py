@@ -9,7 +9,8 @@ Must not: be given row values; this module could not distinguish them from other
 
 A secret that could be a word (shorter than eight characters, or lower-case letters only) is struck out only where it
 is a word of its own: the password "cdcd" must not damage the slot name "cdcd_shop". A secret of fewer than four
-characters is struck out only where its form reveals it (`password=`, `user:password` as it was given, base64).
+characters is struck out only where its form reveals it (`password=`, `user:password` as it was given, base64). A user
+without a password is struck out only in addresses (`//user@`, `user@host`), unless it is long enough for a token.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _lock = threading.Lock()
 _secrets: dict[str, tuple[str, ...]] = {}  # each value's forms
 _permanent: set[str] = set()
 _renewed: dict[str, list[str]] = {}  # by the name of the renewed secret, its values, the newest at the end
+_lone: set[str] = set()  # patterns of users without a password
+_in_address: re.Pattern[str] | None = None
 _forms: tuple[str, ...] = ()
 _pattern: re.Pattern[str] | None = None
 
@@ -84,25 +87,39 @@ def add_credentials(user: str, password: str, *, renews: str | None = None) -> N
 
 
 def add_user_of(address: str) -> None:
-    """Strike out the user and the password of an address, with a scheme or without one; it may have none."""
-    user_info, found, _ = address.strip().rpartition("@")
+    """Strike out the user and the password of an address, with a scheme or without one; it may have none.
+
+    A user without a password may be a token, or a word: then it is struck out in addresses only.
+    """
+    user_info, found, host = address.strip().rpartition("@")
     if not found:
         return
     user, _, password = _SCHEME.sub("", user_info).partition(":")
     for one, other in {(user, password), (unquote(user), unquote(password))}:
         if other:
             add_credentials(one, other)
-        else:
+        elif len(one) >= _LONG:
             add_secret(one)
+        elif one:
+            _add_lone(one, host)
 
 
 def forget() -> None:
     """Remove every secret; for tests, each of which has its own secrets."""
-    global _forms, _pattern
+    global _forms, _pattern, _in_address
     with _lock:
-        for one in (_secrets, _permanent, _renewed):
+        for one in (_secrets, _permanent, _renewed, _lone):
             one.clear()
-        _forms, _pattern = (), None
+        _forms, _pattern, _in_address = (), None, None
+
+
+def _add_lone(user: str, host: str) -> None:
+    """Strike out a user after `//`, and before its host."""
+    global _in_address
+    name = re.escape(user)
+    with _lock:
+        _lone.update((rf"(?<=//){name}(?=@)", rf"(?<!\w){name}(?=@{re.escape(host)})"))
+        _in_address = re.compile("|".join(sorted(_lone)))
 
 
 def _add(value: str, forms: Callable[[], Iterable[str]], renews: str | None) -> None:
@@ -211,6 +228,8 @@ def _by_value(text: str, upto: int) -> str:
 
 
 def _by_form(text: str) -> str:
+    if _in_address is not None:
+        text = _in_address.sub(STRUCK_OUT, text)
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1:{STRUCK_OUT}@", text)
     text = _ASSIGNED.sub(rf"\g<1>{STRUCK_OUT}", text)

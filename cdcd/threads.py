@@ -49,8 +49,8 @@ def start_in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]
             result = function(*args)
         except BaseException as caught:  # noqa: BLE001 - passed to the awaiting task
             error = caught
-        except:  # noqa: E722 - C code can raise an object that is no exception: the task would wait for ever
-            error = SystemError(f"{type(sys.exc_info()[1]).__name__} was raised, which is no exception")
+        except:  # noqa: E722 - C code can raise an object that is not an exception: the task would wait for ever
+            error = SystemError(f"{type(sys.exc_info()[1]).__name__} was raised, which is not an exception")
         with contextlib.suppress(RuntimeError):  # the loop has ended: no task waits any more
             loop.call_soon_threadsafe(deliver, result, error)
 

@@ -44,12 +44,12 @@ class Rule(NamedTuple):
 KINDS: dict[WaitKind, Rule] = {
     "slot_creation": Rule(
         "PostgreSQL to create the slot, after every transaction that was writing when the creation began",
-        "these transactions commit or roll back, in every database of the server, prepared ones included (COMMIT "
-        "PREPARED, ROLLBACK PREPARED): ask their owners; new transactions may go on writing",
+        "these transactions commit or roll back, in every database of the server, including prepared ones "
+        "(COMMIT PREPARED, ROLLBACK PREPARED): ask their owners to end them; new transactions may continue to write",
     ),
     "lock": Rule(
         "a lock in PostgreSQL",
-        "the transaction that holds the lock commits or rolls back: ask its owner",
+        "the transaction that holds the lock commits or rolls back: ask its owner to end it",
     ),
     "slot_held": Rule(
         "the replication slot, which another session holds",
@@ -61,13 +61,14 @@ KINDS: dict[WaitKind, Rule] = {
     ),
     "standby": Rule(
         "a standby to receive the WAL before PostgreSQL sends it (synchronized_standby_slots)",
-        "the standby of each slot in synchronized_standby_slots has the WAL; remove a standby that is gone for good "
-        "from synchronized_standby_slots (ALTER SYSTEM SET, then SELECT pg_reload_conf())",
+        "the standby of each slot in synchronized_standby_slots has the WAL; remove a standby that will not come "
+        "back from synchronized_standby_slots (ALTER SYSTEM SET, then SELECT pg_reload_conf())",
     ),
     "snapshot_standby": Rule(
         "the standby from which the tables are copied (snapshot.from)",
-        "it answers, replays the primary's WAL and cancels no query of the copy; cdcd retries by itself, and reads "
-        "no table of the primary meanwhile. To copy from the primary, remove snapshot.from and restart cdcd",
+        "the standby answers, replays the primary's WAL and cancels no query of the copy; cdcd retries by "
+        "itself, and does not read the tables of the primary instead. To copy from the primary, remove "
+        "snapshot.from and restart cdcd",
     ),
     "source": Rule(
         "PostgreSQL to accept a connection and answer",
@@ -84,7 +85,8 @@ KINDS: dict[WaitKind, Rule] = {
     ),
     "disk": Rule(
         "disk space for open transactions in buffer.spill_dir; nothing more is read from PostgreSQL meanwhile",
-        "space is freed on its file system within 30 s; otherwise cdcd halts and removes its files there",
+        "space is freed on the file system of buffer.spill_dir within 30 s; otherwise cdcd halts and removes its "
+        "files there",
     ),
 }
 

@@ -83,7 +83,7 @@ class LargeLimits:
 
 
 LINGER_MAX_ROWS = 20_000
-"""With so many rows a group does not linger for more: a commit costs little by comparison, and rows take memory."""
+"""A group with this number of rows does not linger: a commit costs little by comparison, and rows take memory."""
 
 NO_LIMITS = LargeLimits(0, 0, 0, allows_parts=False)
 

@@ -14,7 +14,7 @@ __all__ = ["BACKLOG", "JOINING", "LATE_POSITION", "NO_WAIT", "WaitPolicy", "wait
 
 @dataclass(frozen=True, slots=True)
 class WaitPolicy:
-    """Microseconds to wait, counted from the first record of the group. 0 is no wait.
+    """Microseconds to wait, counted from the first record of the group. 0: no wait.
 
     `linger_us`: for more rows, up to `group.LINGER_MAX_ROWS`; in a backlog a commit costs as much as a thousand rows.
     `join_us`: for more complete transactions, but not for a part of a transaction, which would delay the complete

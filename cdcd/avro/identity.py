@@ -34,7 +34,7 @@ def check_names_its_row(plan: RelationPlan, old: Row | None) -> None:
 
 
 def _hint(plan: RelationPlan, lacking: OldTuples) -> str:
-    by_hand = "make the replica identities of its partitions FULL where they do not include the key"
+    by_hand = "set REPLICA IDENTITY FULL on each partition whose replica identity does not include the key"
     named = "" if plan.key_indexes or not any(lacking.partial) else _NAMED
     return (
         f"{full_identity_sql(lacking.short) or by_hand}{named}. Neither affects changes already in the WAL: "

@@ -24,7 +24,7 @@ from cdcd.schema.relation_schema import ColumnCodec
 from cdcd.schema.types.time import DAY_US, clock_text
 from cdcd.schema.varint import decode_long
 
-_OTHER_SCHEMA = "the topic has keys of another schema than the table's present one"
+_OTHER_SCHEMA = "the topic has keys with another schema than the table's present key schema"
 _NO_TEXT = "the topic has a key whose text cannot be derived from its bytes"
 _NO_TEXT_OF_TYPE = "a column of the key has a type whose text cannot be derived from the topic's keys"
 _HINT = "run `cdcd snapshot start --table {table} --recopy`: a truncate event then removes deleted rows"

@@ -32,7 +32,7 @@ def check_admin_port(config: Config) -> list[Finding]:
     if failed.errno == errno.EADDRINUSE and _name_there(host, port) == config.name:
         return [Finding("ok", "admin.port", f"the daemon of this configuration answers at {host}:{port}")]
     why = failed.strerror or type(failed).__name__
-    message = f"{host}:{port} is not available on this machine: {why}; a daemon here would end with status 78"
+    message = f"{host}:{port} is not available on this machine: {why}; a daemon would end with status 78 here"
     hint = "stop the process that listens there, or choose another admin.port or admin.host"
     return [Finding("warn", "admin.port", message, hint)]
 

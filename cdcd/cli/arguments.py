@@ -31,9 +31,10 @@ _DECODE = (
     "the values of rows. The first error ends it with one line and a status other than 0."
 )
 _RESUME = (
-    "Ask the halted daemon on this machine to retry, as SIGHUP does. With --accept-gap, first accept that missing "
-    "changes never arrive: the stored position is moved to the slot's position (a slot that is gone is created "
-    "again), and the topic of each published table gets a marker of the gap. Refused unless that resolves the halt."
+    "Ask the halted daemon on this machine to retry, as SIGHUP does. With --accept-gap, first accept that "
+    "missing changes never arrive: the command moves the stored position to the slot's position, creates a "
+    "missing slot again, and has a marker of the gap written to the topic of each published table. The command "
+    "is refused unless the accepted gap resolves the halt."
 )
 _RESNAPSHOT = (
     "Copy the tables of the publication again: the daemon recreates the slot, writes a marker of the gap and a "
@@ -41,26 +42,26 @@ _RESNAPSHOT = (
 )
 _DROP_SLOT = (
     "Drop the slot of the configuration when cdcd is no longer needed: PostgreSQL retains the WAL since the slot's "
-    "position until the slot is dropped. Refused while a daemon streams or starts. Topics, progress and publication "
-    "are not changed."
+    "position until the slot is dropped. The command is refused while a daemon streams or starts. Topics, progress "
+    "and publication are not changed."
 )
 _SNAPSHOT = (
     "Copy single tables while the daemon streams. The commands use the admin port of the daemon on this machine. "
-    "What they report as done is durable: the daemon continues with it after a restart."
+    "A command that succeeds is durable: the daemon continues with it after a restart."
 )
 _START = (
-    "Copy tables while the daemon streams. Their rows arrive in their topics with op r, and no older row after a "
-    "newer change of its key. With --blocking the stream waits meanwhile."
+    "Copy tables while the daemon streams. The rows arrive in the topics of the tables with op r, and never "
+    "after a newer change of the same key. With --blocking the stream waits until the tables are copied."
 )
 _STATUS = (
     "Print one line for each table that is being copied: progress, rows since the daemon started, the server's "
     "estimate of all rows, rows per second, the estimated time left, the state and its reason. An unknown value is "
-    "-. The exit status of --watch is 1 if every table that is left has failed."
+    "-. With --watch the exit status is 1 if every table that is left has failed."
 )
 _WAIT = (
     "Wait until all transactions that have committed below LSN are durable in Kafka, where a read_committed consumer "
     "reads them: to read your own writes. LSN is what SELECT pg_current_wal_insert_lsn() returns after the COMMIT. "
-    "The daemon on this machine answers; it may restart meanwhile. The exit status is 1 if the time is over."
+    "The daemon on this machine answers; it may restart meanwhile. The exit status is 1 after the time-out."
 )
 _VERIFY = (
     "Compare the topics with the source, while both change: numbers of rows, a digest of each column, and the rows "
@@ -82,7 +83,7 @@ def add_recovery_commands(commands: Any, add_config: Add) -> None:
         action="append",
         metavar="NAME",
         default=[],
-        help="continue with a topic that was recreated, has more partitions, or is gone and has to be recreated",
+        help="continue with a topic that was recreated, has more partitions, or was deleted and has to be recreated",
     )
     resnapshot: argparse.ArgumentParser = commands.add_parser(
         "resnapshot", help="copy the tables again", description=_RESNAPSHOT, allow_abbrev=False
@@ -107,7 +108,7 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
     others = [
         actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
         for name, help in (
-            ("pause", "pause the copy of tables; their changes are streamed meanwhile"),
+            ("pause", "pause the copy of tables; the changes of these tables are still streamed"),
             ("resume", "continue with paused tables"),
             ("stop", "end the copy of tables; rows that have arrived remain"),
         )
@@ -142,16 +143,21 @@ def add_snapshot(commands: Any, add_config: Add) -> None:
     deleted.add_argument(
         "--compare",
         action="store_true",
-        help="delete the rows that no longer exist one by one, after the copy: they are found by the topic's keys",
+        help="after the copy, write a delete for each row that no longer exists, which cdcd finds by the keys "
+        "in the topic",
     )
     start.add_argument(
         "--blocking",
         dest="is_blocking",
         action="store_true",
-        help="stop the stream while the tables are copied; they need no key",
+        help="stop the stream while the tables are copied; the tables need no key",
     )
-    status.add_argument("--watch", action="store_true", help="repeat each second until none is left")
-    status.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
+    status.add_argument(
+        "--watch", action="store_true", help="print the lines each second until no table is left"
+    )
+    status.add_argument(
+        "--output", choices=("text", "json"), default="text", help="output format (default: text)"
+    )
 
 
 def add_wait(commands: Any, add_config: Add) -> None:
@@ -162,10 +168,17 @@ def add_wait(commands: Any, add_config: Add) -> None:
     add_config(wait)
     wait.add_argument("lsn", metavar="LSN", type=_lsn, help="an LSN, such as 16/B374D848")
     wait.add_argument(
-        "--timeout", dest="timeout_s", metavar="S", type=_seconds, default=60.0, help="the most seconds (60)"
+        "--timeout",
+        dest="timeout_s",
+        metavar="S",
+        type=_seconds,
+        default=60.0,
+        help="time-out in seconds (default: 60)",
     )
     wait.add_argument(
-        "--mirror", metavar="URI", help="then also until the mirror there has them; needs the extra `spark`"
+        "--mirror",
+        metavar="URI",
+        help="also wait until the mirror at this URI has them; needs the extra `spark`",
     )
     add_target_options(wait)
 
@@ -182,20 +195,28 @@ def add_verify(commands: Any, add_config: Add) -> None:
         action="append",
         metavar="SCHEMA.TABLE",
         default=[],
-        help="a table to compare; repeat the option for more (all published tables)",
+        help="a table to compare; repeat the option for several (default: all published tables)",
     )
     verify.add_argument(
-        "--sample", metavar="PERCENT", type=_percent, default=100.0, help="compare so many of the keys (100)"
+        "--sample",
+        metavar="PERCENT",
+        type=_percent,
+        default=100.0,
+        help="percentage of the keys to compare (default: 100)",
     )
     verify.add_argument(
         "--sample-window",
         dest="window",
         metavar="NUMBER",
         type=_count,
-        help="of --sample: compare the keys of the run that printed this number (others in each run)",
+        help="with --sample: compare the same keys as the run that printed this number (default: other keys "
+        "in each run)",
     )
     verify.add_argument(
-        "--rate", metavar="ROWS", type=_seconds, help="read at most so many rows per second from the source"
+        "--rate",
+        metavar="ROWS",
+        type=_seconds,
+        help="limit of the rows read per second from the source (default: none)",
     )
     verify.add_argument(
         "--timeout",
@@ -203,35 +224,43 @@ def add_verify(commands: Any, add_config: Add) -> None:
         metavar="S",
         type=_seconds,
         default=300.0,
-        help="how long to wait for cdcd, and for each answer of Kafka, in seconds (300)",
+        help="time-out of the wait for cdcd, and of each request to Kafka, in seconds (default: 300)",
     )
     verify.add_argument(
-        "--state", metavar="FOLDER", type=Path, help="continue an interrupted run that had this folder"
+        "--state",
+        metavar="FOLDER",
+        type=Path,
+        help="folder for the state of the run, with which an interrupted run continues",
     )
     verify.add_argument(
         "--limit",
         metavar="ROWS",
         type=_count,
         default=100,
-        help="list so many rows of a table that differ (100)",
+        help="maximum number of differing rows to list for each table (default: 100)",
     )
     verify.add_argument(
         "--mirror",
         metavar="URI",
-        help="then also compare the mirror there with the topics; needs the extra `spark`",
+        help="also compare the mirror at this URI with the topics; needs the extra `spark`",
     )
     verify.add_argument(
         "--mirror-timeout",
         dest="mirror_limit_s",
         metavar="S",
         type=_seconds,
-        help="the most seconds of the comparison of the mirror (no limit)",
+        help="time limit of the comparison of the mirror, in seconds (default: none)",
     )
     add_target_options(verify)
     verify.add_argument("--show-keys", action="store_true", help="print keys instead of their hashes")
-    verify.add_argument("--output", choices=("text", "json"), default="text", help="the form (text)")
     verify.add_argument(
-        "--metrics-file", metavar="FILE", type=Path, help="also write the result as Prometheus' text format"
+        "--output", choices=("text", "json"), default="text", help="output format (default: text)"
+    )
+    verify.add_argument(
+        "--metrics-file",
+        metavar="FILE",
+        type=Path,
+        help="also write the result in the Prometheus text format",
     )
 
 

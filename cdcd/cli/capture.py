@@ -82,7 +82,8 @@ def _begun(settings: SourceSettings, options: StreamOptions, stop: _Stop) -> Cap
     while wait([capture], _LOOK_AGAIN_S).not_done:
         if stop.is_asked:
             raise CaptureError(
-                "interrupted before the capture started", hint="end the open transactions, and try again"
+                "interrupted before the capture started",
+                hint="end the open transactions, and run the command again",
             )
     return capture.result()
 

@@ -71,9 +71,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _files(config: Config) -> list[Finding]:
     return [
-        Finding(
-            "warn", f"file {path}", "a secret that every user of this machine can read", f"chmod o= {path}"
-        )
+        Finding("warn", f"file {path}", "every user of this machine can read this secret", f"chmod o= {path}")
         for path in config.secret_files
         if path.stat().st_mode & stat.S_IROTH
     ]

@@ -34,7 +34,7 @@ def exclusive(config: Config) -> Iterator[None]:
     except SlotActive as error:
         raise ResumeRefused(
             "a daemon is starting on the slot now, or copies the tables",
-            hint="stop the daemon, or wait until it has started, which takes seconds, and try again",
+            hint="stop the daemon, or wait some seconds until it has started, then run the command again",
             **error.context,
         ) from error
     try:

@@ -72,7 +72,7 @@ def plan(config: Config) -> list[str]:
     lines += [topic_command(config, name) for name in topics if name not in existing]
     if missing:
         lines.append(
-            "# topics of the tables in the missing publication: run this again once the publication exists"
+            "# topics of the tables in the missing publication: run this command again once the publication exists"
         )
     lines += [topic_command(config, name) for name in own if name not in existing]
     return lines or ["# nothing is missing"]

@@ -105,7 +105,10 @@ def accept_topics(
 def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
     """Request a new copy of the tables. Raises ResumeRefused if that is not safe, Source and Sink errors."""
     if not config.snapshot.copies_tables:
-        raise ResumeRefused(f"snapshot.mode is {config.snapshot.mode}", hint="set snapshot.mode: initial")
+        raise ResumeRefused(
+            f"with snapshot.mode: {config.snapshot.mode} cdcd copies no tables",
+            hint="set snapshot.mode: initial",
+        )
     if is_dry:
         halt = _halt_of(config)
         _refuse_first(config, _anew)
@@ -127,7 +130,7 @@ _AFTER_GAP = (
     "changes in the gap remain missing; when the daemon streams, `cdcd snapshot start --all --compare` (or "
     "--recopy) copies the tables again, and the stream continues meanwhile"
 )
-_NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send SIGHUP to it, and it continues"
+_NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send it SIGHUP, to continue"
 
 
 def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> None:
@@ -172,7 +175,7 @@ def _identities_without(config: Config, stored: Progress, names: list[str]) -> T
     if unknown:
         raise ResumeRefused(
             f"cdcd has written nothing to {', '.join(unknown)}, so there is nothing to accept",
-            hint="give only topics that the halt names",
+            hint="name only topics that the halt names",
         )
     identities.forget(names)
     return identities

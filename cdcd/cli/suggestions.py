@@ -39,7 +39,7 @@ def complaint(words: Sequence[str], commands: Collection[str]) -> list[str]:
         return [f"cdcd: there is no command {word!r}; did you mean {near[0]!r}?"]
     if Path(word).is_file():
         return [f"cdcd: there is no command {word!r}; `cdcd --config {word}` runs the daemon with this file"]
-    return [f"cdcd: there is no command {word!r}; there are {', '.join(sorted(commands))}"]
+    return [f"cdcd: there is no command {word!r}; the commands are {', '.join(sorted(commands))}"]
 
 
 def meant(message: str, options: Collection[str]) -> str:

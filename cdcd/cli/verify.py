@@ -201,7 +201,7 @@ def _window(request: Request, share: int, stored: int | None) -> int:
     """Return which of the samples to compare, from 0: another one in each run. Raises ConfigError."""
     count = windows_of(share)
     if request.window is not None and request.window > count:
-        raise ConfigError(f"--sample-window: there are {count} of --sample {request.percent:g}")
+        raise ConfigError(f"--sample-window: with --sample {request.percent:g} it has to be 1 to {count}")
     if request.window is not None:
         stored = request.window - 1
     window = random.randrange(count) if stored is None else stored  # noqa: S311 - no secret

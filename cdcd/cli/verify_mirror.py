@@ -23,7 +23,7 @@ __all__ = ["limited", "require_mirror", "verify_mirror"]
 
 _CORES, _MEMORY = "2", "1g"
 _CANCELLED_EVERY_S = 1.0
-_NO_MIRROR = "name the target of a mirror of these topics, as its own command has it"
+_NO_MIRROR = "name the target of a mirror of these topics, as in the command of the mirror"
 
 
 def require_mirror(target: str, target_options: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ __all__ = ["wait_durable", "wait_mirrored"]
 
 _OK, _TIMED_OUT, _BUSY = 200, 504, 503
 _LONGEST_S = 300.0
-"""One request waits for so long at most."""
+"""The maximum wait of one request."""
 _ANSWER_WITHIN_S = 10.0
 """The time of an answer beyond that of its wait."""
 _ASK_AGAIN_S = 0.5
@@ -92,7 +92,7 @@ def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: 
     opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
     if left := sorted({*opened.parked, *opened.loading}):
         raise TablesParked(
-            "the mirror has all commits up to the LSN, but for tables that are parked, or still copied",
+            "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
             hint="`python -m cdcd.spark status` has the reasons",
             target=opened.target.uri,
             tables=", ".join(left[:10]),

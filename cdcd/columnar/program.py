@@ -71,7 +71,7 @@ class Program:
 def compile_program(writer: AvroType, columns: Sequence[Column]) -> Program:
     """Return the program that decodes records of this schema into these columns.
 
-    Raises SparkReadError if a wanted value cannot be converted to its column, or the schema is no record.
+    Raises SparkReadError if a wanted value cannot be converted to its column, or the schema is not a record.
     """
     compiler = _Compiler(columns)
     try:

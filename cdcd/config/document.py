@@ -113,7 +113,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> str:
     where = f"{name}:{mark.line + 1}" if mark else name
     problem = error.problem or "cannot be parsed"
     if r"'\t'" in problem:
-        problem = "a tab cannot indent; use blanks"
+        problem = "a tab cannot indent; use spaces"
     elif not problem.startswith("expected"):  # other messages quote the file's text, these only token names
         problem = _QUOTED.sub("...", problem)
     return f"{where}: is not YAML: {problem}"
@@ -130,7 +130,7 @@ def _survey(
     """Note the line of every key below `node`; collect keys given twice, keys that are not text, aliases."""
     line = node.start_mark.line + 1
     if id(node) in seen:
-        problems.append(f"{path_text(path)}: aliases are not used in this file (from {name}:{line})")
+        problems.append(f"{path_text(path)}: aliases are not supported in this file (from {name}:{line})")
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):

@@ -48,17 +48,17 @@ class Columns(Room):
 
     numeric_as: Literal["exact", "string", "double", "variable_scale"] = Field(
         default="exact",
-        description="exact: a decimal where precision and scale are declared, else a string; double loses digits",
+        description="exact: a decimal if precision and scale are declared, otherwise a string; double loses digits",
     )
     money_as: Literal["decimal", "string"] = Field(
-        default="decimal", description="decimal: with the fraction digits of lc_monetary"
+        default="decimal", description="decimal: as many fraction digits as lc_monetary defines"
     )
     interval_as: Literal["iso_8601", "fields", "microseconds"] = Field(
         default="iso_8601",
         description="fields: months, days, microseconds; microseconds: one number for all three",
     )
     json_as: Literal["json", "string"] = Field(
-        default="json", description="json: a string that Kafka Connect recognises as JSON"
+        default="json", description="json: a string that Kafka Connect recognizes as JSON"
     )
     special: Literal["separate", "halt", "string"] = Field(
         default="separate",
@@ -82,9 +82,9 @@ EFFECTS: Mapping[str, Mapping[str, str]] = {
     "numeric_as": {
         "exact": _AS_ABOVE,
         "string": "every numeric is the server's text",
-        "double": "every numeric is the nearest double, with NaN and infinities; **loses digits**, so that two keys "
-        "may become equal (the log event is `key_not_exact`); a value that PostgreSQL's own cast refuses as out of "
-        "range is special",
+        "double": "every numeric is the nearest double, with NaN and infinities; **loses digits**, so that two "
+        "different keys may become equal (the log event is `key_not_exact`); a value that PostgreSQL's own cast "
+        "refuses as out of range is special",
         "variable_scale": "numerics without a decimal type are Debezium's record of scale and unscaled value; NaN "
         "and infinities are special",
     },
@@ -95,8 +95,9 @@ EFFECTS: Mapping[str, Mapping[str, str]] = {
     "interval_as": {
         "iso_8601": _AS_ABOVE,
         "fields": "record `cdcd.Interval` of `months`, `days`, `us`; infinities are special",
-        "microseconds": "long, as in Debezium: a month is 365.25/12 days; **loses the distinction of months and "
-        "days**, so that two keys may become equal; infinities and values out of range are special",
+        "microseconds": "long, as in Debezium: a month is 365.25/12 days; **loses the distinction between "
+        "months and days**, so that two different keys may become equal; infinities and values out of range are "
+        "special",
     },
     "json_as": {
         "json": _AS_ABOVE,
@@ -138,7 +139,8 @@ class Tables(Room):
     key_columns: Names = Field(default=(), description="key columns of a table without a key in PostgreSQL")
     keyless: Literal["one_partition", "row"] = Field(
         default="one_partition",
-        description="key of a table without a key: null, in one partition, or (REPLICA IDENTITY FULL) the whole row",
+        description="key of the records of a table without a key: null, all in one partition; row: the whole "
+        "row (needs REPLICA IDENTITY FULL)",
     )
 
 

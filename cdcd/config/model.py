@@ -56,7 +56,7 @@ def _refuse_ambiguous(value: Any) -> Any:
     if isinstance(value, _Ambiguous):
         was = _derived(value)
         refuse(
-            f"slot and publication cannot be named after {str(value)!r}: other names give the same, {was}, "
+            f"slot and publication cannot be named after {str(value)!r}: other names would also give {was}, "
             "because a slot's name has only a-z, 0-9 and _, 63 at most",
             f"set {' and '.join(value.unset)}; earlier versions used {was}",
         )
@@ -95,7 +95,8 @@ class Buffer(Room):
 
     memory: Size = Field(
         default=32 << 20,
-        description="half: open transactions; an eighth: rows waiting for Kafka's client (its queue is additional)",
+        description="half of it for open transactions, an eighth for rows that wait for the Kafka client (the "
+        "client's own queue is additional)",
     )
     spill_dir: Path | None = Field(
         default=None,
@@ -104,7 +105,7 @@ class Buffer(Room):
     )
     spill: Size = Field(
         default=20 << 30,
-        description="maximum size of that folder; when it is full, reading pauses, then cdcd halts",
+        description="maximum size of buffer.spill_dir; when the folder is full, reading pauses, then cdcd halts",
     )
 
 
@@ -114,11 +115,11 @@ class Admin(Room):
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 in a container"
     )
-    port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
+    port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free port")
     host_names: Annotated[Names, AfterValidator(_host_names)] = Field(
         default=(),
-        description="additional Host names of requests to answer; not needed for an address, a name without a dot "
-        "and names inside a cluster",
+        description="additional values of the Host header that the port accepts; not needed for an address, a "
+        "name without a dot and names inside a cluster",
         examples=[["cdcd.example.com"]],
     )
 

@@ -180,7 +180,7 @@ def _nearest_key(path: KeyPath) -> str:
     close = difflib.get_close_matches(str(path[-1])[:_LONGEST_SHOWN].lower(), known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
-    return f"there are {', '.join(known)}" if known else ""
+    return f"the keys here are {', '.join(known)}" if known else ""
 
 
 def _nearest_word(path: KeyPath, kind: str, value: Any) -> str:

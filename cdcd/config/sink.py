@@ -88,7 +88,7 @@ def _free_registry_property(name: str) -> str:
 def _refuse_twice(properties: Mapping[str, str], secret_files: Mapping[str, Path]) -> None:
     twice = sorted(set(properties) & set(secret_files))
     if twice:
-        refuse(f"{', '.join(twice)} is given in properties and in secret_files", "keep one")
+        refuse(f"{', '.join(twice)} is set both in properties and in secret_files", "keep one")
 
 
 def _with_secrets(properties: Mapping[str, str], secret_files: Mapping[str, Path]) -> Properties:
@@ -111,7 +111,7 @@ class Topics(Room):
     """The topics that rows are written to."""
 
     template: Annotated[str, AfterValidator(_template)] = Field(
-        default="{name}.{schema}.{table}", description="a table's topic"
+        default="{name}.{schema}.{table}", description="template of the name of a table's topic"
     )
     create: bool = Field(default=True, description="create topics that are missing")
     partitions: Whole = Field(
@@ -133,10 +133,13 @@ class Commit(Room):
     """When a Kafka transaction ends: at the first limit, always at the end of a source transaction."""
 
     max_rows: Whole = Field(
-        default=30000, ge=1, description="rows of one Kafka transaction, whole source transactions"
+        default=30000,
+        ge=1,
+        description="end a Kafka transaction at this number of rows, at the end of a source transaction",
     )
     max_bytes: Size = Field(
-        default=16 * MIB, description="bytes of one Kafka transaction, whole source transactions"
+        default=16 * MIB,
+        description="end a Kafka transaction at this number of bytes, at the end of a source transaction",
     )
     max_wait_ms: Whole = Field(
         default=0, ge=0, le=60000, description="wait at least this long for more rows before a commit"
@@ -187,7 +190,8 @@ class Sink(Room):
     )
     too_large: Literal["halt", "dead_letter"] = Field(
         default="halt",
-        description="a row above Kafka's limit; dead_letter: a marker instead of the row, and a report in a topic",
+        description="a row above Kafka's size limit: halt; or dead_letter: write a marker instead of the row, "
+        "and a record in the topic of dead letters",
     )
     properties: PropertyMap[SinkProperty] = Field(
         default_factory=Properties,
@@ -277,7 +281,8 @@ class Registry(Room):
     ] = Field(default="BACKWARD_TRANSITIVE", description="compatibility set on a subject when it is created")
     incompatible: Literal["halt", "new_topic", "register_with_none"] = Field(
         default="halt",
-        description="an incompatible schema: halt, continue in <topic>.v2, or register it with NONE set meanwhile",
+        description="an incompatible schema: halt, continue in <topic>.v2, or register it while the "
+        "compatibility is NONE",
     )
     username: str | None = Field(default=None, description="user for basic authentication", examples=["cdcd"])
     password: Secret | None = Field(
@@ -329,18 +334,18 @@ class Registry(Room):
     @model_validator(mode="after")
     def _credentials(self) -> Registry:
         if self.password is not None and self.password_file is not None:
-            refuse("the password is given more than once", "keep one of password, password_file")
+            refuse("the password is set more than once", "keep one of password, password_file")
         has_password = self.password is not None or self.password_file is not None
         if has_password != (self.username is not None):
             refuse("username and a password go together", "set username and password_file")
         if has_password and self.token_file is not None:
-            refuse("a password and a token are given", "keep one of password_file, token_file")
+            refuse("both a password and a token are set", "keep one of password_file, token_file")
         named = {*self.properties, *self.secret_files} & {
             "bearer.auth.token",
             "bearer.auth.credentials.source",
         }
         if self.token_file is not None and named:
-            refuse(f"{', '.join(sorted(named))} and token_file are given", "keep one")
+            refuse(f"both {', '.join(sorted(named))} and token_file are set", "keep one")
         return self
 
     @model_validator(mode="after")

@@ -37,14 +37,16 @@ class SnapshotOverride(Room):
     table: Pattern = Field(description="regular expression that matches all of SCHEMA.TABLE")
     include: bool | None = Field(default=None, description="whether the tables are copied")
     where: str | None = Field(
-        default=None, min_length=1, description="SQL condition: copy only the rows for which it is true"
+        default=None,
+        min_length=1,
+        description="SQL condition: copy only the rows for which the condition is true",
     )
     priority: Whole | None = Field(
         default=None, ge=-1000, le=1000, description="tables with a higher priority are copied first (0)"
     )
     columns: Names | None = Field(
         default=None,
-        description="columns to copy, besides the columns of the key; the others are listed in `unchanged`",
+        description="columns to copy in addition to those of the key; the others are listed in `unchanged`",
     )
 
     @model_validator(mode="after")
@@ -61,7 +63,8 @@ class Signals(Room):
 
     topic: Annotated[str, AfterValidator(_topic)] = Field(
         default="",
-        description="topic of one partition with Debezium's signal records under the key `name`; empty: none",
+        description="topic with one partition, of signal records in Debezium's format whose key is `name`; "
+        "empty: none",
     )
 
 
@@ -69,25 +72,25 @@ class Incremental(Room):
     """The copy of tables while the stream continues: the load that it may put on the source."""
 
     chunk_time_ms: Whole = Field(
-        default=500, ge=10, le=60_000, description="how long one chunk of rows may take to be read"
+        default=500, ge=10, le=60_000, description="target time for reading one chunk of rows"
     )
     max_rows_per_second: Whole | None = Field(
         default=None,
         ge=1,
-        description="rows read of all tables together; default: no limit",
+        description="limit of the rows read per second, over all tables; default: no limit",
         examples=[20_000],
     )
     pause_above_lag_ms: Whole | None = Field(
         default=None,
         ge=1,
-        description="read no chunk while the replication lag of cdcd is above this; default: no limit",
+        description="read no chunk while the replication lag of cdcd exceeds this; default: no limit",
         examples=[30_000],
     )
     pause_above_active_sessions: Whole | None = Field(
         default=None,
         ge=0,
-        description="read no chunk while more client sessions of the source, besides cdcd's, are active; default: no "
-        "limit",
+        description="read no chunk while more than this number of client sessions are active on the source, not "
+        "counting those of cdcd; default: no limit",
         examples=[50],
     )
 
@@ -102,7 +105,7 @@ class Snapshot(Room):
     mode: Mode = Field(
         default="initial",
         description="initial: copy every table at the first start, then stream; initial_only: copy, then exit with "
-        "status 0; when_needed: as initial, and copy again where the slot cannot continue at the stored position; "
+        "status 0; when_needed: as initial, and copy again if the slot cannot continue at the stored position; "
         "always: copy at each start of the process; no_data: create topics and schemas of every table, then stream; "
         "never: stream only",
     )
@@ -110,8 +113,8 @@ class Snapshot(Room):
     __annotations__["from"] = Dsn | None
     locals()["from"] = Field(
         default=None,
-        description="a standby (PostgreSQL 16+), as a URL or key=value pairs of libpq: the tables are copied from it "
-        "before the stream, and the primary's are not read; default: source.dsn",
+        description="a standby (PostgreSQL 16+), as a URL or key=value pairs of libpq: the initial snapshot reads "
+        "the tables there instead of on the primary; default: source.dsn",
         examples=["postgresql://cdcd@standby.example.com:5432/shop?sslmode=verify-full"],
     )
     workers: Whole = Field(
@@ -138,7 +141,7 @@ class Snapshot(Room):
         default_factory=Incremental, description="the copy of tables while the stream continues"
     )
     signals: Signals = Field(
-        default_factory=Signals, description="commands for the copy of single tables, from a Kafka topic"
+        default_factory=Signals, description="commands to copy single tables, read from a Kafka topic"
     )
 
     new_tables: NewTablesPolicy | None = Field(

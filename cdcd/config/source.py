@@ -95,7 +95,7 @@ class Slot(Room):
     )
     create: bool = Field(default=True, description="create the slot at the first start")
     failover: bool = Field(
-        default=False, description="create the slot so that it is synchronised to standbys (PostgreSQL 17+)"
+        default=False, description="create the slot so that it is synchronized to standbys (PostgreSQL 17+)"
     )
 
 
@@ -142,8 +142,8 @@ class WalGuard(Room):
     critical: Size = Field(default=32 << 30, description="from this size on, log an error")
     drop_slot: Size | None = Field(
         default=None,
-        description="from this size on, halt and drop the slot, to save the primary's disk; unconfirmed changes are "
-        "lost to cdcd; default: never",
+        description="from this size on, halt and drop the slot, to protect the primary's disk; cdcd loses the "
+        "unconfirmed changes; default: never",
         examples=["200GiB"],
     )
 
@@ -191,10 +191,13 @@ class Protocol(Room):
     )
     binary: bool = Field(
         default=False,
-        description="receive values in PostgreSQL's binary format instead of as text; not used if the type of a "
-        "published column has no exact conversion from it",
+        description="receive values in PostgreSQL's binary format instead of text; cdcd uses text if the type "
+        "of a published column has no exact conversion from binary",
     )
-    messages: bool = Field(default=True, description="receive pg_logical_emit_message (PostgreSQL 14+)")
+    messages: bool = Field(
+        default=True,
+        description="receive logical messages, which pg_logical_emit_message writes (PostgreSQL 14+)",
+    )
     origin: Literal["any", "none"] = Field(
         default="any",
         description="none: omit rows that replication wrote to the source (PostgreSQL 16+)",
@@ -224,7 +227,7 @@ class Source(Room):
     """The PostgreSQL server that is read."""
 
     dsn: Dsn = Field(
-        description="how to connect, as a URL or key=value pairs of libpq",
+        description="connection string of libpq: a URL or key=value pairs",
         examples=["postgresql://cdcd@db.example.com:5432/shop?sslmode=verify-full"],
     )
     password: Secret | None = Field(
@@ -264,9 +267,9 @@ class Source(Room):
     def _one_password(self) -> Source:
         given = (self.password is not None, self.password_file is not None, self.dsn.password is not None)
         if sum(given) > 1:
-            refuse("the password is given more than once", "keep one of dsn, password, password_file")
+            refuse("the password is set more than once", "keep one of dsn, password, password_file")
         if self.ssl_password_file is not None and "sslpassword" in self.dsn.parameters:
-            refuse("the key's passphrase is given more than once", "keep ssl_password_file")
+            refuse("the key's passphrase is set more than once", "keep ssl_password_file")
         return self
 
     @property

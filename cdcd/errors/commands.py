@@ -19,7 +19,7 @@ _option = _UNKNOWN
 
 
 def use_file(path: str | None) -> None:
-    """Name this configuration file, by its absolute path, in all later hints; None: its place is unknown."""
+    """Name this configuration file, by its absolute path, in all later hints; None: the file is unknown."""
     global _option
     _option = _UNKNOWN if path is None else f"--config {shlex.quote(path)}"
 

@@ -47,11 +47,11 @@ class ResumeRefused(CdcdError):
 
 
 class NotDurableYet(CdcdError):
-    """Not all commits below an LSN are durable in Kafka, after the time that a command had to wait."""
+    """Not all commits below an LSN became durable in Kafka before the time-out of a command."""
 
     code = "CDCD-NOT-DURABLE"
-    hint = "/status has the daemon's state and what it waits for; then wait again"
-    resolution = "look at the daemon's state, at what it waits for, and at its lag; then wait again"
+    hint = "check `state` and `waiting_for` of /status, then wait again"
+    resolution = "check the daemon's state, its waits and its lag, then wait again"
 
 
 class SnapshotRefused(CdcdError):
@@ -68,7 +68,7 @@ class NotStreaming(SnapshotRefused):
     code = "CDCD-NOT-STREAMING"
     hint = (
         "repeat the command when `state` of /status is streaming (`curl -s localhost:8080/status`, or your "
-        "admin.port); its `reason` is that of a halt or a retry"
+        "admin.port); `reason` is the cause of a halt or a retry"
     )
 
 
@@ -78,8 +78,8 @@ class SecretUnreadable(CdcdError):
     code = "CDCD-SECRET-UNREADABLE"
     retry = Retry.AUTO  # a file that is being rotated exists again at the next attempt
     hint = (
-        "restore the file, readable for the daemon's user; cdcd reads it again at each retry, and no change is lost "
-        "while the slot retains its WAL"
+        "restore the file, readable for the daemon's user; cdcd reads it again at each retry, and no change is "
+        "lost while the slot retains its WAL"
     )
 
 
@@ -89,14 +89,17 @@ class OutOfMemory(CdcdError):
     code = "CDCD-OUT-OF-MEMORY"
     retry = Retry.NEVER
     exit_status = EXIT_MEMORY
-    hint = "give cdcd more memory, or lower buffer.memory; only durable changes were confirmed"
+    hint = "only durable changes were confirmed. Give cdcd more memory, or lower buffer.memory, and start it again"
 
 
 class SpillError(CdcdError):
     """Changes of open transactions cannot be spilled to disk or read back; none of them is confirmed."""
 
     code = "CDCD-SPILL"
-    hint = "set buffer.spill_dir to a directory that only the daemon can write to, and restart cdcd"
+    hint = (
+        "the changes were not confirmed. Set buffer.spill_dir to a directory that only the daemon can write to, and "
+        "restart cdcd"
+    )
 
 
 class SpillFull(SpillError):
@@ -109,8 +112,8 @@ class SpillFull(SpillError):
     code = "CDCD-SPILL-FULL"
     hint = (
         "free disk space, then `cdcd resume`; or raise buffer.spill and restart cdcd; or set "
-        "source.protocol.streaming: off and restart cdcd, then the server spills large transactions to its own disk "
-        "until they commit"
+        "source.protocol.streaming: off and restart cdcd: the server then spills large transactions to its own "
+        "disk until they commit"
     )
     resolution = (
         "free disk space, then `cdcd resume`; or raise `buffer.spill`, or set `source.protocol.streaming: off` "
@@ -126,7 +129,10 @@ class SpillLost(SpillError):
 
     code = "CDCD-SPILL-LOST"
     retry = Retry.AUTO
-    hint = "exclude buffer.spill_dir from the clean-up of temporary files; the server sends the lost changes again"
+    hint = (
+        "no change is lost: the server sends the changes again. Exclude buffer.spill_dir from the clean-up of "
+        "temporary files"
+    )
 
 
 class CaptureError(CdcdError):

@@ -20,9 +20,9 @@ class ProtocolError(CdcdError):
     code = "CDCD-PROTOCOL"
     retry = Retry.LIMITED
     hint = (
-        "nothing was confirmed. cdcd retries by itself, and halts at the third failure at one position. Once it has "
-        "halted, run `cdcd resume`: the server sends the changes again. If the error repeats, report this message "
-        "with the server's version"
+        "nothing was confirmed. cdcd retries by itself, and halts at the third failure at one position. Once it "
+        "has halted, run `cdcd resume`: the server sends the changes again. If the error repeats, report this "
+        "message with the server's version"
     )
 
 
@@ -62,12 +62,14 @@ class PreparedMissing(ProtocolError):
     code = "CDCD-PREPARED-MISSING"
     retry = Retry.OPERATOR
     hint = (
-        "another consumer confirmed its PREPARE, or its origin is excluded from the stream; the COMMIT PREPARED was "
-        "not confirmed. Run `cdcd resnapshot` to copy the tables again: see docs/slot-gone.md"
+        "another consumer confirmed the transaction's PREPARE, or source.protocol.origin excludes the "
+        "transaction's origin. The COMMIT PREPARED was not confirmed. Run `cdcd resnapshot` to copy the tables "
+        "again: see docs/slot-gone.md"
     )
     resolution = (
-        "another consumer confirmed its PREPARE, or its origin is excluded from the stream; the COMMIT "
-        "PREPARED was not confirmed. Run `cdcd resnapshot`, see [slot-gone.md](slot-gone.md)"
+        "another consumer confirmed the transaction's PREPARE, or source.protocol.origin excludes the "
+        "transaction's origin. The COMMIT PREPARED was not confirmed. Run `cdcd resnapshot`, see "
+        "[slot-gone.md](slot-gone.md)"
     )
 
 
@@ -76,15 +78,16 @@ class PartialTransactionMissing(ProtocolError):
 
     code = "CDCD-PARTIAL-TRANSACTION-MISSING"
     hint = (
-        "an option that affects the numbering of changes was modified since (format.key_columns, format.keyless, "
-        "source.publication.names, source.protocol.messages or .origin): restore its value and restart cdcd; or the "
-        "slot or the server was replaced: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
+        "an option that affects the numbering of changes was modified after the first part was written "
+        "(format.key_columns, format.keyless, source.publication.names, source.protocol.messages or .origin): "
+        "restore the option's value and restart cdcd. Or the slot or the server was replaced: run `cdcd "
+        "resnapshot` to copy the tables again, see docs/slot-gone.md"
     )
     resolution = (
-        "an option that affects the numbering of changes was modified since (format.key_columns, "
-        "format.keyless, source.publication.names, source.protocol.messages or .origin): restore its value and "
-        "restart cdcd; or the slot or the server was replaced: run `cdcd resnapshot`, see "
-        "[slot-gone.md](slot-gone.md)"
+        "an option that affects the numbering of changes was modified after the first part was written "
+        "(format.key_columns, format.keyless, source.publication.names, source.protocol.messages or .origin): "
+        "restore the option's value and restart cdcd. Or the slot or the server was replaced: run `cdcd "
+        "resnapshot`, see [slot-gone.md](slot-gone.md)"
     )
 
 

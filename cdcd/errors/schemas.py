@@ -14,8 +14,8 @@ class SchemaError(CdcdError):
     """A relation has no Avro schema (name collision, unknown type shape)."""
 
     code = "CDCD-SCHEMA"
-    hint = "rename the column or table, or choose another form for it in `format`"
-    resolution = "rename the column or table, or choose another form for it (`format`)"
+    hint = "rename the column or table, or choose another Avro type for the column in `format`"
+    resolution = "rename the column or table, or choose another Avro type for the column (`format`)"
 
 
 class KeyChanged(SchemaError):
@@ -41,13 +41,14 @@ class ReplicaIdentityIncomplete(CdcdError):
 
     code = "CDCD-REPLICA-IDENTITY"
     hint = (
-        "run ALTER TABLE ... REPLICA IDENTITY FULL on the partition; it does not affect changes already in the WAL: "
-        "for those run `cdcd resnapshot`, which copies all tables again"
+        "run ALTER TABLE ... REPLICA IDENTITY FULL on the partition; it does not affect changes already in the "
+        "WAL: for those run `cdcd resnapshot`, which copies all tables again"
     )
     resolution = (
-        "the message has the `ALTER TABLE ... REPLICA IDENTITY FULL` of each partition; or name a key that "
-        "their identities have in `format.key_columns`. Neither affects changes already in the WAL: for those "
-        "run `cdcd resnapshot`, which copies all tables again. See [source.md](source.md)"
+        "the message has the `ALTER TABLE ... REPLICA IDENTITY FULL` of each partition; or set "
+        "`format.key_columns` to columns that the replica identity of each partition includes. Neither affects "
+        "changes already in the WAL: for those run `cdcd resnapshot`, which copies all tables again. See "
+        "[source.md](source.md)"
     )
 
 
@@ -56,12 +57,12 @@ class ValueUnencodable(CdcdError):
 
     code = "CDCD-VALUE"
     hint = (
-        "the row's transaction was not confirmed, and all tables wait. Choose another form for the column in "
-        "`format`, and restart cdcd; or correct the row, then `cdcd resume`"
+        "the row's transaction was not confirmed, and all tables wait. Choose another Avro type for the "
+        "column in `format`, and restart cdcd; or correct the row, then `cdcd resume`"
     )
     resolution = (
-        "the row's transaction was not confirmed, and all tables wait. Choose another form for the column (`format`, "
-        "[types.md](types.md)), and restart cdcd; or correct the row, then `cdcd resume`"
+        "the row's transaction was not confirmed, and all tables wait. Choose another Avro type for the "
+        "column (`format`, [types.md](types.md)), and restart cdcd; or correct the row, then `cdcd resume`"
     )
 
 
@@ -93,7 +94,10 @@ class RegistryUnavailable(CdcdError):
 
     code = "CDCD-REGISTRY-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start the registry, or correct registry.url and the network; cdcd tries again"
+    hint = (
+        "start the registry, or correct registry.url and the network; cdcd tries again, and no change is lost "
+        "while the slot retains its WAL"
+    )
     resolution = "start the registry, or correct `registry.url` and the network"
 
 
@@ -123,7 +127,7 @@ class SchemaIncompatible(RegistryRefused):
 
 
 class SchemaIdTaken(CdcdError):
-    """Two writers of a schema topic assigned one id, or one version of a subject, to different schemas at once."""
+    """Two writers of a schema topic assigned one id, or one version of a subject, to different schemas."""
 
     code = "CDCD-REGISTRY-ID-TAKEN"
     retry = Retry.AUTO

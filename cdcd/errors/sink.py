@@ -22,7 +22,7 @@ class SinkError(CdcdError):
     resolution = (
         "only what is durable in Kafka was confirmed. Correct what the message names: a topic's "
         "`message.timestamp.before.max.ms`, the broker's `transaction.max.timeout.ms`, `sink.topics`, a compacted "
-        "topic; then `cdcd resume`, after a change of the configuration a restart"
+        "topic; then run `cdcd resume`; after a change of the configuration, restart cdcd"
     )
 
 
@@ -31,10 +31,13 @@ class SinkUnavailable(SinkError):
 
     code = "CDCD-SINK-UNAVAILABLE"
     retry = Retry.AUTO
-    hint = "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again"
+    hint = (
+        "start Kafka, or correct sink.bootstrap_servers and the network; cdcd tries again, and no change is lost "
+        "while the slot retains its WAL"
+    )
     resolution = (
-        "no action is needed when Kafka is back; else correct `sink.bootstrap_servers`, `security.protocol` or "
-        "the network"
+        "no action is needed if Kafka comes back; otherwise correct `sink.bootstrap_servers`, "
+        "`security.protocol` or the network"
     )
 
 
@@ -44,8 +47,8 @@ class SinkFenced(SinkError):
     code = "CDCD-SINK-FENCED"
     retry = Retry.NEVER
     hint = (
-        "another cdcd runs with this slot, or with its sink.transactional_id, and only one may: stop the other "
-        "process before you start this one again"
+        "another cdcd runs with this slot, or with its sink.transactional_id, and only one may. Since that one "
+        "took over, this process has written nothing: stop the other process before you start this one again"
     )
     exit_status = EXIT_FENCED
 
@@ -75,25 +78,25 @@ class TopicMissing(SinkError):
 
     code = "CDCD-TOPIC-MISSING"
     hint = (
-        "only what was durable in Kafka was confirmed. Create the topic if cdcd must not (sink.topics.create), then "
-        "run `cdcd resume`. If it held records, these are gone: `cdcd resume --accept-topic NAME` continues in a "
-        "new, empty topic; `cdcd resnapshot` copies all tables again"
+        "only what was durable in Kafka was confirmed. If sink.topics.create is false, create the topic, then "
+        "run `cdcd resume`. If the topic held records, they are lost: `cdcd resume --accept-topic NAME` continues "
+        "in a new, empty topic; `cdcd resnapshot` copies all tables again"
     )
     resolution = (
-        "create the topic, then `cdcd resume`; or set `sink.topics.create: true`, and restart cdcd. If it held "
-        "records, these are gone: `cdcd resume --accept-topic NAME` continues in a new, empty topic; `cdcd "
+        "create the topic, then `cdcd resume`; or set `sink.topics.create: true`, and restart cdcd. If the topic "
+        "held records, they are lost: `cdcd resume --accept-topic NAME` continues in a new, empty topic; `cdcd "
         "resnapshot` copies all tables again"
     )
 
 
 class TopicMismatch(SinkError):
-    """The number of partitions of a topic changed: keys were hashed over another number (F66)."""
+    """The number of partitions of a topic changed, on which the partition of each key depends (F66)."""
 
     code = "CDCD-TOPIC-MISMATCH"
     hint = (
-        "later records of a key may be in another partition than the earlier ones, so that their order by partition "
-        "is lost. Run `cdcd resume --accept-topic NAME` to continue, or `cdcd resnapshot` to copy all tables again: "
-        "readers then begin at a truncate event"
+        "later records of a key may be in another partition than the earlier ones, so that their order by "
+        "partition is lost. Run `cdcd resume --accept-topic NAME` to continue, or `cdcd resnapshot` to copy all "
+        "tables again: readers then begin at a truncate event"
     )
     resolution = (
         "`cdcd resume --accept-topic NAME` continues: later records of a key may be in another partition than the "
@@ -107,11 +110,11 @@ class TopicReplaced(SinkError):
 
     code = "CDCD-TOPIC-REPLACED"
     hint = (
-        "the records of the former topic are gone. Run `cdcd resume --accept-topic NAME` to continue without them, "
+        "the records of the former topic are lost. Run `cdcd resume --accept-topic NAME` to continue without them, "
         "or `cdcd resnapshot` to copy all tables again"
     )
     resolution = (
-        "the records of the former topic are gone: `cdcd resume --accept-topic NAME` continues without them, `cdcd "
+        "the records of the former topic are lost: `cdcd resume --accept-topic NAME` continues without them, `cdcd "
         "resnapshot` copies all tables again. See [kafka.md](kafka.md#topics)"
     )
 
@@ -122,9 +125,10 @@ class OwnedByAnother(SinkError):
     code = "CDCD-OWNED-BY-ANOTHER"
     hint = "choose another name: cdcd then has a slot and topics of its own, and copies all tables into them"
     resolution = (
-        "choose another `name`: cdcd then has a slot and topics of its own, and copies all tables into them. To have "
-        "the rows of both slots in one topic, or if that slot is retired, set `sink.topics.shared_with: [SLOT]`; for "
-        "the id, set another `sink.transactional_id` ([kafka.md](kafka.md))"
+        "choose another `name`: cdcd then has a slot and topics of its own, and copies all tables into them. To "
+        "write the rows of both slots to one topic, or if the other slot is retired, set "
+        "`sink.topics.shared_with: [SLOT]`; if the transactional id is the conflict, set another "
+        "`sink.transactional_id` ([kafka.md](kafka.md))"
     )
 
 
@@ -133,8 +137,9 @@ class RecordTooLarge(SinkError):
 
     code = "CDCD-RECORD-TOO-LARGE"
     hint = (
-        "raise message.max.bytes (broker), max.message.bytes (topic) and sink.properties.message.max.bytes; or set "
-        "sink.too_large: dead_letter, then a marker replaces the row"
+        "no change of the record's transaction was confirmed. Raise message.max.bytes (broker), "
+        "max.message.bytes (topic) and sink.properties.message.max.bytes; or set sink.too_large: dead_letter, so "
+        "that a marker replaces the row"
     )
     at: int | None = None
     """The index of the record in the batch that was produced; None where the broker refused it later."""
@@ -156,9 +161,9 @@ class TransactionTooLarge(SinkError):
 
     code = "CDCD-TRANSACTION-TOO-LARGE"
     hint = (
-        "no change of it is visible or confirmed. Raise sink.transaction_timeout_ms (the broker allows up to its "
-        "transaction.max.timeout.ms) or the limit; or set sink.large_transactions.policy: parts, then readers may "
-        "see a part of it before the rest"
+        "no change of the transaction is visible or confirmed. Raise sink.transaction_timeout_ms (the broker "
+        "allows up to its transaction.max.timeout.ms) or the limit; or set sink.large_transactions.policy: "
+        "parts, with which readers may see a part of the transaction before the rest"
     )
 
 
@@ -168,8 +173,8 @@ class ProgressUnreadable(SinkError):
     code = "CDCD-PROGRESS-UNREADABLE"
     hint = "run the version of cdcd that wrote the record, or a newer version"
     resolution = (
-        "run the version that wrote the record. If another program wrote it: revoke the ACLs of others to "
-        "write, produce the last good record of the key again, then `cdcd resume`"
+        "run the version that wrote the record. If another program wrote it: revoke the write ACLs of "
+        "other principals, produce the last good record of the key again, then `cdcd resume`"
     )
 
 
@@ -179,9 +184,9 @@ class SchemasUnreadable(SinkError):
     code = "CDCD-SCHEMA-TOPIC"
     hint = "no change is lost or confirmed meanwhile. Run the version of cdcd that wrote the record, or a newer one"
     resolution = (
-        "no change is lost or confirmed meanwhile. Run the version that wrote the record. If another program wrote "
-        "it: revoke the ACLs of others to write, produce a record without a value under its key, have Kafka compact "
-        "the topic ([registry.md](registry.md)), then `cdcd resume`"
+        "no change is lost or confirmed meanwhile. Run the version that wrote the record. If another program "
+        "wrote it: revoke the write ACLs of other principals, produce a record without a value under the same key, "
+        "have Kafka compact the topic ([registry.md](registry.md)), then `cdcd resume`"
     )
 
 
@@ -197,13 +202,14 @@ class HistoryMissing(SparkReadError):
 
     code = "CDCD-HISTORY-MISSING"
     hint = (
-        "removed records do not return: have cdcd copy the tables to new topics (another name), raise their "
-        "retention (sink.topics.properties), and read the new topics, a mirror into an empty target"
+        "Kafka cannot restore removed records. Set another `name`, so that cdcd copies the tables to new topics, "
+        "and raise the retention of these topics (sink.topics.properties). Then read the new topics; start a "
+        "mirror with an empty target"
     )
 
 
 class SnapshotIncomplete(SparkReadError):
-    """A batch would have a part of a snapshot, or of a table that cdcd still copies."""
+    """A batch would have only a part of a snapshot, or of a table that cdcd still copies."""
 
     code = "CDCD-SNAPSHOT-INCOMPLETE"
     hint = (
@@ -224,9 +230,9 @@ class GapInTopic(SparkReadError):
 
     code = "CDCD-GAP"
     hint = (
-        "the missing changes never arrive: run `cdcd snapshot start --all --recopy` to copy the tables again while "
-        "the stream continues, or `cdcd resnapshot`; or start the mirror with --accept-gaps: its table then retains "
-        "its rows, those that were deleted in the gap included"
+        "the missing changes never arrive: run `cdcd snapshot start --all --recopy` to copy the tables again "
+        "while the stream continues, or `cdcd resnapshot`; or start the mirror with --accept-gaps: its table "
+        "then retains its rows, including those that were deleted in the gap"
     )
 
 
@@ -235,13 +241,13 @@ class MirrorInconsistent(SparkReadError):
 
     code = "CDCD-MIRROR-INCONSISTENT"
     hint = (
-        "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; if the error returns, report it "
-        "with the table's definition"
+        "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; if the error repeats, report "
+        "it with the table's definition"
     )
 
 
 class ChangesInvalid(SparkReadError):
-    """Changes that `apply_changes` cannot apply: without a key or a sequence, not ordered, of another type."""
+    """`apply_changes` cannot apply changes that lack a key or a sequence, have no order, or have another type."""
 
     code = "CDCD-CHANGES-INVALID"
     hint = (
@@ -250,14 +256,14 @@ class ChangesInvalid(SparkReadError):
 
 
 class MirrorBehind(SparkReadError):
-    """A mirror has not reached a position in time."""
+    """A mirror did not reach a position before the time-out."""
 
     code = "CDCD-MIRROR-BEHIND"
-    hint = "check that cdcd and the mirror run, and their lag; then wait again"
+    hint = "check that cdcd and the mirror run, check the lag of both, then wait again"
 
 
 class TablesParked(SparkReadError):
-    """Tables of a mirror are not updated any more, or not in a state that a view of all tables can have."""
+    """Tables of a mirror are not updated any more, or their rows are not as of the commit of a view of all tables."""
 
     code = "CDCD-MIRROR-PARKED"
     hint = (
@@ -271,8 +277,9 @@ class CatalogRefused(SparkReadError):
 
     code = "CDCD-CATALOG"
     hint = (
-        "the mirror goes on without it, and a running one tries again; create the database, rename another table of "
-        "this name, or choose another database with --catalog; Delta tables need Delta's package in Spark"
+        "the mirror itself is not affected, and a running mirror tries again. Create the database, rename the "
+        "other table of this name, or choose another database with --catalog. Delta tables need Delta's package "
+        "in Spark"
     )
 
 
@@ -288,8 +295,8 @@ class TableLogUnreadable(StorageError):
 
     code = "CDCD-TABLE-LOG"
     hint = (
-        "restore the file from a backup of the target, or remove the folder of the table; then copy the table again: "
-        "`cdcd snapshot start --table ... --recopy`"
+        "restore the file from a backup of the target, or remove the folder of the table; then copy the table "
+        "again: `cdcd snapshot start --table ... --recopy`"
     )
 
 
@@ -298,10 +305,10 @@ class StorageUnavailable(StorageError):
 
     code = "CDCD-STORAGE-UNAVAILABLE"
     retry = Retry.AUTO  # the next attempt reads the credentials again; an operator may free space
-    hint = "free space on the disk, correct the credentials, or the network; the mirror tries again"
+    hint = "free space on the disk, or correct the credentials or the network; the mirror tries again"
     resolution = (
-        "no action is needed when the storage is back; else free space on the disk of the target, correct its "
-        "credentials, or the network. The mirror tries again for `--retry-s` seconds, then it ends"
+        "no action is needed if the storage comes back; otherwise free space on the disk of the target, or "
+        "correct its credentials or the network. The mirror tries again for `--retry-s` seconds, then it ends"
     )
 
 
@@ -310,6 +317,6 @@ class StorageConflict(StorageError):
 
     code = "CDCD-STORAGE-CONFLICT"
     hint = (
-        "nothing of this writer was published: one mirror may write to a target, so stop the other one, or choose "
+        "this writer published nothing. Only one mirror may write to a target: stop the other one, or choose "
         "another target, and start this one again"
     )

@@ -12,8 +12,8 @@ from typing import Any
 from cdcd.errors.tree import CdcdError, Retry
 
 GAP_OR_SNAPSHOT = (
-    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
-    "without the missing changes"
+    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to "
+    "continue without the missing changes"
 )
 
 
@@ -29,8 +29,8 @@ class SourceError(CdcdError):
     code = "CDCD-SOURCE"
     hint = "correct the cause that the server's log names, then `cdcd resume`"
     resolution = (
-        "correct the cause that the message or the server's log names, then `cdcd resume`. For a text that has "
-        "no form in UTF-8 (SQL_ASCII): correct the row, then `cdcd resnapshot`"
+        "correct the cause that the message or the server's log names, then `cdcd resume`. If a text cannot be "
+        "converted to UTF-8 (SQL_ASCII): correct the row, then `cdcd resnapshot`"
     )
 
 
@@ -40,13 +40,13 @@ class SourceUnavailable(SourceError):
     code = "CDCD-SOURCE-UNAVAILABLE"
     retry = Retry.AUTO
     hint = (
-        "no action is needed when the server is back: cdcd connects again by itself, and no change is lost while the "
-        "slot retains its WAL (max_slot_wal_keep_size)"
+        "no action is needed when the server is back: cdcd connects again by itself, and no change is lost while "
+        "the slot retains its WAL (max_slot_wal_keep_size)"
     )
     resolution = (
-        "no action is needed when the server is back: no change is lost while the slot retains its WAL. Else correct "
-        "what the message names: host and port, the name service, `max_connections`, a `CONNECTION LIMIT`, a login "
-        "event trigger"
+        "no action is needed when the server is back: no change is lost while the slot retains its WAL. "
+        "Otherwise correct what the message names: host and port, the name service, `max_connections`, a "
+        "`CONNECTION LIMIT`, a login event trigger"
     )
 
 
@@ -55,8 +55,8 @@ class ServerInternal(SourceError):
 
     code = "CDCD-SOURCE-INTERNAL"
     hint = (
-        "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), then "
-        "`cdcd resume`; a later minor version of PostgreSQL may fix a defect"
+        "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), "
+        "then `cdcd resume`; a later minor version of PostgreSQL may fix a defect"
     )
     resolution = (
         "the server's log names the cause: repair a damaged row or index (REINDEX; delete or restore the row), "
@@ -69,10 +69,10 @@ class ServerCrashed(SourceError):
 
     code = "CDCD-SOURCE-CRASH"
     hint = (
-        "each try ends the sessions of all users, so cdcd does not retry. The server's log names the signal: signal "
-        "11 or an abort is a defect of PostgreSQL or of an extension (update it); signal 9 is most likely a lack of "
-        "memory (lower logical_decoding_work_mem). Then run `cdcd resume`; if the server still crashes, "
-        "`cdcd resnapshot` copies the tables again and continues after that position"
+        "each attempt ends the sessions of all users, so cdcd does not retry. The server's log names the signal: "
+        "signal 11 or an abort is a defect of PostgreSQL or of an extension (update it); signal 9 is most likely "
+        "a lack of memory (lower logical_decoding_work_mem). Then run `cdcd resume`; if the server still "
+        "crashes, `cdcd resnapshot` copies the tables again and continues after that position"
     )
     resolution = (
         "the server's log names the signal: update PostgreSQL or the extension (signal 11, an abort), or lower "
@@ -135,7 +135,7 @@ class BinaryFailed(OptionFailed):
 
 
 def decoded_at_commit_prepared(slot: str) -> str:
-    """Return the SQL that replaces a slot that decodes at PREPARE by one that decodes at COMMIT PREPARED.
+    """Return the SQL that replaces a slot that decodes at PREPARE with one that decodes at COMMIT PREPARED.
 
     The new slot has the position of the old one. A copied slot has no two_phase, in each version that has the option.
     A statement that fails drops nothing, and the next one then fails as well.
@@ -158,8 +158,8 @@ class TwoPhaseFailed(SourceError):
         "database, set source.protocol.two_phase: false, and restart cdcd"
     )
     resolution = (
-        "replace the slot by one that decodes at COMMIT PREPARED, at its position, with the statements that "
-        "the message names; set source.protocol.two_phase: false; restart cdcd. No change is lost "
+        "replace the slot with one at the same position that decodes at COMMIT PREPARED (the message has "
+        "the statements); set source.protocol.two_phase: false; restart cdcd. No change is lost "
         "([why](transactions.md#switch-it-on-and-off))"
     )
 
@@ -173,10 +173,13 @@ class SourceAuthentication(SourceError):
 
     code = "CDCD-SOURCE-AUTH"
     retry = Retry.AUTO  # cdcd reads the secrets again at the next connection, so it uses a corrected one
-    hint = "check source.dsn, source.password_file and pg_hba.conf"
+    hint = (
+        "check source.dsn, source.password_file and pg_hba.conf; cdcd tries again, and no change is lost while "
+        "the slot retains its WAL"
+    )
     resolution = (
         "correct what the message names: the password, the role and its LOGIN, the line of pg_hba.conf, the "
-        "certificate; cdcd reads the files again at each try"
+        "certificate; cdcd reads the files again at each attempt"
     )
 
 
@@ -186,8 +189,8 @@ class SlotActive(SourceError):
     code = "CDCD-SLOT-ACTIVE"
     retry = Retry.AUTO
     hint = (
-        "cdcd waits until the slot is free. Stop the other reader if it should not run; the walsender of a frozen or "
-        "disconnected reader releases the slot after wal_sender_timeout"
+        "cdcd waits until the slot is free. Stop the other reader if it should not run; the walsender of a "
+        "frozen or disconnected reader releases the slot after wal_sender_timeout"
     )
     resolution = (
         "no action is needed: cdcd waits until the slot is free. Stop the other reader if it should not run, "
@@ -217,8 +220,8 @@ class SlotAhead(SourceError):
     code = "CDCD-SLOT-AHEAD"
     hint = GAP_OR_SNAPSHOT
     resolution = (
-        "the slot retains WAL meanwhile. Find its other consumer; then `cdcd resnapshot`, or `cdcd resume "
-        "--accept-gap` ([when the slot is gone](slot-gone.md))"
+        "the slot retains WAL until you decide. Find the slot's other consumer; then `cdcd resnapshot`, or `cdcd "
+        "resume --accept-gap` ([when the slot is gone](slot-gone.md))"
     )
 
 
@@ -252,14 +255,14 @@ class SnapshotStale(SourceError):
     code = "CDCD-SNAPSHOT-STALE"
     retry = Retry.LIMITED
     hint = (
-        "the snapshot restarts by itself and copies this table first. If cdcd halts: run no command that rewrites "
-        "the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until it is copied, then "
-        "`cdcd resume`"
+        "the snapshot restarts by itself and copies this table first. If cdcd halts: run no command that "
+        "rewrites the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, REPACK) until the table is "
+        "copied, then `cdcd resume`"
     )
     resolution = (
         "the snapshot restarts by itself and copies this table first; cdcd halts after the eighth time for one "
         "table: run no command that rewrites the table (TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, "
-        "pg_repack, REPACK) until it is copied, then `cdcd resume`"
+        "pg_repack, REPACK) until the table is copied, then `cdcd resume`"
     )
 
 
@@ -312,13 +315,13 @@ class StandbyUnavailable(SourceUnavailable):
     )
     resolution = (
         "no action is needed when the standby is back: cdcd tries again and copies only the tables that are "
-        "not complete. If the standby cancels the copy again and again: `hot_standby_feedback = on`, or a "
+        "not complete. If the standby cancels the copy repeatedly, set `hot_standby_feedback = on`, or a "
         "longer `max_standby_streaming_delay` ([copy from a standby](snapshots.md#copy-from-a-standby))"
     )
 
 
 class StandbyUnusable(SourceError):
-    """The initial snapshot cannot be read from the server of `snapshot.from`: it is no standby of the source."""
+    """The initial snapshot cannot be read from the server of `snapshot.from`: it is not a standby of the source."""
 
     code = "CDCD-STANDBY-UNUSABLE"
     hint = (
@@ -354,13 +357,13 @@ class PublicationChanged(SourceError):
 
     code = "CDCD-PUBLICATION-CHANGED"
     hint = (
-        "if nobody wrote to its tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) continues with the "
-        "publication as it is now; else run `cdcd resnapshot` to copy the tables again"
+        "if nobody wrote to the publication's tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) "
+        "continues with the publication as it is now. Otherwise run `cdcd resnapshot` to copy the tables again"
     )
     resolution = (
-        "if nobody wrote to its tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) continues "
-        "with the publication as it is now; else run `cdcd resnapshot`. Copy an added table with `cdcd "
-        "snapshot start --table SCHEMA.TABLE`"
+        "if nobody wrote to the publication's tables meanwhile, no change is missing: SIGHUP (or `cdcd resume`) "
+        "continues with the publication as it is now. Otherwise run `cdcd resnapshot`. Copy an added table with "
+        "`cdcd snapshot start --table SCHEMA.TABLE`"
     )
 
     def __init__(self, message: str, *, steps: frozenset[Any] = frozenset(), hint: str | None = None) -> None:

@@ -56,13 +56,13 @@ _HINTS = {
     "table_readded": "changes made between the removal and the addition are not in the stream; `cdcd snapshot "
     "start --table SCHEMA.TABLE --recopy` copies the table again",
     "table_replaced": "changes of the table are not in the stream, and the topic holds the rows of the former "
-    "table of this name: add the table to the publication; its earlier rows need a new snapshot (`cdcd "
-    "resnapshot`)",
+    "table of this name: add the table to the publication. The earlier rows of the table need a new snapshot "
+    "(`cdcd resnapshot`)",
     "table_recreated": "the topic still holds the rows of the dropped table, because DROP TABLE is not in the "
     "stream; `snapshot.new_tables: snapshot` and `cdcd snapshot start --table SCHEMA.TABLE --recopy` remove "
     "these rows",
-    "table_renamed": "later changes go to the topic of the new name; to stop them, remove the table from the "
-    "publication",
+    "table_renamed": "later changes go to the topic of the new name; if they are not wanted, remove the "
+    "table from the publication",
     "table_attached": "later changes go to the topic of the partitioned table; the partition's own topic holds "
     "the earlier records",
     "table_added": "earlier rows of the table are not in the stream; `snapshot.new_tables` determines whether "
@@ -77,11 +77,12 @@ _REMOVALS = ("table_removed", "table_readded", "table_replaced")
 _ADDITIONS = ("table_added", "table_recreated")
 _ADDED_HINT = (
     "`cdcd resume` (or SIGHUP) continues and streams the table; `cdcd snapshot start --table SCHEMA.TABLE` then "
-    "copies its earlier rows. snapshot.new_tables: snapshot does this by itself"
+    "copies the earlier rows. With snapshot.new_tables: snapshot, cdcd copies the rows of new tables automatically"
 )
 UNPUBLISHED_TABLE_HINT = (
-    "its topic holds records, but its changes are not in the stream: another table had its name, or it was removed "
-    "from the publication. If it is wanted, add it; its earlier rows need a new snapshot (`cdcd resnapshot`)"
+    "the topic of this table holds records, but the stream does not have its changes: another table had the "
+    "name, or the table was removed from the publication. To stream the table, add it to the publication; its "
+    "earlier rows need a new snapshot (`cdcd resnapshot`)"
 )
 TopicOf = Callable[[str, str], str]
 _NOTHING = TableChanges()
@@ -168,7 +169,7 @@ class PublicationMonitor:
         """
         for _ in range(_READS):
             comparison = self._compare(connection)
-            # Each query sees the database of its own moment. What DDL between them looks like is no finding.
+            # Each query sees the database of its own moment. A difference due to DDL between them is not a finding.
             if not (comparison.found or comparison.with_topic):
                 return comparison
             if (again := self._published(connection)) is None or again == comparison.now:

@@ -1,4 +1,4 @@
-"""Query the slot and the publications at intervals, besides the stream; the slot also for each scrape.
+"""Query the slot and the publications at intervals, in addition to the stream; the slot also for each scrape.
 
 In: source settings.  Out: slot readings and the end of WAL for the metrics; the results of the other monitors at
 intervals (F21, F39, F72).

@@ -77,7 +77,7 @@ def holder(reading: SlotReading, oldest: Oldest | None, state: str) -> str:
     if 2 * unconfirmed >= retained:
         return f"cdcd, which has not confirmed {_size(unconfirmed)}: {state}"
     if oldest is None:
-        return "a transaction that is open, or has just ended, and that this role may not see"
+        return "a transaction that is open or has just ended, and that cdcd's role has no privilege to see"
     return f"{oldest.name}, open for {oldest.age_s:.0f} s"
 
 

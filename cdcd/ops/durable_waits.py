@@ -2,8 +2,8 @@
 
 In: the durable position, after each group; LSNs.  Out: a future for each LSN, done when it is reached.
 Invariant: an answer is never early: all transactions that committed below the LSN, and are published, are durable in
-Kafka then. The position is unknown, and everybody waits, until the initial snapshot is complete, and while no stream
-is open: the source may be another server then, whose LSNs mean something else.
+Kafka then. The position is unknown, and every request waits, until the initial snapshot is complete, and while no
+stream is open: the source may be another server then, whose LSNs mean something else.
 Must not: do anything for each waiter at a commit, but for those whose LSN it reaches; keep those that have given up.
 """
 

@@ -260,8 +260,8 @@ class MetricSeries:
         )
         self._snapshot_chunks = new.optional(
             "snapshot_chunks_remaining",
-            "Chunks that the snapshot has not read yet: ranges of 32 MB of large tables or partitions, small ones; "
-            "0 while cdcd streams, also if it copies tables incrementally.",
+            "Chunks that the snapshot has not read yet: ranges of 32 MB of large tables or partitions, and small "
+            "tables; 0 while cdcd streams, even if it copies tables incrementally.",
             absent="while unknown: before the first session, and until the tables are divided",
         )
         self._snapshot_rows = new.counter(

@@ -1,6 +1,6 @@
 """The body of a request to the admin port, whose client may go away or send something else than HTTP.
 
-In: the reading of a body.  Out: 400 instead of an error of the connection, which is no failure of a page.
+In: the reading of a body.  Out: 400 instead of an error of the connection, which is not a failure of a page.
 Must not: catch an error of a page.
 """
 

@@ -54,7 +54,9 @@ class WaitPage:
             if connections is None or not connections.let_wait(request.transport, limit_s, waiter.cancel):
                 waiter.cancel()
                 return _answered(
-                    503, message="too many wait; ask again later, or for the highest LSN of several"
+                    503,
+                    message="too many requests wait: repeat the request later; to wait for several LSNs, "
+                    "ask for the highest one",
                 )
             await asyncio.wait([waiter], timeout=limit_s)
         if waiter.done() and not waiter.cancelled():
@@ -69,7 +71,7 @@ class WaitPage:
 
 def _arguments(request: web.Request) -> tuple[int, int]:
     if unknown := sorted(set(request.query) - set(_ARGUMENTS)):
-        raise _Wrong(f"unknown argument {clean(unknown[0], 40)}; there are {', '.join(_ARGUMENTS)}")
+        raise _Wrong(f"unknown argument {clean(unknown[0], 40)}; the arguments are {', '.join(_ARGUMENTS)}")
     try:
         lsn = parse_lsn(request.query.get("lsn", ""))
     except ValueError:

@@ -28,8 +28,8 @@ DISK_TIMEOUT_S = 30.0
 RETRY_S = 0.5
 _LOG = structlog.stdlib.get_logger("cdcd.buffers")
 _FULL_HINT = (
-    "nothing is lost: cdcd reads no more, writes the complete transactions, then waits 30 s for free space in "
-    "buffer.spill_dir; without it cdcd halts. Free disk space, or raise buffer.spill and restart cdcd"
+    "no change is lost. cdcd pauses reading, writes the complete transactions, waits 30 s for free space in "
+    "buffer.spill_dir, then halts. Free disk space; or raise buffer.spill and restart cdcd"
 )
 
 

@@ -41,9 +41,9 @@ from cdcd.snapshot.visibility import Snapshot
 
 ASK_INTERVAL_S = 0.02
 _LOOKS_BEFORE_FLUSH = 50
-"""The server is asked to write its WAL to disk at the second look, and again after so many."""
+"""The server is asked to write its WAL to disk at the second check, and again after this number of checks."""
 GIVE_WAY = 6
-"""While the stream has transactions, a copy pauses so many times as long as it works: rows also cost the server and
+"""While the stream has transactions, a copy pauses this many times as long as it works: rows also cost the server and
 the broker time."""
 MOST_AT_ONCE = 2
 """Tables that are copied at the same time, in this proportion."""
@@ -54,7 +54,7 @@ and many small tables would wait for minutes."""
 MAX_WAITING_BYTES = 256 * 1024
 """Rows of chunks are written while less than this waits for Kafka: the stream's next rows wait behind them."""
 
-_OTHER_KEYS = "the keys of the topic are not those that the encoder makes of their text"
+_OTHER_KEYS = "the keys in the topic differ from those that cdcd encodes from their text"
 _OTHER_KEYS_HINT = (
     "report the types of the key's columns; `cdcd snapshot start --recopy` removes deleted rows"
 )

@@ -24,11 +24,11 @@ _LOG = structlog.stdlib.get_logger("cdcd.dead_letters")
 FORMAT = 1
 _ONE_PARTITION = 0
 _MISSING_HINT = (
-    "the row's topic has a marker instead of the row, so readers lack its last change. Raise the limits, then run "
+    "the topic has a marker instead of the row, so readers lack the row's last change. Raise the limits, then run "
     "`cdcd resnapshot`, or `cdcd snapshot start --table SCHEMA.TABLE --recopy`, to copy the row"
 )
 _MARKER_HINT = (
-    "the marker that replaces the row is too large itself, because of the row's key: raise the limits"
+    "the marker that would replace the row is too large, because of the row's key: raise the limits"
 )
 
 

@@ -16,7 +16,7 @@ from cdcd.ack.group import RecordChunk
 from cdcd.avro.encode import encode_batch, encode_truncate
 from cdcd.avro.transaction import TransactionContext
 from cdcd.failpoints import hit
-from cdcd.model import HEARTBEAT_PREFIX, POSTGRES_EPOCH_US, PartPosition, Record
+from cdcd.model import POSTGRES_EPOCH_US, PartPosition, Record
 from cdcd.pipeline.event_queue import EventQueue
 from cdcd.pipeline.floors import without
 from cdcd.pipeline.interfaces import Counts, NewContext, Output, Plans
@@ -53,7 +53,7 @@ class EventEncoder:
         queue: EventQueue,
     ) -> None:
         self._plans = plans
-        self._add = output.add
+        self._add, self._idle = output.add, output.idle
         self._new_context = new_context
         self._counts = counts
         self._progress = progress
@@ -140,11 +140,14 @@ class EventEncoder:
             await self._hand_on(records, 512 * len(records))
 
     async def _message(self, event: LogicalMessage) -> None:
+        if event.is_own:
+            if event.is_of_comparison:
+                self._idle(self._progress.idle(event.lsn), is_urgent=True)
+            return
         if not event.transactional:
-            # F12: a heartbeat is no data
-            if event.prefix != HEARTBEAT_PREFIX and not self._progress.position.covers(event.lsn - 1):
+            if not self._progress.position.covers(event.lsn - 1):
                 await self._message_at_once(event)
-        elif self._tx is not None and not event.is_wal_flush:
+        elif self._tx is not None:
             begin = await self._begin_of(self._tx)
             record = await self._plans.logical_message(event, self._tx)
             if not self._partial.covers(self._tx.tx_seq):

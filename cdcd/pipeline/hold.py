@@ -29,7 +29,7 @@ class Hold:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stream goes on, or need not wait any more."""
+        """Whether the stream continues, or need not wait any more."""
         return self._is_over.is_set()
 
     @property
@@ -39,7 +39,7 @@ class Hold:
         return self._position
 
     def end(self) -> None:
-        """Let the stream go on."""
+        """Let the stream continue."""
         self._is_over.set()
 
     async def wait(self, position: CommitPosition) -> None:

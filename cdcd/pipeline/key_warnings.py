@@ -20,26 +20,26 @@ _KEYLESS_HINT = (
     "add a primary key, or set format.key_columns or (with REPLICA IDENTITY FULL) format.keyless"
 )
 _KEY_ADDED_HINT = (
-    "no key schema was registered so far: earlier records of the topic have null keys, in one partition (or keys "
-    "of a deleted schema), and cdcd does not rewrite these records; readers by key have to start again with a "
+    "no key schema was registered before: earlier records of the topic have null keys, in one partition (or keys "
+    "of a deleted schema), and cdcd does not rewrite these records. Readers by key have to start again with a "
     "snapshot"
 )
 _FLAWED_HINT = (
-    "its records have a null key and go to one partition, and a compacted topic refuses them: rows may share its "
-    "key for a moment, because {flaw}; recreate the constraint, NOT DEFERRABLE and valid in each partition, or set "
-    "format.key_columns"
+    "records of the table have a null key and go to one partition, and a compacted topic refuses such records: "
+    "two rows may share the table's key temporarily, because {flaw}. Recreate the constraint, NOT DEFERRABLE and "
+    "valid in each partition, or set format.key_columns"
 )
 _NOT_UNIQUE_HINT = (
     "no unique index prevents two rows with this key: readers by key, and a compacted topic, have only one of the "
-    "two, and none once the other is deleted; choose columns with a UNIQUE constraint that is not DEFERRABLE"
+    "two rows, and no row once one of them is deleted. Choose columns with a UNIQUE constraint that is not DEFERRABLE"
 )
 _NOT_EXACT_HINT = (
-    "format.numeric_as: double, or format.interval_as: microseconds, may make one key of two that are not equal to "
-    "PostgreSQL; readers by key then have only one of the two rows; format.overrides can exclude these columns"
+    "format.numeric_as: double, or format.interval_as: microseconds, may map two keys that differ in PostgreSQL to "
+    "one; readers by key then have only one of the two rows. format.overrides can exclude these columns"
 )
 _KEY_SCHEMA_HINT = (
-    "a column of the key changed its type: the same key has other bytes from here on and may go to another "
-    "partition; readers have to sort by commit_lsn and tx_seq, and a compacted topic keeps both"
+    "the type of a key column was changed: from here on the same key has other bytes, and may go to another "
+    "partition. Readers have to sort by commit_lsn and tx_seq, and a compacted topic retains the records of both"
 )
 
 Say = Callable[..., None]

@@ -77,14 +77,16 @@ class PartialTransaction:
     def ended(self, tx_seq: int) -> None:
         """End the transaction; `tx_seq` is its last number. Raises PartialTransactionMissing."""
         if tx_seq < self.tx_seq:
-            raise self._missing("the server sent fewer changes of it than are written already")
+            raise self._missing(
+                "the server sent fewer changes of the transaction than cdcd has written already"
+            )
         if self.tx_seq:
             self.pending, self.tx_seq = None, 0
 
     def passed(self, lsn: Lsn) -> None:
         """Note that everything committed up to `lsn` was received. Raises PartialTransactionMissing."""
         if self.pending is not None and lsn > self.pending.commit_lsn:
-            raise self._missing("the server has passed its commit LSN")
+            raise self._missing("the server has passed the transaction's commit LSN")
 
     def covers(self, tx_seq: int) -> bool:
         """Return whether the change with this number is written already; has to be called for every change."""
@@ -105,7 +107,9 @@ class PartialTransaction:
             if tx.tx_seq >= self.tx_seq:
                 break
         if tx.tx_seq > self.tx_seq:
-            raise self._missing("its changes have other numbers than the changes written already")
+            raise self._missing(
+                "the transaction's changes have other numbers than the changes written already"
+            )
         frames = b"".join(row.frames for row in rows)
         return RowBatch(frames, left, batch.xid) if left else None
 

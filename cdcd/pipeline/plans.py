@@ -40,9 +40,7 @@ from cdcd.txn.lookahead import Lookahead
 _LOG = structlog.stdlib.get_logger("cdcd.plans")
 PLANNED_AT_ONCE = 8
 _PLANS_OF_A_TOPIC = 16
-_IDENTITY_HINT = (
-    "no action is needed: `before` has other columns from this change on; docs/evolution.md says which"
-)
+_IDENTITY_HINT = "no action is needed: from this change on, `before` has other columns (docs/evolution.md)"
 """How many recent plans of a topic `of_record` can find: enough for the records that are not durable yet."""
 
 

@@ -22,7 +22,8 @@ _LARGER_BY = {
 }
 _LARGER_HINT = (
     "nothing of the transaction is visible or confirmed. Raise {raised} and restart cdcd; or set "
-    "sink.large_transactions.policy: parts and restart, then readers may see a part of it before the rest"
+    "sink.large_transactions.policy: parts and restart cdcd: readers may then see a part of the transaction "
+    "before the rest"
 )
 
 

@@ -176,7 +176,7 @@ class Writer:
             self._observer.waiting(self._group.waiting_bytes, is_blocked=False)
 
     async def wait_until_below(self, waiting_bytes: int) -> None:
-        """Wait until at most so many bytes were added and are not with the sink yet."""
+        """Wait until at most this number of added bytes are not passed to the sink yet."""
         while self._group.waiting_bytes > waiting_bytes:
             self._room.clear()
             await self._room.wait()
@@ -425,6 +425,8 @@ class Writer:
             self._sink.begin()
         self._is_open = True
         started_us = self._clock_us()
+        # Not after the commit: a position that becomes urgent meanwhile does not wait.
+        self._idle_due_us = started_us + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
         self._commit = self._start(self._make_durable, self.progress(commit_position))
         with self._waiting():
             await asyncio.shield(self._commit)
@@ -438,8 +440,7 @@ class Writer:
             self._ahead.decided()
         if self._too_large is not None:
             self._too_large.after_commit()
-        self._idle_due_us = self._clock_us() + (FIRST_IDLE_PROGRESS_US if rows else IDLE_PROGRESS_INTERVAL_US)
-        # An interrupted snapshot is no advance: it begins again.
+        # An interrupted snapshot is not an advance: it begins again.
         if commit_position.phase == "streaming":
             self.has_advanced |= rows > 0 or commit_position.end_lsn > self._safe.lsn
         self._confirm(self._safe.advance(commit_position.end_lsn))

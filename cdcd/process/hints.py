@@ -14,10 +14,9 @@ from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible, SpillFull, Un
 
 __all__ = ["adapt_hint"]
 
-_BACK = "nothing was written or confirmed. Take the change back, then `cdcd resume`"
+_BACK = "nothing was written or confirmed. Revert the change of the table, then `cdcd resume`"
 _FORMER_KEY = (
-    "no record with the new key was written or confirmed. "
-    "Give the table its former key again, then `cdcd resume`"
+    "no record with the new key was written or confirmed. Restore the table's former key, then `cdcd resume`"
 )
 
 
@@ -41,8 +40,8 @@ _ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
     (
         SpillFull,
         _is_unstreamed,
-        "free disk space or raise buffer.spill. The space is used by prepared transactions: COMMIT PREPARED or "
-        "ROLLBACK PREPARED those that were left behind (pg_prepared_xacts), then `cdcd resume`",
+        "free disk space or raise buffer.spill. The space is used by prepared transactions: end the forgotten "
+        "ones (pg_prepared_xacts) with COMMIT PREPARED or ROLLBACK PREPARED, then `cdcd resume`",
     ),
     (
         UnsafeStreaming,

@@ -101,8 +101,8 @@ async def _run(config: Config) -> int:
     if is_fallback():
         _LOG.warning(
             "python_fallback",
-            hint="a row takes about twenty times as long; install cdcd on a machine with a C compiler, or choose the "
-            "fallback with CDCD_EXTENSIONS=python",
+            hint="the Python fallback takes about twenty times as long for a row. Install cdcd on a machine with a C "
+            "compiler, or set CDCD_EXTENSIONS=python to accept the fallback",
         )
     tune_gc()
     _wire_signals(supervisor, config.shutdown_timeout_ms / 1000)

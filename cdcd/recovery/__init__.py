@@ -1,4 +1,4 @@
-"""Recovery: where a start begins, which halt it meets instead, and how a halt is resolved. Pure.
+"""Recovery: where a start begins, which halt replaces it, and how a halt is resolved. Pure.
 
 In: the stored position, the slot, the server's identity, the options of the configuration.
 Out: `Resume`, `Snapshot`, an error of the tree, or the progress record that resolves a halt.

@@ -49,8 +49,8 @@ _RESOLUTIONS_BY_HALT: dict[type[CdcdError], frozenset[Resolution]] = {
 }
 _DECIDED_OTHERWISE = (TopicMismatch, TopicReplaced, PreparedMissing)
 _RESOLUTION_HINT = (
-    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to continue "
-    "without the missing changes; both mark the gap in the topics: see docs/slot-gone.md"
+    "find the cause first. Run `cdcd resnapshot` to copy the tables again, or `cdcd resume --accept-gap` to "
+    "continue without the missing changes; both mark the gap in the topics: see docs/slot-gone.md"
 )
 
 
@@ -105,8 +105,9 @@ def slot_never_read(slot: str, reason: str) -> SourceError:
     """Return the error of an unreadable slot that cdcd has never read: the topics have no records before a gap."""
     return SlotUnusable(
         f'slot "{slot}" cannot be read any more ({reason}), and cdcd has never read from it',
-        hint="choose another source.slot.name; or, if no other program reads it, run `cdcd drop-slot` and start "
-        "again: cdcd then creates the slot; changes committed before are not in the stream, as with each first start",
+        hint="choose another source.slot.name; or, if no other program reads the slot, run `cdcd drop-slot` and "
+        "start cdcd again: it creates the slot. As at each first start, the stream does not have changes "
+        "committed before the creation",
         slot=slot,
         reason=reason,
     )
@@ -151,10 +152,10 @@ def timeline_past(was: int, now: int, switch_lsn: Lsn, from_lsn: Lsn) -> SourceE
     """Return the error of a server whose timeline was left before the last changes that cdcd wrote (F58)."""
     return SourceTimeline(
         f"the server switched from timeline {was} to {now} at {format_lsn(switch_lsn)}, before the stored position "
-        f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and other changes may "
-        "get their LSNs",
-        hint="point source.dsn at the server whose history has them, if there is one; readers have to drop the "
-        f"changes after switch_lsn; {_RESOLUTION_HINT}",
+        f"{format_lsn(from_lsn)}: Kafka holds changes that are not in the server's history, and the server may "
+        "give the LSNs of these changes to others",
+        hint="point source.dsn at the server whose history has these changes, if there is one; otherwise "
+        f"readers have to drop the changes after switch_lsn: {_RESOLUTION_HINT}",
         switch_lsn=switch_lsn,
         from_lsn=switch_lsn,
         to_lsn=from_lsn,
@@ -176,7 +177,8 @@ def timeline_conflict(number: int, was_lsn: Lsn, began_lsn: Lsn, from_lsn: Lsn) 
     """Return the error of a server that was promoted to another timeline of the same number (F58)."""
     return SourceTimeline(
         f"timeline {number} of this server began at {format_lsn(began_lsn)}, that of the stored position at "
-        f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other lacks",
+        f"{format_lsn(was_lsn)}: two servers were promoted independently, and each has changes that the other "
+        "lacks",
         hint=f"point source.dsn at the server that was read before; {_RESOLUTION_HINT}",
         from_lsn=min(was_lsn, began_lsn, from_lsn),
         to_lsn=None,
@@ -198,10 +200,11 @@ def slot_older(slot: str, made_lsn: Lsn, confirmed_lsn: Lsn) -> SourceError:
 def server_behind(from_lsn: Lsn, server_lsn: Lsn) -> SourceError:
     """Return the error of a server whose WAL ends before the stored position (F62)."""
     return SourceBehind(
-        f"the server's WAL ends at {format_lsn(server_lsn)}, before the stored position {format_lsn(from_lsn)}: it "
-        "was restored, or is another copy",
+        f"the server's WAL ends at {format_lsn(server_lsn)}, before the stored position {format_lsn(from_lsn)}: "
+        "the server was restored, or is another copy",
         hint="point source.dsn at the server that was read before; a restored server gives other changes the LSNs "
-        "that the topics have already, so use another name: it gives new topics, a new slot and a new snapshot",
+        "that the topics have already, so set another `name`, which gives new topics, a new slot and a new "
+        "snapshot",
         stored_lsn=from_lsn,
         server_lsn=server_lsn,
         from_lsn=server_lsn,

@@ -66,7 +66,8 @@ def decide(
     """
     if wanted.mode in REPEATING_MODES and not wanted.create_slot:
         raise SourceSetup(
-            f"snapshot.mode is {wanted.mode}, for which cdcd creates the slot anew, and source.slot.create is false",
+            f"snapshot.mode is {wanted.mode}, which needs cdcd to create the slot again, but source.slot.create "
+            "is false",
             hint="set source.slot.create: true, or another snapshot.mode",
             slot=wanted.slot,
         )

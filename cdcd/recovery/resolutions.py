@@ -27,7 +27,7 @@ def check_accepts_gap(halt: CdcdError | None) -> CdcdError:
     if halt is None:
         raise ResumeRefused(
             "nothing is missing: the slot continues where the stored position ends",
-            hint="start cdcd; `cdcd resume` has a halted daemon retry",
+            hint="start cdcd; if it is halted, run `cdcd resume`",
         )
     if Resolution.ACCEPT_GAP not in resolutions_of(halt):
         raise ResumeRefused(
@@ -59,7 +59,7 @@ def after_gap(
     """
     if stored.phase == "snapshot":
         raise ResumeRefused(
-            "a snapshot is not complete: its rows that were not copied would be missing for good",
+            "a snapshot is not complete: the rows that it has not copied yet would never arrive",
             hint="`cdcd resnapshot` copies the tables again",
         )
     switch_lsn = halt.context.get("switch_lsn")
@@ -123,8 +123,8 @@ def before_snapshot(
     if server.wal_lsn < last_lsn:
         raise ResumeRefused(
             "the server's WAL ends before the last changes in the topics: readers sort changes by LSN, and would "
-            "take the new rows for older ones",
-            hint="use another name: it gives new topics, a new slot and a new snapshot",
+            "treat the new rows as older ones",
+            hint="set another `name`, which gives new topics, a new slot and a new snapshot",
             stored_lsn=last_lsn,
             server_lsn=server.wal_lsn,
         )
@@ -152,8 +152,8 @@ def _check_later(stored: Progress, timeline: int) -> None:
     if timeline <= stored.identity.timeline:
         raise ResumeRefused(
             "the server's timeline is not later than that of the changes in the topics: readers sort changes by "
-            "timeline, and would take the new ones for older ones",
-            hint="use another name: it gives new topics, a new slot and a new snapshot",
+            "timeline, and would treat the new ones as older ones",
+            hint="set another `name`, which gives new topics, a new slot and a new snapshot",
             stored_timeline=stored.identity.timeline,
             timeline=timeline,
         )

@@ -222,8 +222,8 @@ def _how_ahead(stored: Progress, slot: Slot) -> str:
     if is_known_slot(slot, stored):
         return "another consumer has read or advanced it"
     if stored.identity.two_phase not in (None, slot.two_phase):
-        return "it was dropped and created again, with another two_phase"
-    return "it was dropped and created again, or another consumer has read or advanced it"
+        return "the slot was recreated with another two_phase"
+    return "the slot was recreated, or another consumer has read or advanced it"
 
 
 def is_known_slot(slot: Slot, stored: Progress) -> bool:
@@ -290,17 +290,18 @@ def _check_readable(slot: Slot, stored: Progress | None, server: Server, wanted:
         if stored is not None:  # else the slot may be another program's (F80)
             exchange = decoded_at_commit_prepared(wanted.slot)
             hint += (
-                "; or exchange the slot for one without two_phase, at its position: run "
+                "; or replace the slot with one at the same position, without two_phase: run "
                 f"{exchange} in the source database, then `cdcd resume`"
             )
         raise SlotUnusable(
-            "the slot has two_phase, so it sends transactions at PREPARE, and the configuration has it off",
+            "the slot has two_phase on, so the server sends transactions at PREPARE, but "
+            "source.protocol.two_phase is false",
             hint=hint,
             slot=wanted.slot,
         )
     lost_by = slot.invalidation_reason or ("wal_removed" if slot.wal_status == "lost" else None)
     if stored is None and (lost_by or (slot.synced and slot.temporary)):
-        raise halts.slot_never_read(wanted.slot, lost_by or "not synchronised")
+        raise halts.slot_never_read(wanted.slot, lost_by or "not synchronized")
     if stored is not None and lost_by:
         raise halts.slot_lost(wanted.slot, lost_by, stored.end_lsn, server.wal_lsn)
     if stored is not None and slot.temporary and slot.synced:

@@ -46,7 +46,8 @@ _SUBJECT_NOT_FOUND = 40401
 _VERSION_NOT_FOUND = 40402
 _SCHEMA_NOT_FOUND = 40403
 _NO_SUCH_PATH_HINT = (
-    "correct registry.url, also its path, and restart cdcd: the server at this address has no such endpoint"
+    "correct registry.url, also its path, and restart cdcd: the server at this address does not have this "
+    "endpoint"
 )
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
@@ -232,8 +233,8 @@ class Registry:
         self._version_cache = VersionCache("")
         return RegistryRefused(
             f"the registry has lost {what}: consumers cannot decode records already written with its ids",
-            hint="restore the registry; or accept the loss: after SIGHUP or a restart cdcd registers every schema "
-            "again",
+            hint="restore the registry; or accept the loss: run `cdcd resume` or restart cdcd, which then "
+            "registers every schema again",
             subject=subject,
         )
 
@@ -447,7 +448,7 @@ class Registry:
             if isinstance(error, KeyError | RecursionError | TypeError | ValueError):
                 self._observe(operation, "unreadable")
                 raise RegistryRefused(
-                    f"{operation}: the answer is not that of a schema registry",
+                    f"{operation}: the answer does not come from a schema registry",
                     hint="correct registry.url, also its path, and restart cdcd",
                     subject=subject,
                 ) from error
@@ -473,8 +474,8 @@ def _avro_of(schema: RegisteredSchema, subject: str) -> Any:
         pass  # no Avro either
     raise RegistryRefused(
         "the subject has schemas that are not Avro",
-        hint="another program has registered them: choose another name for the topics, or other subjects "
-        "(registry.subjects)",
+        hint="another program has registered these schemas: choose another `name`, or another strategy "
+        "for subjects (registry.subjects)",
         subject=subject,
     )
 

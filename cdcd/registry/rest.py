@@ -228,7 +228,7 @@ class RestClient:
                 if is_last or status not in _AGAIN:
                     return status, content
             time.sleep(random.random() * min(self._wait_ms * 2**tries, self._max_wait_ms) / 1000)  # noqa: S311 - jitter, so that clients do not retry at once
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _once(self, url: str, method: str, path: str, body: Mapping[str, str] | None) -> tuple[int, bytes]:
         target = f"{urlsplit(url).path}/{path}"

@@ -75,8 +75,8 @@ def level_differences(level: str, new: Any, earlier: Sequence[Any]) -> list[Diff
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
             "an earlier version under the subject is not an Avro schema",
-            hint="another program has registered it: choose another name for the topics, or other subjects "
-            "(registry.subjects)",
+            hint="another program has registered this schema: choose another `name`, or another strategy "
+            "for subjects (registry.subjects)",
         ) from error
 
 

@@ -23,9 +23,9 @@ KEY_PROPERTY = "pg.key"
 
 _SHARED_HINT = (
     "the index of the topic's key is DEFERRABLE or not valid, itself or in a partition. Two rows may then share a "
-    "key for a moment, and the last record of a key may be the tombstone of a row that exists. `cdcd check` names "
-    "the index: recreate its constraint NOT DEFERRABLE, then `cdcd resume`; or, if no statement gives a row the key "
-    "of another row, set format.key_columns of this table to these columns, and restart cdcd"
+    "key temporarily, and the last record of a key may be the tombstone of a row that exists. `cdcd check` names "
+    "the index: recreate its constraint NOT DEFERRABLE, then `cdcd resume`; or, if no statement ever gives a row "
+    "the key of another row, set format.key_columns of this table to these columns, and restart cdcd"
 )
 
 

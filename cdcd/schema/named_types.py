@@ -64,7 +64,7 @@ _NAMELESS = frozenset(
     }
     | {"enum", "fixed"}
 )
-"""What a `type` may be besides the name of a type."""
+"""What a `type` may be other than the name of a type."""
 
 
 def with_full_names(schema: Any, space: str = "") -> Any:

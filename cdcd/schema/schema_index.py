@@ -29,8 +29,8 @@ MAX_INDEX_CHARACTERS = 256 << 20
 """Limit on all schemas of a topic in memory: other programs may be allowed to write to the topic."""
 _MOST = (1 << 31) - 1
 _FOREIGN = (
-    "cdcd did not write this record: revoke the ACLs of all other principals to write to the topic, produce a record "
-    "without a value under its key (kafka-console-consumer shows it), have Kafka compact the topic "
+    "cdcd did not write this record: revoke the write ACLs of all other principals for the topic, produce a record "
+    "without a value under the same key (kafka-console-consumer shows the key), have Kafka compact the topic "
     "(docs/registry.md), then `cdcd resume`"
 )
 _KEYS = {
@@ -176,7 +176,7 @@ class SchemaIndex:
         if self._characters > MAX_INDEX_CHARACTERS:
             raise SchemasUnreadable(
                 f"the schema topic has more than {MAX_INDEX_CHARACTERS} characters of schemas",
-                hint="revoke the ACLs of other programs to write to the topic; or distribute the tables over several "
+                hint="revoke the write ACLs of other principals for the topic; or distribute the tables over several "
                 "daemons with different names",
             )
 

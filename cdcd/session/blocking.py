@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import structlog
@@ -38,10 +38,10 @@ from cdcd.threads import in_thread
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RETRY_S = 1.0
 _TWICE_HINT = (
-    "add --recopy: a truncate event then precedes the rows, so that readers have each row once; without a key they "
-    "cannot recognize a row that they have already"
+    "add --recopy: a truncate event then precedes the rows, so that readers have each row once; without a key, "
+    "readers cannot recognize a row that they already have"
 )
-_STOP_FIRST_HINT = "wait until it is copied, or run `cdcd snapshot stop --table {table}` first"
+_STOP_FIRST_HINT = "wait until the table is copied, or run `cdcd snapshot stop --table {table}` first"
 
 
 class BlockingSnapshots:
@@ -72,7 +72,7 @@ class BlockingSnapshots:
         return self._copying is not None and not self._copying.done()
 
     @property
-    def relids(self) -> Collection[int]:
+    def relids(self) -> Set[int]:
         """The tables that are left to copy, failed ones included."""
         return self._copies.blocking.keys()
 
@@ -84,7 +84,7 @@ class BlockingSnapshots:
             if table.relid in self._copies.blocking:
                 hint = _STOP_FIRST_HINT.format(table=table.title)
                 raise SnapshotRefused(
-                    "a blocking snapshot has the table left to copy", hint=hint, table=table.title
+                    "a blocking snapshot still has to copy the table", hint=hint, table=table.title
                 )
 
     async def begin(
@@ -130,7 +130,7 @@ class BlockingSnapshots:
 
     @contextlib.asynccontextmanager
     async def interrupted(self) -> AsyncIterator[None]:
-        """Copy nothing during the block: the stream goes on. Tables that are left are copied again after it."""
+        """Copy nothing during the block: the stream continues. Tables that are left are copied again after it."""
         self._interruptions += 1
         try:
             await _ended(self._copying)

@@ -47,7 +47,7 @@ from cdcd.source.settings import SourceSettings
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
-_UNPUBLISHED_HINT = "if it is wanted, add it to the publication, and repeat the command"
+_UNPUBLISHED_HINT = "to copy the table, add it to the publication, and repeat the command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,10 @@ class BlockingCopy:
         for relid in unpublished:
             table = self._parts.reports.name_of(relid)
             _LOG.warning(
-                "table_not_copied", table=table, error="it is not published any more", hint=_UNPUBLISHED_HINT
+                "table_not_copied",
+                table=table,
+                error="the table is not published any more",
+                hint=_UNPUBLISHED_HINT,
             )
             self._parts.copies.set_blocking(relid, None)
             self._parts.reports.end(relid)

@@ -3,7 +3,7 @@
 In: the parts, the stop event.  Out: nothing is left open: the Kafka transaction is aborted, so that readers do not
 wait for its timeout; memory and files are released.
 Invariant: if a part cannot be closed, the failure is logged and the other parts are closed. Once the stop event is
-set, before or during the closing, a server that does not answer is waited for at most `stop_timeout_s`.
+set, before or during the closing, cdcd waits for a silent server for at most `stop_timeout_s`.
 Must not: confirm or commit anything, except in `flush_in_time` and `commit_progress_in_time`, which come before.
 """
 

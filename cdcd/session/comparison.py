@@ -1,4 +1,4 @@
-"""The keys that only a topic may have, and the texts by which their table is asked for them.
+"""The keys that only a topic may have, and the texts with which their table is queried for them.
 
 In: a reader of the topic, the table's plan.  Out: keys to look up in the table.
 Invariant: keys are returned again until they are done. The stream never waits for Kafka: reads are in threads, and a
@@ -76,7 +76,7 @@ class Comparison:
         return {key: self._taken[key] for key in self._now}
 
     def done(self, deleted: int) -> None:
-        """Note that the keys were looked up, and that the rows of so many are deleted."""
+        """Note that the keys were looked up, and the number of keys whose rows are deleted."""
         self.deleted += deleted
         for key in self._now:
             del self._taken[key]

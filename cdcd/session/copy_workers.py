@@ -3,7 +3,7 @@
 In: the planned units in their order, a function that makes a reader.  Out: the rows of all units, as they come.
 Invariant: the rows of a unit come in their order, and its end comes after its last row. A unit that was not read to
 its last row ends with the error of its table, never as one that was read. A bounded number of batches is read ahead
-of the consumer. Whatever ends the consumer, no thread runs on after `close`, even if the server is silent.
+of the consumer. Whatever ends the consumer, no thread continues to run after `close`, even if the server is silent.
 Must not: encode, or decide the order of the units.
 """
 
@@ -28,12 +28,13 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 LOCK_TIMEOUT_MS = 5_000
 """How long a connection waits for the lock of a table before it copies other tables first."""
 _LOCKED_HINT = (
-    "the other tables are copied first; the wait ends when the holder's transaction ends: ask its owner"
+    "the other tables are copied first; the wait ends with the transaction that holds the lock: ask the owner of "
+    "that transaction to end it"
 )
 BATCHES_AHEAD = 3
 """For each connection, batches that were read and not consumed."""
 _MISSING_HINT = (
-    "no row is missing: the copy continues with fewer connections; for its full speed raise max_connections or the "
+    "no row is missing: the copy continues with fewer connections. For full speed raise max_connections or the "
     "role's CONNECTION LIMIT, or lower snapshot.workers"
 )
 
@@ -155,7 +156,7 @@ class CopyWorkers:
         try:
             reader = self._new_reader()
         except SourceUnavailable as error:
-            # Too many connections, for example. If the server is unavailable, another reader finds out.
+            # Too many connections, for example. If the server is unavailable, another reader raises the error.
             with self._lock:
                 self._working -= 1
                 if self._waiting and not self._working:

@@ -55,7 +55,7 @@ def may_have_expired(age_s: float, timeout_s: float) -> bool:
 def fenced_by(evidence: Evidence) -> type[SinkFenced] | type[TransactionExpired]:
     """Return the class of the error that this evidence proves.
 
-    Unknown facts are no takeover: the next session checks the slot first, and waits while the slot is held.
+    Unknown facts do not prove a takeover: the next session checks the slot first, and waits while the slot is held.
     """
     if not may_have_expired(evidence.age_s, evidence.timeout_s):
         return SinkFenced

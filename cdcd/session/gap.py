@@ -38,7 +38,7 @@ from cdcd.snapshot.units import CopiedTable
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _BYTES_OF_A_MARKER = 512
 _GAP_HINT = (
-    "each reader of the topics meets the marker (op g). Unless a new snapshot follows, run `cdcd snapshot start "
+    "each reader of the topics reads the marker (op g). Unless a new snapshot follows, run `cdcd snapshot start "
     "--all --recopy` to copy the tables again"
 )
 

@@ -47,14 +47,15 @@ RECONNECT_S = 1.0
 CANCEL_AGAIN_S = 0.2
 CANCEL_WITHIN_S = 1.0
 _TOO_MANY_HINT = (
-    f"one command starts {MAX_TABLES} tables at most, because each progress record has the states of all: name "
-    "fewer tables in each command, or run `cdcd resnapshot`"
+    f"one command can start {MAX_TABLES} tables at most, because each progress record has the state of each "
+    "table: name fewer tables in each command, or run `cdcd resnapshot`"
 )
 _BLOCKED_HINT = (
-    "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends one"
+    "repeat the command when `cdcd snapshot status` shows no blocking snapshot; `cdcd snapshot stop` ends the "
+    "present one"
 )
 _UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
-_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends it, `cdcd snapshot start --blocking` begins it again"
+_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends the copy, `cdcd snapshot start --blocking` begins it again"
 T = TypeVar("T")
 ReleaseReader = Callable[[SnapshotReader], Awaitable[None]]
 
@@ -302,6 +303,8 @@ class IncrementalSnapshots:
         return is_by_itself or (command.action == "stop" and self._concerns_blocking(command))
 
     def _concerns_blocking(self, command: SnapshotCommand) -> bool:
+        if command.relids:
+            return not self._blocking.relids.isdisjoint(command.relids)
         names = {self._reports.name_of(relid) for relid in self._blocking.relids}
         return bool(names) and (not command.tables or not names.isdisjoint(command.tables))
 
@@ -452,6 +455,11 @@ class IncrementalSnapshots:
         return [*self._copies.tables, *self._blocking.relids]
 
     @property
+    def blocking(self) -> Collection[int]:
+        """Those of them that are copied while the stream waits."""
+        return self._blocking.relids
+
+    @property
     def signals_at(self) -> int:
         """The offset of the next signal, -1 if none was read."""
         return self._copies.signals_at
@@ -485,6 +493,8 @@ class IncrementalSnapshots:
     def _chosen(self, command: SnapshotCommand, relids: Collection[int]) -> dict[int, str]:
         """Return the tables of a command that are among these, by relid. Raises SnapshotRefused."""
         copied = {relid: self._reports.name_of(relid) for relid in relids}
+        if command.relids:
+            return {relid: name for relid, name in copied.items() if relid in command.relids}
         named = {relid: self._meant(relid, name, command.tables) for relid, name in copied.items()}
         chosen = {relid: copied[relid] for relid, name in named.items() if not command.tables or name}
         missing = sorted(set(command.tables) - set(named.values()))

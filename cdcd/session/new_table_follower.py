@@ -1,9 +1,9 @@
 """Begin the copies of tables that have joined the publications, while a session streams.
 
 In: the new tables that wait, the rules of the configuration.  Out: commands for the session's incremental snapshots.
-Invariant: a table waits until the progress record has its copy. One that cannot be copied so is streamed only, with
-one line in the log. A few tables are begun at a time: every progress record has the state of each begun one. Until
-all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
+Invariant: a table waits until the progress record has its copy. A table that cannot be copied in this way is only
+streamed, with one line in the log. A few tables are begun at a time: every progress record has the state of each
+begun one. Until all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
 Must not: end the session because of one table.
 """
 
@@ -55,7 +55,7 @@ class NewTableFollower:
                 await asyncio.sleep(RETRY_S if has_failed else LOOK_S)
 
     async def _begin_some(self) -> bool:
-        """Begin the first of the tables that wait; return whether one failed, which is tried again."""
+        """Begin the first of the tables that wait; return whether one failed and has to be tried again."""
         chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
         ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
         done: list[int] = []
@@ -64,11 +64,13 @@ class NewTableFollower:
         await self._copying.note_uncopied(included, self._new.published)
         try:
             for relid in ordered:
-                if relid not in self._copying.relids:
-                    if len(self._copying.relids) >= MOST_AT_ONCE:
-                        break
+                is_begun = relid in self._copying.relids
+                if not is_begun and len(self._copying.relids) >= MOST_AT_ONCE:
+                    break
+                is_again = self._new.waiting.get(relid, False)
+                if not is_begun or is_again:
                     hit("new_table_found")
-                    if not await self._begin(relid, *chosen[relid]):
+                    if not await self._begin(relid, *chosen[relid], is_again=is_again):
                         has_failed = True
                         continue
                     hit("new_table_begun")
@@ -78,13 +80,20 @@ class NewTableFollower:
                 self._publications.begun(done)
         return has_failed
 
-    async def _begin(self, relid: int, choice: Choice, name: str) -> bool:
-        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong."""
+    async def _begin(self, relid: int, choice: Choice, name: str, *, is_again: bool) -> bool:
+        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong.
+
+        A copy that is left from before lacks changes of the rows that it has: it is not continued, whatever follows.
+        """
+        is_blocking = relid in self._copying.blocking
+        if relid in self._copying.relids:
+            await self._copying.execute(SnapshotCommand("stop", relids=(relid,)))
         if not choice.is_included:
             _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
             return True
-        is_again = self._new.waiting.get(relid, False)
-        command = SnapshotCommand("start", relids=(relid,), where=choice.where, recopy=is_again)
+        command = SnapshotCommand(
+            "start", relids=(relid,), where=choice.where, recopy=is_again, is_blocking=is_blocking
+        )
         try:
             await self._copying.execute(command)
         except SnapshotRefused as refusal:

@@ -5,7 +5,7 @@ error to report.
 
 Streaming: PostgreSQL 14 to 18 may decode a subtransaction for the stream that is rolled back by then, because the
 reader is behind. They then discard, together with its rows, the catalog changes that other sessions committed
-meanwhile, and confuse catalog rows that the transaction changes itself. The results: an internal error at every try,
+meanwhile, and confuse catalog rows that the transaction changes itself. The results: an internal error at each retry,
 even after the commit, so that the slot would never advance; a table described without its key, or with its former
 types; or, without any error, missing columns and missing newly published tables. These servers also give a logical
 message the id of the top-level transaction, so that a message of a rolled-back subtransaction looks like the others;
@@ -19,7 +19,7 @@ has one format for the whole stream, so all values are read as text.
 Two-phase: a slot with two_phase cannot be read without it, because the server sends prepared transactions anyway; the
 error says how the slot is replaced. PostgreSQL 15 to 18 that decode a prepared transaction after its ROLLBACK
 PREPARED detect the rollback for the rows of the transaction itself, not for those of its subtransactions. If a
-subtransaction rewrote a table, the table's entry in the catalog is not found, at every try.
+subtransaction rewrote a table, the table's entry in the catalog is not found, at every attempt.
 Invariant: an error that also occurs without the option has another cause, and halts.
 Must not: confirm or skip anything; the next session begins at the same position as the failed one.
 """

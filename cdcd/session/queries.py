@@ -1,4 +1,4 @@
-"""Queries of a session besides the stream, each over a connection of its own. Blocking.
+"""Queries of a session in addition to the stream, each over a connection of its own. Blocking.
 
 In: the source's settings.  Out: the server's timelines, the slot, transactions prepared before, rolled back xids.
 Invariant: a query leaves no connection open, whatever its result.

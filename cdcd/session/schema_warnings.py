@@ -3,7 +3,7 @@
 In: the tables that a start has listed.  Out: `table_will_halt` in the log, once for each, at most MOST_LINES.
 Invariant: nothing waits for this task; it checks slowly, over connections of its own, so that it does not slow down
 the stream.
-Must not: end the session before a row meets the problem, or store a table's schemas in the daemon's own cache.
+Must not: end the session before a row has the problem, or store a table's schemas in the daemon's own cache.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ from cdcd.waits import Blocker
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _PREPARED_HINT = (
-    "if another consumer of this slot has confirmed their PREPARE, the server does not send their rows, and cdcd "
-    "halts at their COMMIT PREPARED: ROLLBACK PREPARED loses nothing; commit or roll back prepared transactions "
-    "before cdcd first starts on a slot"
+    "if another consumer of this slot has confirmed the PREPARE of these transactions, the server does not send "
+    "their rows, and cdcd halts at their COMMIT PREPARED; at a ROLLBACK PREPARED nothing is lost. Commit or roll "
+    "back prepared transactions before cdcd starts on a slot for the first time"
 )
 
 _NOTHING_TO_COPY_HINT = (
@@ -181,7 +181,7 @@ class Session:
             start_state, to_try = await self._start()
             await self._work(start_state, to_try)
         except StopRequested:
-            _LOG.info("stopped_before_streaming", hint="the next start repeats whatever is not complete")
+            _LOG.info("stopped_before_streaming", hint="the next start repeats all work that is not complete")
         except SinkFenced as error:
             raise await self._cause_of_fencing(error) from error
         except CdcdError as error:

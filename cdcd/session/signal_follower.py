@@ -1,10 +1,11 @@
 """Execute the commands of the topic of signals while a session streams.
 
 In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
-Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is passed,
+Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is skipped,
 with a line in the log. Signals that are sent during an initial snapshot wait for the stream: the progress record has
-the first one's offset from the snapshot's begin on. A topic that cannot be read does not end the session, and delays
-a snapshot for a limited time: it is tried again. Signals that are passed because of that are in the log.
+the offset of the first one from the beginning of the snapshot on. A topic that cannot be read does not end the
+session, and delays a snapshot for a limited time: it is tried again. Signals that are skipped because of that are in
+the log.
 Must not: show a command's condition.
 """
 
@@ -29,15 +30,17 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 RETRY_S = 10.0
 AGAIN_S = 1.0
 _NOT_EXECUTED = (
-    "signals that are sent before the stream begins may not be executed: send those that had no effect again"
+    "signals that were sent before the stream begins may be skipped: send each signal that had no effect "
+    "again"
 )
 _FROM_THE_END_HINT = (
-    "a daemon without a position in the topic reads it from its end: send signals that had no effect again"
+    "without a stored position the daemon reads the topic of signals from its end: send each signal that had no "
+    "effect again"
 )
 
 
 async def first_signal(config: Config, stored: Progress | None) -> int:
-    """Return the offset of the first signal to execute after a snapshot that begins, or goes on; -1: none is known.
+    """Return the offset of the first signal to execute after a snapshot that begins, or continues; -1: none is known.
 
     Without a stored position that is the end of the topic: earlier signals were sent before the snapshot. With -1 the
     stream begins at the end that the topic has then, and the log has the offset of the signals before it.

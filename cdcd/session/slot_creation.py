@@ -107,7 +107,7 @@ def create_slot_for_snapshot(
         with contextlib.closing(connect_sql(settings)) as connection:
             check_same_server(connection, expected)
             drop_slot(connection, settings.slot)
-        _LOG.info("slot_dropped", slot=settings.slot, reason="its snapshot was not completed")
+        _LOG.info("slot_dropped", slot=settings.slot, reason="the slot's snapshot was not completed")
     try:
         created = create_slot(
             settings,
@@ -135,5 +135,7 @@ def drop_slot_if_any(settings: SourceSettings, expected: ServerIdentity) -> None
         if read_slot(connection, settings.slot) is not None:
             drop_slot(connection, settings.slot)
             _LOG.info(
-                "slot_dropped", slot=settings.slot, reason="its snapshot is complete, and no stream follows"
+                "slot_dropped",
+                slot=settings.slot,
+                reason="the slot's snapshot is complete, and no stream follows",
             )

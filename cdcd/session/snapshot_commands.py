@@ -3,7 +3,7 @@
 In: commands of the admin port and of signals.  Out: their effect in the session; the reports of the tables.
 Invariant: without a session that streams a command is refused, and changes nothing. Until the first one the tables
 are not known.
-Must not: keep a command for a later session.
+Must not: store a command for a later session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdcd.snapshot.control import TABLE_STATES, SnapshotCommand, TableReport, fi
 from cdcd.snapshot.reports import TableReports
 
 _AFTER_THE_SNAPSHOT = (
-    "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic waits by itself for "
+    "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic is executed after "
     "the end of the snapshot"
 )
 

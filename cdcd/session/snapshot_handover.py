@@ -3,8 +3,8 @@
 In: the decision `Snapshot`.  Out: `Resume`, where the stream begins.
 Invariant: the progress record says that a snapshot has begun before the slot is created, so that after a crash the
 slot is known to be cdcd's own. It says that the snapshot is complete only after the last row. If an attempt is
-interrupted, the next one keeps the slot and the complete tables. It copies the others in the snapshot of a temporary
-slot, and the stream drops their changes that this snapshot has (the floors).
+interrupted, the next one retains the slot and the complete tables. It copies the others in the snapshot of a
+temporary slot, and the stream drops their changes that this snapshot has (the floors).
 Must not: decide that a snapshot is needed.
 """
 
@@ -44,14 +44,16 @@ from cdcd.source.slot import CreatedSlot, temporary_name
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
-_RULE_CHANGED = "its rule of snapshot.overrides has changed since its first rows were copied"
-_NOT_COPIED = "it is not copied any more: it is excluded, or not published"
+_RULE_CHANGED = "the table's rule in snapshot.overrides has changed since its first rows were copied"
+_NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
 _STREAMED_ONLY_HINT = (
-    "its topic has the changes from this LSN on, and the rows that were copied before; if it is included again "
-    "before the snapshot is complete, it is copied; later `cdcd snapshot start --recopy` copies all rows"
+    "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
+    "included again before the snapshot is complete, cdcd copies it; after that, `cdcd snapshot start --recopy` "
+    "copies all rows"
 )
 _UNUSED_HINT = (
-    "no published table matches this pattern of snapshot.overrides: it has to match all of SCHEMA.TABLE"
+    "no published table matches this pattern of snapshot.overrides: the pattern has to match all of "
+    "SCHEMA.TABLE"
 )
 
 
@@ -186,7 +188,7 @@ class SnapshotHandover:
         return found
 
     async def _included_again(self, state: CopyState) -> frozenset[int]:
-        """Return the tables that earlier attempts have excluded or given up, and that are to be copied now."""
+        """Return the tables that earlier attempts have excluded or abandoned, and that are to be copied now."""
         relids = (*state.partial, *state.excluded)
         if not relids:
             return frozenset()
@@ -329,7 +331,7 @@ class SnapshotHandover:
 
 
 def _log_streamed_only(relids: Iterable[int], titles: Mapping[int, str], progress: CopyProgress) -> None:
-    """Log the tables whose copy is given up. `titles`: of the published tables."""
+    """Log the tables whose copy is abandoned. `titles`: of the published tables."""
     for relid in sorted(relids):
         _LOG.warning(
             "table_streamed_only",

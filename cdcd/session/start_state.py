@@ -2,8 +2,8 @@
 
 In: the configuration, the session's sink, topics, schemas and catalog.  Out: `StartState`, or the error that refuses
 the start.
-Invariant: `run_checks` only reads, and raises whatever refuses the start. It changes nothing and fences nobody, so a
-refused start leaves no trace and another running daemon continues (F69, F79). `fence_and_decide` changes, in the
+Invariant: `run_checks` only reads, and raises whatever refuses the start. It changes nothing and fences no producer,
+so a refused start leaves no trace and another running daemon continues (F69, F79). `fence_and_decide` changes, in the
 order of docs/recovery.md: it fences an older producer, so that nobody else writes after the position is read again
 (F64, F76), and decides again by that position.
 Must not: stream, or write a record.

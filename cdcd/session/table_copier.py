@@ -46,11 +46,11 @@ _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 RETRY_S = 0.1
 _CHANGED = ("42", "XX000")
 """SQLSTATEs of an unknown table, column or type, and of one that was dropped by another session."""
-_IS_BEHIND = "the stream has not yet received what was committed before the table's definition was read"
+_IS_BEHIND = "the stream has not yet received the changes committed before the table's definition was read"
 FIRST_PAGES, MOST_PAGES = 64, 1024
 """Blocks of one chunk."""
 STALE_TRIES = 20
-"""A table is rewritten so often only by a job that runs all the time."""
+"""Only a job that runs all the time rewrites a table this often."""
 T = TypeVar("T")
 
 
@@ -280,7 +280,7 @@ class TableCopier:
         piece = await self._parts.in_thread(self._reader.piece_of, described, blocks, self._pages)
         if piece is None:
             await self._parts.in_thread(self._reader.end)
-            self._restart(described, "its file was replaced")
+            self._restart(described, "the table's file was replaced")
             self._parts.copies.note_state()
             return None
         max_bytes = sys.maxsize if self._pages == 1 else MAX_CHUNK_BYTES
@@ -326,7 +326,7 @@ class TableCopier:
         rows = await self._parts.in_thread(self._reader.running)
         self._table.copy.changed.settle(running.settled(rows))
         self._parts.report.waits(
-            self._relid, "transactions that are committed and not visible yet, or long ones"
+            self._relid, "transactions that are committed but not visible yet, or long transactions"
         )
         await asyncio.sleep(RETRY_S)
 
@@ -411,11 +411,11 @@ def _reason_to_restart(state: TableCopyState, described: Description, topic: str
     if state.after is None and not state.is_scanned and not state.read_again:
         return None
     if topic != state.topic:
-        return "its topic has changed"
+        return "the table's topic has changed"
     if state.key not in ((), described.order):
-        return "its key was changed"
+        return "the table's key was changed"
     if not has_columns(described.table, state.columns):
-        return "the columns of its rule in snapshot.overrides were changed"
+        return "the columns of the table's rule in snapshot.overrides were changed"
     # Rows of an attached partition are in no change of the stream, and may be in the part that is read.
     attached = set(described.partitions) - set(state.partitions) - described.empty_partitions
     return "a partition was attached" if attached else None

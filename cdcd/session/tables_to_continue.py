@@ -27,7 +27,8 @@ __all__ = ["tables_to_continue"]
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot")
 LOCK_TIMEOUT_MS = 2_000
 _HINT = (
-    "the stream begins without them; a table's copy goes on when the holder's transaction ends: ask its owner"
+    "the stream begins without the copy of these tables. The copy of a table continues when the transaction that "
+    "holds the lock ends: ask the owner of that transaction to end it"
 )
 _TABLES = """
     SELECT c.oid::int8, n.nspname::text, c.relname::text

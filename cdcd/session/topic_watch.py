@@ -28,4 +28,4 @@ async def watch(topics: Topics, schemas: Registry | SchemaTopic, plans: Plans) -
             await in_thread(topics.verify, plans.partitions)
             await in_thread(schemas.verify_next)
         except (SinkUnavailable, RegistryUnavailable):
-            continue  # the writer and the plans meet and report the same error
+            continue  # the writer and the plans find and report the same error

@@ -33,7 +33,9 @@ _REPORT_WITHIN_S = 1.0
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _LOOK_AGAIN_S = 1.0
 _STATE_WITHIN_S = 1.0
-_GAVE_UP_REASON = "it was aborted, and the cause of the abort may have delayed its requests as well"
+_GAVE_UP_REASON = (
+    "the transaction was aborted, and the cause of the abort may have delayed its requests as well"
+)
 _TORN_HINT = "no action is needed: the next session reads the result of the commit from the progress topic"
 
 
@@ -312,7 +314,7 @@ class Client:
                 found = translate(error_of(cause), "the producer")
             else:
                 found = self._state_after_crash()
-        except:  # noqa: E722 - the client also raises a KafkaError, which is no exception: no other clause catches it
+        except:  # noqa: E722 - the client also raises a KafkaError, which is not an exception: no other clause catches it
             raised: object = sys.exc_info()[1]
             if not isinstance(raised, KafkaError):
                 raise
@@ -356,7 +358,7 @@ class Client:
     def _from_afar(self, found: SinkError) -> SinkError:
         """Return an error that is retried where a record without a delivery report may have caused the abort.
 
-        The next client meets an error that needs an operator again, and then knows the record.
+        The next client gets an error that needs an operator again, and then knows the record.
         """
         if self.reports_all or found.retry is not Retry.OPERATOR:
             return found
@@ -371,7 +373,7 @@ class Client:
         deadline_s = time.monotonic() + _REPORT_WITHIN_S
         while (pending := self._delivery_failure()) is None:
             if time.monotonic() > deadline_s:
-                # The next session meets the error again, and then knows the topic.
+                # The next session gets the error again, and then knows the topic.
                 self._limits.is_cause_unknown = True
                 return BatchTooLarge(found.message)
             self._serve(self._open_producer().poll, _REPORT_WITHIN_S)
@@ -401,7 +403,7 @@ def not_open() -> SinkError:
 
 def _taken_somewhere(message: Message) -> SinkError:
     return SinkUnavailable(
-        "a record was delivered at an unknown offset: the broker had it already",
+        "a record was delivered at an unknown offset, because the broker had the record already",
         hint="no action is needed: cdcd writes the record again",
         topic=message.topic(),
         partition=message.partition(),

@@ -204,7 +204,7 @@ def making_client() -> Iterator[None]:
         if any(f"{name} failed" in text for name in FILE_PROPERTIES):
             raise SinkAuthorization(
                 f"librdkafka cannot use a file that sink.properties names: {text}",
-                hint="correct the file or its owner; cdcd tries again and reads it at each try",
+                hint="correct the file or its owner; cdcd tries again, and reads the file at each attempt",
             ) from failure
         raise SinkError(
             f"librdkafka refuses sink.properties: {text}", hint="correct sink.properties, and restart cdcd"

@@ -12,13 +12,13 @@ from confluent_kafka import KafkaError
 __all__ = ["COLLISION_HINT", "hint_for"]
 
 COLLISION_HINT = (
-    "Kafka treats . and _ in topic names as the same character: put another one between schema and table in "
-    "sink.topics.template, such as {name}.{schema}-{table}"
+    "Kafka treats . and _ in topic names as the same character: put another character between schema and "
+    "table in sink.topics.template, such as {name}.{schema}-{table}"
 )
 _LOOK = "then `cdcd resume`"
 _CREDENTIALS = (
     "correct sasl.mechanism, sasl.username and sasl.password in sink.properties and sink.secret_files; cdcd tries "
-    "again and reads the secret files at each try"
+    "again, and reads the secret files at each attempt"
 )
 _BROKERS_AFFAIR = (
     "no action is needed while brokers start or end transactions: cdcd tries again. If the error lasts, read the "
@@ -30,16 +30,16 @@ _BY_CODE: dict[int, str] = {
     # A missing key is the only reason for which a broker refuses one of cdcd's records.
     KafkaError.INVALID_RECORD: (
         "a topic with cleanup.policy=compact refuses records without a key (a TRUNCATE, the marker of a gap, a row "
-        f"of a table that has none): set the policy to delete, {_LOOK}"
+        f"of a table without a key): set the policy to delete, {_LOOK}"
     ),
     KafkaError.INVALID_TIMESTAMP: (
         "the topic refuses the record's timestamp, which is the time of sending: compare the clocks of cdcd and the "
-        "broker, raise message.timestamp.before.max.ms and .after.max.ms of the topic (kafka-configs --alter), "
+        "broker; raise message.timestamp.before.max.ms and .after.max.ms of the topic (kafka-configs --alter), "
         f"or set its message.timestamp.type=LogAppendTime, {_LOOK}"
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         "lower sink.transaction_timeout_ms to the broker's transaction.max.timeout.ms (900000 by default) or less, "
-        "and restart cdcd; or raise the setting of all brokers"
+        "and restart cdcd; or raise the setting on all brokers"
     ),
     KafkaError.INVALID_REPLICATION_FACTOR: (
         "lower sink.topics.replication_factor to the number of brokers, and restart cdcd; or add brokers, "
@@ -79,10 +79,10 @@ _BY_CODE: dict[int, str] = {
     KafkaError.COORDINATOR_NOT_AVAILABLE: _BROKERS_AFFAIR,
     KafkaError.NOT_COORDINATOR: _BROKERS_AFFAIR,
     KafkaError.NOT_ENOUGH_REPLICAS: (
-        "bring brokers back until each partition has min.insync.replicas again; cdcd tries again"
+        "start brokers until each partition has min.insync.replicas in-sync replicas again; cdcd tries again"
     ),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
-        "bring brokers back until each partition has min.insync.replicas again; cdcd tries again"
+        "start brokers until each partition has min.insync.replicas in-sync replicas again; cdcd tries again"
     ),
     KafkaError._UNKNOWN_PARTITION: (
         "the number of partitions changed while cdcd ran; `cdcd resume` checks again and names the commands"

@@ -104,11 +104,11 @@ class KafkaSink:
             self.renew_epoch()
         _LOG.warning(
             "hidden_commit",
-            reason="the last commit had no marker in the progress topic, which a broker that is killed can cause; "
-            "the progress record was written again, and the slot proves that the rows were committed",
+            reason="the last commit had no marker in the progress topic, for example because a broker was killed. "
+            "The slot proves that the rows were committed, so cdcd wrote the progress record again",
             commit_lsn=format_lsn(hidden.commit_lsn),
             topics=sorted(hidden.offsets),
-            hint="readers see the hidden rows of a topic with its next row",
+            hint="readers see the hidden rows of a topic as soon as its next row is committed",
         )
         return read_last(self._settings)
 
@@ -140,7 +140,8 @@ class KafkaSink:
             predecessor.initialise_only()
         except SinkAuthorization as error:
             error.advice = (
-                f"grant this principal Write on the transactional id {other} too: its producer must be fenced"
+                f"grant this principal Write on the transactional id {other} too, because cdcd has to fence the "
+                "producer of that id"
             )
             raise
         finally:

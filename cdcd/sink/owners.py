@@ -148,10 +148,11 @@ def conflict(
             continue
         shown = ", ".join(taken[:_SHOWN]) + (f" and {len(taken) - _SHOWN} more" if taken[_SHOWN:] else "")
         return OwnedByAnother(
-            f"another slot writes to {shown}: {owner}. Records of both would be mixed there, under the same keys",
+            f"another slot writes to {shown}: {owner}. Records of both slots would be mixed there, under the same "
+            "keys",
             hint=_way_out(taken, own.prefix)
-            + "choose another name: cdcd then writes to topics of its own; or, to have the records of both slots in "
-            "one topic, or if that slot is retired, set "
+            + "choose another name: cdcd then writes to topics of its own; or, to write the records of both slots "
+            "to one topic, or if that slot is retired, set "
             f"sink.topics.shared_with: [{owner.progress_key.slot}]",
         )
     return None

@@ -64,8 +64,8 @@ _MOST_DIGITS = 10
 
 _OTHER_VERSION = "run the version of cdcd that wrote the record, or a newer version"
 _RESTORE = (
-    "revoke the ACLs of all other principals to write to the topic, produce cdcd's last record of this key again "
-    "(kafka-console-consumer shows it), then `cdcd resume`"
+    "revoke the write ACLs of all other principals for the topic, produce cdcd's last record of this key again "
+    "(kafka-console-consumer shows the record), then `cdcd resume`"
 )
 _FOREIGN = f"cdcd did not write this record: {_RESTORE}"
 _NEWER_OR_FOREIGN = f"{_OTHER_VERSION}; if another program wrote it: {_RESTORE}"

@@ -13,14 +13,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import ProgressUnreadable, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import error_of, making_client, translate
+from cdcd.sink.error_map import making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.progress import key_of, load
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
@@ -154,16 +154,7 @@ def bounds(
         )
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     ]
-    found = []
-    for futures in asked:
-        try:
-            found.append(listed_offset(futures[partition]))
-        except KafkaException as failure:
-            cause = error_of(failure)
-            if cause.code() == KafkaError._NOENT:  # the topic exists, its partition has no leader now
-                raise SinkUnavailable(f"{doing}: its partition has no leader", topic=topic) from failure
-            raise translate(cause, doing, topic=topic) from failure
-    low, end = found
+    low, end = (listed_offset(futures[partition], doing, topic) for futures in asked)
     if low > end:  # the answers are about two logs: the topic was recreated, or has a new leader
         raise SinkUnavailable(
             f"{doing}: the start of its log is after the end", topic=topic, low=low, end=end

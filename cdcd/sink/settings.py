@@ -34,7 +34,7 @@ FORCED_PROPERTIES: Mapping[str, str] = {
     "request.required.acks": "cdcd needs acks=all",
     "enable.idempotence": "cdcd needs it on",
     "enable.gapless.guarantee": "cdcd recreates the producer instead",
-    "transactional.id": "each slot has its own, which fences an older process",
+    "transactional.id": "each slot has its own id, which fences an older process",
     "transaction.timeout.ms": "cdcd sets it",
     "max.in.flight": "cdcd needs at most 5 for order",
     "max.in.flight.requests.per.connection": "cdcd needs at most 5 for order",
@@ -75,7 +75,7 @@ PRODUCER_DEFAULTS: Mapping[str, str | int | float | bool] = {
     "batch.size": 262_144,
     # Limits the memory between produce() and the broker; a full queue means back-pressure, never loss.
     "queue.buffering.max.messages": 200_000,
-    # Twice the size is no faster; `_queue_of` makes it larger where `message.max.bytes` needs it.
+    # Twice the size is not faster; `_queue_of` makes it larger where `message.max.bytes` needs it.
     "queue.buffering.max.kbytes": 16_384,
     "socket.keepalive.enable": True,
 }

@@ -150,7 +150,7 @@ class SignalTopic:
             topic=self._topic,
             from_offset=wanted,
             to_offset=found,
-            hint="records were deleted, or the topic was created again: send signals that had no effect again",
+            hint="records were deleted, or the topic was recreated: send each signal that had no effect again",
         )
         return found
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from operator import lt
 from pathlib import Path
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import SinkUnavailable, SnapshotRefused
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
+from cdcd.sink.error_map import kafka_errors, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import next_messages, position_of
 from cdcd.sink.settings import SinkSettings, reader_properties
@@ -41,7 +41,7 @@ FETCH_BYTES = 1_048_576
 PAGE_BYTES = 4_096
 _OPTIONS = {"auto.offset.reset": "error"}  # a record that retention has removed is an error
 _REMOVED = "Kafka has removed records of the topic, so that not all of its keys are known"
-_OTHER_LOG = "the topic is shorter than when the copy began: it was made anew, or has lost records"
+_OTHER_LOG = "the topic has fewer records than when the copy began: it was recreated, or has lost records"
 _NO_KEY = "the topic has rows without a key"
 _NO_ROOM = "the keys of the topic could not be stored"
 _HINT = "run `cdcd snapshot start --table SCHEMA.TABLE --recopy`: a truncate event then removes the rows"
@@ -201,13 +201,7 @@ def _bounds(
             isolation_level=isolation,
             request_timeout=settings.operation_timeout_s,
         )
-        try:
-            offsets = {one.partition: listed_offset(future) for one, future in futures.items()}
-        except KafkaException as failure:
-            cause = error_of(failure)
-            if cause.code() == KafkaError._NOENT:  # the topic exists, a partition has no leader now
-                raise SinkUnavailable(f"{doing}: a partition has no leader", topic=topic) from failure
-            raise translate(cause, doing, topic=topic) from failure
+        offsets = {one.partition: listed_offset(future, doing, topic) for one, future in futures.items()}
         found.append(tuple(offsets[number] for number in partitions))
     return found[0], found[1]
 

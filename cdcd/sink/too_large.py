@@ -26,10 +26,10 @@ _GONE_HINT = (
     "the topic was deleted while cdcd wrote to it; `cdcd resume` retries, and names the commands if the topic had "
     "records"
 )
-_OR_A_MARKER = "or set sink.too_large: dead_letter, then a marker replaces the row"
+_OR_A_MARKER = "or set sink.too_large: dead_letter, so that a marker replaces the row"
 OWN_HINT = (
     "raise sink.properties.message.max.bytes and the topic's max.message.bytes, or the broker's message.max.bytes "
-    "where the topic has none; sink.too_large: dead_letter does not help: the record contains no row"
+    "if the topic has none. sink.too_large: dead_letter does not help, because the record contains no row"
 )
 
 
@@ -42,7 +42,7 @@ def larger_than_producer(record: Record, at: int) -> RecordTooLarge:
     """Return the error of a record that the client refuses."""
     message = "producing a record: larger than message.max.bytes"
     hint = (
-        "raise sink.properties.message.max.bytes, and max.message.bytes of the topic where it is lower, and restart "
+        "raise sink.properties.message.max.bytes, and max.message.bytes of the topic if that is lower, and restart "
         f"cdcd; {_OR_A_MARKER}"
     )
     return _with_place(RecordTooLarge(message, hint=hint, topic=record.topic, size_bytes=size_of(record)), at)
@@ -77,7 +77,7 @@ def undelivered_error(error: KafkaError, message: Message) -> SinkError:
     size_bytes = len(message.key() or b"") + len(message.value() or b"")
     return RecordTooLarge(
         "delivering a record: the broker refuses its batch, which is larger than the topic's max.message.bytes, or "
-        "than the broker's message.max.bytes where the topic has none",
+        "than the broker's message.max.bytes if the topic has none",
         **place,
         size_bytes=size_bytes,
     )

@@ -71,6 +71,13 @@ class TopicAdmin:
             found[name] = len(topic.partitions)
         return found
 
+    def exists(self, name: str) -> bool:
+        """Return whether a topic exists. Raises SinkAuthorization if the principal may not describe it.
+
+        The list of all topics leaves out such a topic; the answer about it alone names the reason.
+        """
+        return name in self.partitions([name]) or bool(self._described_once([name], is_last=False))
+
     def found_at_last(self, names: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of existing topics; wait for a topic that a broker does not list yet."""
         if not names:
@@ -152,8 +159,8 @@ class TopicAdmin:
         """Return the error of missing topics that cdcd may not create."""
         return TopicMissing(
             f"{len(names)} topics are missing and sink.topics.create is off: {', '.join(names)}",
-            hint=f"create them with {self.settings.partitions} partitions each, cdcd's own topics compacted with 1, "
-            "then `cdcd resume`; or set sink.topics.create: true and restart cdcd",
+            hint=f"create them with {self.settings.partitions} partitions each, cdcd's own topics with 1 and "
+            "compaction, then `cdcd resume`; or set sink.topics.create: true and restart cdcd",
         )
 
     def _create(self, missing: list[NewTopic]) -> None:

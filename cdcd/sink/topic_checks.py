@@ -100,7 +100,7 @@ class TopicChecks:
         wanted = self._cluster.settings.replication_factor
         if wanted > brokers and all(is_there(metadata, name) for name in names):
             hint = f"set sink.topics.replication_factor to {brokers} or less, or add brokers"
-            message = f"new topics get {wanted} replicas, but there are only {brokers} brokers"
+            message = f"new topics get {wanted} replicas, but the cluster has only {brokers} brokers"
             return [Finding("warn", "sink.topics", message, hint)]
         if wanted < 2:
             hint = "set sink.topics.replication_factor: 3 and min.insync.replicas: 2 for durable topics"

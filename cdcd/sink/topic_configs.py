@@ -24,7 +24,7 @@ _DURABLE_HINT = "3 replicas, min.insync.replicas=2 and no unclean election prote
 _OLD_MS = 60_000
 _AGE_HINT = (
     "raise the limit, or set message.timestamp.type=LogAppendTime: otherwise cdcd halts when a record waits longer "
-    "or clocks differ"
+    "than the limit, or the clocks differ"
 )
 KEEP_HINT = "run kafka-configs --alter --add-config cleanup.policy=compact for the topic, then `cdcd resume`"
 KEYLESS_HINT = (
@@ -124,7 +124,7 @@ def check_retention(
     for name in [*compacted, *made]:
         message = "the topic is compacted and refuses records without a key, and its table has no key"
         findings.append(failure(f"topic {name}", SinkError(message, hint=KEYLESS_HINT, topic=name)))
-    message = "its configuration cannot be read, so retention and cleanup policy are not checked"
+    message = "the topic's configuration cannot be read, so retention and cleanup policy are not checked"
     return findings + [
         Finding("warn", f"topic {name}", message, "grant DescribeConfigs on the topic")
         for name in [*lasting, *keyless]

@@ -162,13 +162,14 @@ class TopicIdentities:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProgressUnreadable(
                 "the record of the topics does not match its format",
-                hint="cdcd did not write the record: run `cdcd resnapshot`, which copies the tables and replaces it",
+                hint="cdcd did not write the record: run `cdcd resnapshot`, which copies the tables and "
+                "replaces the record",
             ) from error
         return identities
 
 
 def key_of_topics(slot: str) -> bytes:
-    """Return the record key of a slot's topics. No slot has a / in its name, so it is no slot's progress."""
+    """Return the record key of a slot's topics. No slot has a / in its name, so it is not the progress of a slot."""
     return f"{slot}/topics".encode()
 
 
@@ -184,7 +185,7 @@ def difference(name: str, was: TopicIdentity, now: TopicIdentity) -> SinkError |
         )
     if was.partitions != now.partitions:
         return TopicMismatch(
-            f"the topic has {now.partitions} partitions, keys were hashed over {was.partitions}",
+            f"the topic has {now.partitions} partitions, but had {was.partitions} when its records were written",
             hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
             topic=name,
         )

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.errors import OwnedByAnother, ProgressUnreadable, SinkError, SinkUnavailable
@@ -126,7 +126,8 @@ class TopicOwnership:
                 if slot != self._own.slot and slot not in self._shared_with and (both := new & claimed):
                     raise SinkUnavailable(
                         f"slot {slot} claims {', '.join(sorted(both))} at the same time",
-                        hint="no row was written; cdcd tries again: the next session finds out who owns the topic",
+                        hint="no row was written. cdcd tries again, and the next session determines the owner "
+                        "of the topic",
                         topic=self._own.progress_topic,
                     )
         self._since, self._had = until + 1, self._had | new
@@ -225,8 +226,8 @@ def _spans(settings: SinkSettings, *, is_own_alone: bool) -> dict[str, Span]:
         )
         for partition, future in futures.items():
             try:
-                ends[partition.topic].append(listed_offset(future))
-            except KafkaException as failure:
+                ends[partition.topic].append(listed_offset(future, "looking up its end", partition.topic))
+            except SinkError as failure:
                 if partition.topic == settings.progress_topic:
                     raise SinkUnavailable(
                         "the broker did not report the end of the progress topic", topic=partition.topic

@@ -17,7 +17,6 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
-    KafkaException,
     TopicCollection,
     TopicPartition,
 )
@@ -26,7 +25,7 @@ from confluent_kafka.admin import OffsetSpec
 from cdcd.errors import SinkUnavailable
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
-from cdcd.sink.error_map import error_of, kafka_errors, making_client, translate
+from cdcd.sink.error_map import kafka_errors, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.reader import position_of
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
@@ -122,15 +121,10 @@ def _offsets(admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec) -
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=admin.timeout_s,
     )
-    found: dict[tuple[str, int], int] = {}
-    for partition, future in futures.items():
-        try:
-            found[partition.topic, partition.partition] = listed_offset(future)
-        except KafkaException as failure:
-            raise translate(
-                error_of(failure), "looking up the ends of topics", topic=partition.topic
-            ) from failure
-    return found
+    return {
+        (one.topic, one.partition): listed_offset(future, "looking up the ends of topics", one.topic)
+        for one, future in futures.items()
+    }
 
 
 class RecordsRemoved(Exception):

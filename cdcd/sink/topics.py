@@ -15,7 +15,6 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ClusterMetadata, NewTopic, OffsetSpec
 
 from cdcd.errors import TopicMismatch, TopicMissing
-from cdcd.sink.error_map import kafka_errors
 from cdcd.sink.limits import Limits
 from cdcd.sink.listed_offset import listed_offset
 from cdcd.sink.settings import SinkSettings, TopicSettings
@@ -121,14 +120,18 @@ class Topics:
         """Return the metadata of the brokers and their topics. Raises SinkUnavailable, SinkAuthorization."""
         return self._cluster.metadata()
 
+    def exists(self, name: str) -> bool:
+        """Return whether a topic exists. Raises SinkUnavailable, SinkAuthorization if it may not be described."""
+        return self._cluster.exists(name)
+
     def has_records(self, name: str) -> bool:
         """Whether the topic ever had a record. Raises SinkUnavailable, TopicMissing, SinkAuthorization."""
         partitions = [TopicPartition(name, number) for number in range(self.partitions([name]).get(name, 0))]
         asked = self._cluster.client.list_offsets(
             dict.fromkeys(partitions, OffsetSpec.latest()), request_timeout=self._cluster.timeout_s
         )
-        with kafka_errors("looking up the end of a topic", topic=name):
-            return any(listed_offset(future) > 0 for future in asked.values())
+        doing = "looking up the end of a topic"
+        return any(listed_offset(future, doing, name) > 0 for future in asked.values())
 
     def verify(self, expected: Mapping[str, int]) -> None:
         """Raise TopicMissing, TopicReplaced or TopicMismatch when a topic has changed (F66).
@@ -143,7 +146,7 @@ class Topics:
                 )
             if found[name] != partitions:
                 raise TopicMismatch(
-                    f"the topic has {found[name]} partitions, keys were hashed over {partitions}",
+                    f"the topic has {found[name]} partitions, but had {partitions} when its records were written",
                     hint=f"a new number of partitions breaks the order per key: {RESOLUTION_HINT}",
                     topic=name,
                 )

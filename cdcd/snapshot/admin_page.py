@@ -73,7 +73,7 @@ class SnapshotPages:
             return _refusal(400, f"the body is not a command: {bad}", _FORM)
         if len(self._running) >= _MOST_RUNNING:
             return _refusal(
-                503, f"{_MOST_RUNNING} commands wait for their result", "repeat the command later"
+                503, f"{_MOST_RUNNING} commands wait for their results already", "repeat the command later"
             )
         return await self._executed(command)
 

@@ -21,7 +21,7 @@ from cdcd.snapshot.visibility import Snapshot, is_later_xid
 _XID_BYTES = 500
 _KEY_BYTES = 130
 _INCOMPLETE_BYTES = 250
-"""Estimates of the memory of one transaction, one key, and the values of one key, besides their contents."""
+"""Estimates of the memory of one transaction, one key, and the values of one key, without their contents."""
 
 
 class FilteredChunk(NamedTuple):

@@ -112,11 +112,12 @@ GRANT_HINT = (
     "ROLE ... BYPASSRLS"
 )
 _NO_RIGHT_HINT = (
-    f"{GRANT_HINT}. Then repeat the command; a copy that has begun continues by `cdcd snapshot resume`"
+    f"{GRANT_HINT}. Then repeat the command; a copy that has begun continues with `cdcd snapshot resume`"
 )
 _CONDITION_HINT = (
-    "run `cdcd snapshot start --table {table} --where ...` with a condition that only reads, and that every row can "
-    "be tested by; one of snapshot.overrides: correct it, restart cdcd, and run this command with it and --recopy"
+    "run `cdcd snapshot start --table {table} --where ...` with a condition that only reads, and that the server "
+    "can evaluate for every row. If the condition is in snapshot.overrides: correct it there, restart cdcd, and "
+    "run this command with the same condition and --recopy"
 )
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 
@@ -233,7 +234,9 @@ class ChunkReader:
             raise
         if (identifier, int(wal_file[:8], 16)) != server:
             self._connection.close()
-            raise SourceUnavailable("the connection for a snapshot is to another server than the stream")
+            raise SourceUnavailable(
+                "the connection for the snapshot leads to another server than that of the stream"
+            )
 
     def running(self) -> list[tuple[Any, ...]]:
         """Return the transactions that may be inside their commit: rows of `RUNNING`."""
@@ -294,7 +297,9 @@ class ChunkReader:
         key = key_columns(self._rows(KEY_COLUMNS, {"relid": table.relid, "columns": list(names)}))
         if not names or not key or not {column.name for column in key} <= set(table.columns):
             hint = _NO_KEY_HINT.format(table=table.title)
-            raise SnapshotRefused("the table has no key to copy it by", hint=hint, table=table.title)
+            raise SnapshotRefused(
+                "the table has no key, which an incremental snapshot needs", hint=hint, table=table.title
+            )
         return key
 
     def _described(
@@ -421,7 +426,7 @@ class ChunkReader:
         """Have the server write its WAL to disk: the stream only sends such WAL.
 
         An idle server leaves the WAL of transactions without changes, of which a reading transaction may be one, in
-        memory for seconds. A transaction with a logical message of cdcd's own, which is no data, ends that.
+        memory for seconds. A transaction with a logical message of cdcd's own, which is not data, ends that.
         """
         with contextlib.suppress(CdcdError):
             self._rows(FLUSH_WAL, (FLUSH_PREFIX,))

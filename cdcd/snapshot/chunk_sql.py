@@ -20,8 +20,8 @@ from cdcd.snapshot.key_sql import DESCRIBED, KeyColumn, QualifiedName, identifie
 from cdcd.snapshot.units import CopiedTable
 
 _NO_TEXT_HINT = (
-    "a text of the table's key has no form in UTF-8, as a database in SQL_ASCII allows: correct it in the table; "
-    "then cdcd continues, if it has halted after `cdcd resume`"
+    "a text in the table's key cannot be converted to UTF-8 (possible in a database in SQL_ASCII): correct the "
+    "text in the table. cdcd then continues; if it has halted, run `cdcd resume`"
 )
 
 # Of several such indexes any one is right. A null is behind no key, so that its row would be in no chunk. indclass,

@@ -67,15 +67,13 @@ def check_command(
 ) -> SnapshotCommand:
     """Return the command, if its fields are compatible. Raises BadCommand."""
     if is_all and (action != "start" or tables or where is not None):
-        raise BadCommand("all is for a start without names and without a condition")
+        raise BadCommand("all is only for a start without table names and without a condition")
     if action == "start" and not tables and not is_all:
         raise BadCommand("a start needs the names of the tables")
     if action != "start" and (where is not None or recopy or is_blocking or compare):
-        raise BadCommand("only a start has a condition, copies anew, compares or blocks the stream")
+        raise BadCommand("only a start may have a condition, recopy, compare or blocking")
     if compare and (where is not None or recopy or is_blocking):
-        raise BadCommand(
-            "a start that compares has no condition, copies nothing anew and does not block the stream"
-        )
+        raise BadCommand("compare cannot be combined with a condition, recopy or blocking")
     if is_all and is_blocking:
         raise BadCommand("a blocking snapshot needs the names of its tables")
     return SnapshotCommand(action, tables, where, recopy, is_blocking=is_blocking, compare=compare)

@@ -23,9 +23,9 @@ _COLUMNS_HINT = "correct `columns` of snapshot.overrides for this table, and res
 _OVERRIDE = ("in snapshot.overrides", "correct `where` for this table, and restart cdcd")
 _DATA_EXCEPTION = "22"
 _ROW_HINT = (
-    "correct `where` of snapshot.overrides for this table so that every row can be tested by it, or correct the row, "
-    "and restart cdcd: with another condition the table is copied again from its first row. Of a blocking snapshot: "
-    "start it again, with another condition"
+    "correct `where` of snapshot.overrides for this table so that the server can evaluate it for every row, or "
+    "correct the row, and restart cdcd. With another condition the table is copied again from its first row. If "
+    "a command started a blocking snapshot with this condition, start it again with another one"
 )
 OF_COMMAND = ("of the command", "correct the condition, and start the snapshot again")
 
@@ -52,7 +52,7 @@ def failed_for_a_row(error: CdcdError, table: CopiedTable) -> CdcdError:
     has_other_cause = error.advice != error.hint  # as a text without a form in UTF-8 has
     if table.where is None or has_other_cause or not sqlstate.startswith(_DATA_EXCEPTION):
         return error
-    message = f"the condition `where` of the copy fails for a row: {error.message}"
+    message = f"the server cannot evaluate the condition `where` of the copy for a row: {error.message}"
     return SourceSetup(message, hint=_ROW_HINT, table=table.title, sqlstate=sqlstate)
 
 

@@ -6,9 +6,9 @@ Invariant: a table is pending until all of its rows precede the position, also o
 stream runs. A range of blocks is left until all of its rows do, and a range of keys until those of all ranges before
 it do as well. A topic is listed as begun before its first row, so that an attempt that copies its table again empties
 it first. If the snapshot is later than the stream's start, a table gets a floor with its first row or truncate event.
-It keeps the floor, even if its copy is given up: the rows in its topic are newer than the changes below it (F40).
-A table that is given up is partial from then on. A later attempt copies it if it is included again, as it does with
-a table that the attempts before have excluded.
+It retains the floor, even if its copy is abandoned: the rows in its topic are newer than the changes below it (F40).
+A table whose copy is abandoned is partial from then on. A later attempt copies it if it is included again, as it does
+with a table that the attempts before have excluded.
 Must not: do I/O, read the clock.
 """
 
@@ -84,7 +84,7 @@ class CopyProgress:
     def to_copy(self, relids: Iterable[int], excluded: Iterable[int] = ()) -> None:
         """Set the tables to copy completely; of the others, only those that are continued later remain pending.
 
-        The others are given up, and only streamed: see `streamed_from`. Their topics lack rows.
+        The copy of the others is abandoned, and they are only streamed: see `streamed_from`. Their topics lack rows.
         `excluded`: of a first attempt, the published tables that it does not copy.
         """
         left, self._now = dict.fromkeys(relids), None

@@ -106,7 +106,7 @@ def binary_payload(
 def _size_of_header(relid: int, data: bytes) -> int:
     """Return the size of the header of the binary format. No flag is known; the extension area is not used."""
     if data[: _HEADER.size] != _HEADER.pack(SIGNATURE, 0, 0):
-        raise ProtocolError("a binary COPY begins without the header that is expected", relid=relid)
+        raise ProtocolError("a binary COPY does not begin with the expected header", relid=relid)
     return _HEADER.size
 
 

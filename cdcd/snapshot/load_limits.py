@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LOOK_S = 0.5
-"""How long a table waits before the load is looked at again."""
+"""How long a table waits before the load is checked again."""
 
 
 class Wait(NamedTuple):
@@ -23,7 +23,7 @@ class Wait(NamedTuple):
 
 
 class Sessions(NamedTuple):
-    """The client sessions of the server besides cdcd's: active ones, and those whose state the role may not see."""
+    """The client sessions of the server, without cdcd's: active ones, and those whose state the role may not see."""
 
     active: int
     hidden: int

@@ -4,7 +4,7 @@ In: the rows of several tables, as they were read, and the end of each table.  O
 marker, and the completed tables.
 Invariant: each row leaves once, in its order within its table. The markers are right in the order in which the rows
 leave: a table's last row leaves when the table is complete, the last one of all when every table is.
-Must not: keep more than one row of a table.
+Must not: hold more than one row of a table.
 """
 
 from __future__ import annotations

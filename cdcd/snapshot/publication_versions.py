@@ -9,7 +9,7 @@ Must not: lock a table, as the server's own view of published tables does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # A catalog row that was updated, or deleted and inserted again, has the transaction id of that change as its xmin.
@@ -41,6 +41,14 @@ _ATTACHED = """
     SELECT relid::int8, child::int8, parent::int8, version FROM above
     UNION SELECT relid::int8, child::int8, parent::int8, version FROM below
 """
+# The row type of a table is as old as the table; pg_class is written again when it is attached.
+_CREATED_EMPTY = """
+    SELECT i.inhrelid::int8, i.inhparent::int8, i.xmin::text
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
+    WHERE i.inhrelid = ANY(%s::oid[]) AND t.xmin = i.xmin AND NOT EXISTS (
+        SELECT FROM pg_partition_tree(i.inhrelid) p JOIN pg_class f ON f.oid = p.relid
+        WHERE f.relkind NOT IN ('r', 'p') OR pg_relation_size(f.oid) > 0)
+"""
 _SCHEMAS_SINCE_VERSION = 150_000
 
 
@@ -59,3 +67,14 @@ def attached_to(cursor: Any, relids: Sequence[int]) -> set[tuple[Any, ...]]:
     """
     cursor.execute(_ATTACHED, {"relids": list(relids)})
     return set(cursor.fetchall())
+
+
+def with_rows(cursor: Any, attachments: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+    """Return attachments without those of partitions that were created so and are empty. Raises psycopg2 errors.
+
+    All rows of such a partition are in the stream: it had none before it was attached, and has none yet.
+    """
+    found = set(attachments)
+    cursor.execute(_CREATED_EMPTY, ([child for _, child, *_ in found],))
+    empty = set(cursor.fetchall())
+    return {one for one in found if one[1:] not in empty}

@@ -16,7 +16,10 @@ from cdcd.model import BlockingCopyState, TableCopyState
 from cdcd.snapshot.chunk_reader import Description
 from cdcd.snapshot.control import SnapshotKind, TableReport, TableState
 
-_FAILED_BEFORE = "its copy has failed before: the log has the reason; start it again, or stop it"
+_FAILED_BEFORE = (
+    "an earlier attempt to copy the table has failed, and the log has the reason: start the copy again, or "
+    "stop it"
+)
 
 
 @dataclass(slots=True)

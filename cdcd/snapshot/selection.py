@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     where: str | None
     priority: int
     columns: tuple[str, ...] | None = None
-    """The columns to read besides the key; None: all columns."""
+    """The columns to read in addition to the key; None: all columns."""
 
 
 def has_columns(table: CopiedTable, columns: Collection[str] | None) -> bool:

@@ -1,9 +1,9 @@
 """Snapshot commands from the topic of signals.
 
 In: a topic, the name of the configuration, the offset of the next record.  Out: commands, each with its offset.
-Invariant: a record under another key is ignored: one topic may serve several daemons. A record that is no command is
-skipped, with one line in the log that has its offset and what is wrong, never its content. Each command is executed
-exactly once if the progress record with its effect has the next offset too.
+Invariant: a record under another key is ignored: one topic may serve several daemons. A record that is not a command
+is skipped, with one line in the log that has its offset and what is wrong, never its content. Each command is
+executed exactly once if the progress record with its effect has the next offset too.
 Must not: execute a command; block the event loop.
 """
 

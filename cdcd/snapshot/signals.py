@@ -38,7 +38,7 @@ _REGULAR_EXPRESSION = re.compile(r"[\\^$*+?()\[\]{}|]")
 def command_of_signal(value: bytes | None, offset: int) -> SnapshotCommand:
     """Return the command of the record at `offset`. Raises BadCommand."""
     if value is None:
-        raise BadCommand("it has no value")
+        raise BadCommand("the record has no value")
     fields = json_object(value)
     action = _ACTIONS.get(kind) if isinstance(kind := fields.get("type"), str) else None
     if action is None:
@@ -81,7 +81,7 @@ def _condition(data: Mapping[str, Any], tables: tuple[str, ...]) -> str | None:
         if not isinstance(name, str) or name not in conditions or where is None:
             raise BadCommand(f"{field} has no filter, or its data-collection is not in data-collections")
         if conditions[name] is not None:
-            raise BadCommand(f"{field} is a second filter of its table")
+            raise BadCommand(f"{field} is a second filter for the same table")
         conditions[name] = where
     if len(set(conditions.values())) > 1:
         raise BadCommand("the tables have different filters: send one signal for each")

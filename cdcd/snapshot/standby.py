@@ -57,9 +57,9 @@ LOG_AGAIN_S = 1.0
 """The interval at which the primary is made to log its running transactions, until the slot of the standby exists."""
 _CONFLICT = "40001"
 _CONFLICT_HINT = (
-    "the replay of the primary's WAL on the standby has cancelled the copy; cdcd tries again, and copies only the "
-    "tables that are not complete. If this repeats: set hot_standby_feedback = on on the standby, or raise its "
-    "max_standby_streaming_delay"
+    "the replay of the primary's WAL on the standby has cancelled the copy; cdcd tries again, and copies only "
+    "the tables that are not complete. If this repeats, set hot_standby_feedback = on on the standby, or raise "
+    "max_standby_streaming_delay there"
 )
 _LOG_HINT = (
     "the primary logs its running transactions only once in 15 s, and not at all while it is idle: grant EXECUTE on "
@@ -180,14 +180,16 @@ def check_version(version_num: int) -> None:
 
 
 def check_state(state: StandbyState, primary: ServerIdentity) -> None:
-    """Raise StandbyUnusable for a server that is no standby of this primary, or cannot decode."""
+    """Raise StandbyUnusable for a server that is not a standby of this primary, or cannot decode."""
     if state.system_identifier != primary.system_identifier:
         raise StandbyUnusable(
-            f"snapshot.from is a server of another cluster: its system identifier is {state.system_identifier}, that "
-            f"of source.dsn {primary.system_identifier}"
+            "the server of snapshot.from belongs to another cluster: its system identifier is "
+            f"{state.system_identifier}, that of source.dsn {primary.system_identifier}"
         )
     if not state.in_recovery:
-        raise StandbyUnusable("snapshot.from is no standby: it was promoted, or it is the primary itself")
+        raise StandbyUnusable(
+            "the server of snapshot.from is not a standby: it was promoted, or it is the primary itself"
+        )
     if state.timeline > primary.timeline:
         raise StandbyUnusable(
             f"snapshot.from is on another timeline than source.dsn: {state.timeline}, not {primary.timeline}: it "
@@ -298,7 +300,9 @@ def await_catalog(
             with on_standby():
                 ((in_recovery, replayed, is_paused, *_),) = fetch(connection, _STATE)
             if not in_recovery:
-                raise StandbyUnusable("snapshot.from is no standby any more: it was promoted")
+                raise StandbyUnusable(
+                    "the server of snapshot.from is not a standby any more: it was promoted"
+                )
             if parse_lsn(replayed) >= end_lsn:
                 return
             _report_lag(report, parse_lsn(replayed), end_lsn, is_paused=is_paused)
@@ -338,7 +342,7 @@ def _report_lag(report: Report, replayed_lsn: Lsn, end_lsn: Lsn, *, is_paused: b
 
 def _pause(given_up: threading.Event) -> None:
     if given_up.wait(POLL_S):
-        raise StandbyUnavailable("snapshot.from: the wait for the standby was ended")
+        raise StandbyUnavailable("snapshot.from: the wait for the standby was cancelled")
 
 
 def _end_of_wal(source: SourceSettings, primary: ServerIdentity) -> Lsn:

@@ -23,7 +23,7 @@ from cdcd.model import RowBatch
 from cdcd.ops.notices import log_notices
 from cdcd.snapshot.condition import check_rules, failed_for_a_row, leaf_source, source_of
 from cdcd.snapshot.copy_rows import CopyRows, CopyRowsInPython
-from cdcd.snapshot.publication_versions import attached_to, publication_versions
+from cdcd.snapshot.publication_versions import attached_to, publication_versions, with_rows
 from cdcd.snapshot.replaced_files import Fate, fate_of, is_regrouped, replaced_files
 from cdcd.snapshot.table_files import files_of, partitions_of
 from cdcd.snapshot.units import UNIT_PAGES, Blocks, CopiedTable, CopyUnit, TableFile, estimated_rows, units_of
@@ -125,7 +125,8 @@ class SnapshotReader:
         `connect_now` leads to the server from which the tables were read.
 
         Raises SnapshotStale if a publication was changed since, or a partition of the tables was attached, or one of
-        them to a partitioned table: changes before that were not published. Raises Source errors.
+        them to a partitioned table: changes before that were not published. A partition that was created as such, and
+        is empty, has none. Raises Source errors.
         """
         relids = [table.relid for table in tables]
         with self._translated(), self._in_snapshot() as cursor:
@@ -135,12 +136,13 @@ class SnapshotReader:
             contextlib.closing((connect_now or self._connect)()) as connection,
             connection.cursor() as cursor,
         ):
-            now, attached_now = publication_versions(cursor, names), attached_to(cursor, relids)
+            now = publication_versions(cursor, names)
+            new = with_rows(cursor, attached_to(cursor, relids) - attached)
         if before != now:
             raise SnapshotStale(_CHANGED, hint=_CHANGED_HINT)
-        new = {relid for relid, *_ in attached_now - attached}
+        stale = {relid for relid, *_ in new}
         for table in tables:
-            if table.relid in new:
+            if table.relid in stale:
                 raise SnapshotStale(_ATTACHED, hint=_CHANGED_HINT, table=table.title)
 
     def units(

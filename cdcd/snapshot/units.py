@@ -32,7 +32,7 @@ class CopiedTable:
     row_filter: str | None
     is_partitioned: bool
     where: str | None = None
-    """A condition of the configuration, besides the publication's row filter."""
+    """A condition of the configuration, in addition to the publication's row filter."""
     priority: int = 0
     has_key: bool = False
     """Whether its records have a key, by which rows can be read again."""
@@ -43,7 +43,7 @@ class CopiedTable:
     key: tuple[str, ...] = ()
     """The columns of its records' key, which are always read."""
     wanted: tuple[str, ...] | None = None
-    """The columns that the configuration chooses besides the key; None: all columns."""
+    """The columns that the configuration chooses in addition to the key; None: all columns."""
 
     @property
     def title(self) -> str:

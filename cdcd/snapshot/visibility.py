@@ -69,7 +69,7 @@ class Snapshot:
     def sees(self, xid: int) -> bool:
         """Return whether the snapshot sees a committed transaction, given by its top-level xid of 32 bits.
 
-        Raises ProtocolError for a number that is no xid of this server.
+        Raises ProtocolError for a number that is not an xid of this server.
         """
         full = self._full(xid)
         return full < self.xmin or (full < self.xmax and full not in self.in_progress)
@@ -90,7 +90,7 @@ class Snapshot:
         """Return the xid with its epoch: of all xids with these 32 bits, the one nearest to `xmax`."""
         full = self.xmax + (xid - self.xmax + _HALF) % _XIDS - _HALF
         if not (_FIRST_NORMAL_XID <= xid < _XIDS) or full < _FIRST_NORMAL_XID:
-            raise ProtocolError("the stream has an xid that the server of the snapshot has not assigned")
+            raise ProtocolError("the stream has an xid that the snapshot's server has not assigned")
         return full
 
 

@@ -207,7 +207,7 @@ def open_transactions(connection: Connection) -> tuple[Blocker, ...]:
 def _open_too(connection: Connection, pid: int, blocking: tuple[Blocker, ...]) -> list[Blocker]:
     known = {blocker.who for blocker in blocking}
     found = [_of_session(*row[:7]) for row in fetch(connection, _WRITING, (pid,))]
-    doing = "is also open and may have to end first"
+    doing = "is open, too, and may have to end first"
     return [replace(one, doing=doing) for one in found if one.who not in known]
 
 

@@ -47,7 +47,7 @@ class CaptureHeader:
     two_phase: bool
 
 
-_AGAIN = "the file was changed after the capture: capture again"
+_AGAIN = "the file was changed after the capture: run `cdcd capture` again"
 
 
 def create(path: Path) -> BinaryIO:
@@ -127,6 +127,6 @@ def _read(file: BinaryIO, size_bytes: int, at_byte: int) -> bytes:
 def _cut(at_byte: int) -> CaptureError:
     return CaptureError(
         "the file ends inside a frame",
-        hint="the frames before it are shown; the capture was cut off there: capture again for the rest",
+        hint="the frames before this one are shown; the file is incomplete: run `cdcd capture` again for the rest",
         at_byte=at_byte,
     )

@@ -25,16 +25,16 @@ _POOLER_HINT = (
     "source.dsn names a connection pooler (PgBouncer, RDS Proxy, Supavisor), which does not support logical "
     "replication: name host and port of PostgreSQL itself in source.dsn"
 )
-_NO_POSTGRES_HINT = "the server there is not PostgreSQL: correct host and port in source.dsn"
+_NO_POSTGRES_HINT = "the server at this address is not PostgreSQL: correct host and port in source.dsn"
 _OPTIONS_HINT = "correct `options` in source.dsn"
 _WRONG_HINT = (
-    "correct the role's password where it is given (source.password_file, source.dsn, PGPASSWORD or a pgpass file); "
-    "cdcd reads files again at each try"
+    "correct the role's password in the place where it is set (source.password_file, source.dsn, PGPASSWORD or a "
+    "pgpass file); cdcd reads files again at each attempt"
 )
-_NONE_GIVEN_HINT = "give the role's password in source.password_file, source.dsn or a pgpass file"
+_NONE_GIVEN_HINT = "set the role's password in source.password_file, source.dsn or a pgpass file"
 _CERTIFICATE_HINT = (
     "correct the certificate that the message names, or sslmode, sslrootcert, sslcert and sslkey in source.dsn; cdcd "
-    "reads the files again at each try"
+    "reads the files again at each attempt"
 )
 _HBA_HINT = (
     "add the role, this machine's address and the database to pg_hba.conf, then `SELECT pg_reload_conf()`; for "
@@ -195,8 +195,8 @@ _REFUSALS = (
     # Any other message of a server or a pooler: it is reachable and refuses the connection.
     _any(
         SourceUnavailable,
-        "the server refuses the connection; its message has the reason (a login event trigger can raise one); cdcd "
-        "tries again",
+        "the server refuses the connection, for the reason in its message (a login event trigger can raise such an "
+        "error); cdcd tries again",
         "fatal:  ",
         "error:  ",
     ),

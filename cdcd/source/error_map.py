@@ -61,8 +61,8 @@ _HINTS = {
     "53100": "free space on the server's disk; cdcd tries again",
     "53300": "end unused sessions, or raise max_connections or max_wal_senders and restart the server; cdcd tries "
     "again",
-    "53400": "raise max_replication_slots and restart the server, or have the owner of an unused slot drop it; then "
-    "`cdcd resume`",
+    "53400": "raise max_replication_slots and restart the server, or ask the owner of an unused slot to drop it; "
+    "then `cdcd resume`",
     "0A000": "run `cdcd check --config FILE`; it reports what the server lacks",
 }
 """The hint for a SQLSTATE, if it is more specific than that of the error class."""
@@ -89,9 +89,9 @@ _BY_CLASS: dict[str, type[SourceError]] = {
 
 _UNTRANSLATABLE = frozenset({"22021", "22P05"})
 _UNTRANSLATABLE_HINT = (
-    "a text has no form in UTF-8: a database in SQL_ASCII accepts any bytes, and some encodings have characters "
-    "without an equivalent in UTF-8. The stream cannot continue past this row: correct it in the table, then "
-    "`cdcd resnapshot`"
+    "the server cannot convert a text to UTF-8: a database in SQL_ASCII accepts any bytes, and some encodings "
+    "have characters without an equivalent in UTF-8. The stream cannot continue past this row: correct the row "
+    "in the table, then `cdcd resnapshot`"
 )
 
 _PUBLICATION_FUNCTIONS = frozenset({"get_publication_oid", "GetPublicationByName", "LoadPublications"})

@@ -16,8 +16,10 @@ from cdcd.source.key_index import KeyIndex
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.start import quote_identifier
 
-_NULL_KEY = "its records have a null key, so they are all in one partition and cannot be compacted"
-_FAILS = "the application's UPDATE and DELETE fail while it is published"
+_NULL_KEY = (
+    "its records have null keys, so all of them go to one partition, and the topic cannot be compacted"
+)
+_FAILS = "the application's UPDATE and DELETE fail while the table is published"
 _SHARED = "rows with the same key replace one another for consumers that read by key"
 _CHOOSE = "or set format.key_columns or format.keyless"
 
@@ -58,7 +60,7 @@ def _shared(table: PublishedTable, policy: Policy, subject: str) -> Finding:
 def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> Finding:
     """Return the finding for a key index that exists and still gives the records no key (F82)."""
     columns = ", ".join(index.columns)
-    what = f"two rows may have the same ({columns}) for a moment, because {flaw}"
+    what = f"two rows may have the same ({columns}) temporarily, because {flaw}"
     follows = _NULL_KEY
     if not index.is_sent and table.identity is not ReplicaIdentity.FULL:
         what = f"({columns}) is not a replica identity, because {flaw}"
@@ -66,7 +68,7 @@ def _flawed(table: PublishedTable, index: KeyIndex, flaw: str, subject: str) -> 
         follows = f"{_FAILS}; {_NULL_KEY}" if fails else _NULL_KEY
     hint = "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
     if not flaw.endswith("DEFERRABLE"):
-        hint = "make the index valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition"
+        hint = "make the index valid: ALTER INDEX ... ATTACH PARTITION for an index of each partition"
     hint += f", {_CHOOSE}" if table.identity is ReplicaIdentity.FULL else ", or set format.key_columns"
     return Finding("warn", subject, f"{what}: {follows}", hint)
 

@@ -47,5 +47,5 @@ def holders_named(
         holders = lock_holders(connection, modes) or "no session any more"
         raise SourceUnavailable(
             f"the lock on a table was not available within {timeout_ms} ms; held by {holders}",
-            hint="wait for that transaction, or ask its owner to end it, then run this again",
+            hint="wait for the end of that transaction, or ask its owner to end it, then run the command again",
         ) from error

@@ -222,7 +222,7 @@ def _wal(
     if not has_slot and slots >= max_slots:
         hint = (
             f"raise max_replication_slots (ALTER SYSTEM SET max_replication_slots = {max_slots + 5}) and restart the "
-            "server; or have an unused slot dropped by its owner"
+            "server; or ask the owner of an unused slot to drop that slot"
         )
         yield Finding("fail", "replication slots", f"all {max_slots} replication slots are in use", hint)
     else:
@@ -238,7 +238,8 @@ def _walsender(settings: SourceSettings, connection: Connection, *, drops_slot: 
         connect_replication(settings).close()
     except CdcdError as error:
         hint = (
-            error.advice or "connect to PostgreSQL itself, not to a pooler, and correct the cause named above"
+            error.advice
+            or "connect to PostgreSQL itself, not to a pooler, and correct the cause in the message"
         )
         message = error.message
         if login and not may_login:
@@ -272,7 +273,7 @@ def _heartbeat(connection: Connection) -> Iterator[Finding]:
     role = quote_identifier(fetch(connection, "SELECT current_user::text")[0][0])
     hint = f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text{{}}) TO {role}, or set it to 0"
     more = ", boolean" if connection.server_version >= 170_000 else ""
-    message = "the role may not call pg_logical_emit_message, so no heartbeats are written"
+    message = "the role lacks EXECUTE on pg_logical_emit_message, so cdcd writes no heartbeats"
     yield Finding("warn", subject, message, hint.format(more))
 
 
@@ -290,7 +291,7 @@ def _options(settings: SourceSettings, server: ServerIdentity, options: StreamOp
     missing = shortfalls(server.version_num, options, failover=settings.failover)
     for one in missing:
         if one.is_left_out:
-            message = f"{one.wish} are left out: {one.why}"
+            message = f"{one.wish} are not possible: {one.why}"
             yield Finding("warn", one.option, message, f"set {one.option}: false to accept this")
         else:
             yield Finding("fail", one.option, f"{one.wish} is not possible: {one.why}", one.hint)
@@ -306,10 +307,10 @@ def _failover(slot: SlotState | None, standby_slots: str | None) -> Iterator[Fin
     subject = "source.slot.failover"
     if slot is not None and not slot.failover:
         hint = f'ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true), on a replication connection'
-        message = f"slot {slot.name} exists and is not synchronised to standbys"
+        message = f"slot {slot.name} exists and is not synchronized to standbys"
         yield Finding("warn", subject, message, hint)
     elif standby_slots:
-        yield Finding("ok", subject, "the slot is synchronised to standbys")
+        yield Finding("ok", subject, "the slot is synchronized to standbys")
     if not standby_slots:
         message = "synchronized_standby_slots is empty: rows may reach Kafka before a standby has them"
         hint = "ALTER SYSTEM SET synchronized_standby_slots = 'the standby''s physical slot'; reload"
@@ -327,13 +328,17 @@ def holder_findings(connection: Connection, settings: SourceSettings, slot: Slot
         message = f"slot {slot.name} is in use by process {slot.active_pid}, a daemon of this name"
         yield Finding("ok", "slot", message)
         return
-    who = f"application {application!r}" if application else "whose application this role may not see"
+    who = (
+        f"application {application!r}"
+        if application
+        else "whose application the role has no privilege to see"
+    )
     message = (
         f"slot {slot.name} is in use by process {slot.active_pid}, {who}, since {since or 'an unknown time'}"
     )
     hint = (
-        "a start waits until it releases the slot; if it is not a cdcd of this configuration, choose another "
-        "source.slot.name"
+        "a start waits until this process releases the slot; if the process is not a cdcd of this "
+        "configuration, choose another source.slot.name"
     )
     yield Finding("fail", "slot", message, hint, SlotActive(message, hint=hint))
 
@@ -376,7 +381,7 @@ def readable_findings(
         if not may_use and table.schema not in closed:
             closed.add(table.schema)
             hint = f"GRANT USAGE ON SCHEMA {quote_identifier(table.schema)} TO {role}"
-            message = f"role {role} may not use it, so a snapshot cannot copy its tables"
+            message = f"role {role} lacks USAGE on the schema, so a snapshot cannot copy its tables"
             yield Finding("fail", f"schema {table.schema}", message, hint)
         subject = f"table {table.schema}.{table.name}"
         selected = copied_columns[table.relid]
@@ -399,7 +404,7 @@ def _unsent(connection: Connection, tables: list[PublishedTable]) -> Iterator[Fi
             "warn",
             named[root],
             f"{schema}.{name} is {kind}: PostgreSQL sends none of its changes, so its rows stay as they were copied",
-            "detach the partition, or publish the other ones"
+            "detach the partition, or publish the other partitions one by one"
             if is_foreign
             else f"ALTER TABLE {quoted} SET LOGGED",
         )
@@ -418,9 +423,11 @@ def _filter_columns(connection: Connection, tables: list[PublishedTable]) -> dic
 def _unreadable(table: PublishedTable, subject: str, role: str, hidden: list[str]) -> Finding:
     if len(hidden) == len(table.columns):
         hint = f"GRANT SELECT ON {_quoted(table)} TO {role}"
-        return Finding("fail", subject, f"role {role} may not read it, so a snapshot cannot copy it", hint)
+        return Finding(
+            "fail", subject, f"role {role} lacks SELECT on the table, so a snapshot cannot copy it", hint
+        )
     columns = ", ".join(map(quote_identifier, hidden))
-    message = f"role {role} may not read its columns {columns}, so a snapshot cannot copy it"
+    message = f"role {role} lacks SELECT on the columns {columns}, so a snapshot cannot copy the table"
     return Finding("fail", subject, message, f"GRANT SELECT ({columns}) ON {_quoted(table)} TO {role}")
 
 

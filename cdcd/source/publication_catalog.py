@@ -182,7 +182,7 @@ def _fetch_while_tables_go(
 
 
 def published_if_plain(connection: Connection, names: Sequence[str], relid: int) -> PublishedTable | None:
-    """Return what `published_tables` returns for one table, from the catalogs alone; None if it cannot be told so.
+    """Return what `published_tables` returns for one table, from the catalogs alone; None if these do not suffice.
 
     The server's own list waits for the lock of each published table, this one for no lock. It knows tables that are
     neither partitioned nor partitions, and have no row filter. Raises Source errors.

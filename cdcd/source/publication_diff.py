@@ -167,7 +167,7 @@ _SAID: dict[PublicationChangeKind, str] = {
 
 
 _SET_TABLE = (
-    "unless a single SET TABLE changed the list or filter, which looks the same and does not remove the table"
+    "unless one SET TABLE changed the list or filter, which looks the same, but does not remove the table"
 )
 
 
@@ -313,7 +313,8 @@ def _options(name: str, was: Publication, now: Publication) -> list[Change]:
     ]
     if not differing and was.version != now.version and was.oid == now.oid:
         differing = [
-            "it was altered and altered back; changes in between were published by its state at that time"
+            "the publication was altered, and altered back; changes in between were published by its definition "
+            "at that time"
         ]
     return [Change("options", name, what="; ".join(differing))] if differing else []
 

@@ -137,7 +137,7 @@ def shortfalls(server_version_num: int, options: StreamOptions, *, failover: boo
     """
     major, asked = server_version_num // 10_000, options.protocol_version
     if asked not in PROTOCOL_SINCE_MAJOR:
-        why = f"there are versions 1 to {max(PROTOCOL_SINCE_MAJOR)}"
+        why = f"the versions are 1 to {max(PROTOCOL_SINCE_MAJOR)}"
         return [
             Shortfall(
                 f"protocol version {asked}",

@@ -30,7 +30,7 @@ from cdcd.waits import held_by
 
 CANCEL_TIMEOUT_S = 10.0
 """How long a cancelled creation may take to end before its connection is shut down."""
-HELD_BY_A_LOST_SESSION = "a session of an earlier attempt has held it, and was ended"
+HELD_BY_A_LOST_SESSION = "a session of an earlier attempt held the slot, and was ended"
 _WATCH_INTERVAL_S = 0.1
 _MOST_CHARACTERS = 63
 _OF_A_COPY = "_copy_"

@@ -78,8 +78,8 @@ class StartLock:
                 raise
             raise SlotActive(
                 "another cdcd is starting on the slot, or copies the tables",
-                hint="no action is needed: cdcd waits until the other one streams or ends; a frozen or disconnected "
-                "one loses the lock after wal_sender_timeout",
+                hint="no action is needed: cdcd waits until the other process streams or ends; a frozen or "
+                "disconnected process loses the lock after wal_sender_timeout",
                 slot=self._settings.slot,
                 pid=owner_of(connection, self._settings.slot),
             ) from None

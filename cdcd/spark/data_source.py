@@ -324,7 +324,8 @@ class CdcdDataSource(SentToTasks, DataSource):  # type: ignore[misc]
         """Return the streaming reader. Raises ConfigError for a mirror."""
         if is_of_a_mirror(self.options):
             raise ConfigError(
-                "a mirror is no stream", hint="read the topics as a stream, or use `cdcd.spark.changes`"
+                "a mirror cannot be read as a stream",
+                hint="read the topics as a stream, or use `cdcd.spark.changes`",
             )
         return CdcdStreamReader(self._parsed_with_schema().of_a_stream(), self._decoding)
 
@@ -365,7 +366,7 @@ def register(
     """
     spark.dataSource.register(CdcdDataSource)
     if (target is None) != (catalog is None):
-        raise ConfigError("a target is registered in a catalog: pass both, or none")
+        raise ConfigError("registering needs both a target and a catalog: pass both, or none")
     if target is None or catalog is None:
         return None
     from cdcd.spark.reading.catalog import Catalog, namespace_of

@@ -30,8 +30,8 @@ _TAKEN_AWAY = {errno.ENOENT, errno.ESTALE}
 _HINTS = {
     errno.EIO: "check the disk and the kernel log",
     errno.EROFS: "the file system has become read-only: check the kernel log, or use another buffer.spill_dir",
-    errno.EACCES: "make the daemon's user the owner of the folder again, with mode 0700",
-    errno.EPERM: "make the daemon's user the owner of the folder again, with mode 0700",
+    errno.EACCES: "restore the daemon's user as the owner of the folder, with mode 0700",
+    errno.EPERM: "restore the daemon's user as the owner of the folder, with mode 0700",
 }
 _NEW = os.O_CREAT | os.O_EXCL
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC

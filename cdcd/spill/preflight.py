@@ -26,7 +26,7 @@ def check_folder(settings: SpillSettings) -> Finding:
     try:
         if not os.access(base, os.W_OK | os.X_OK):
             message = f"{base} is not a folder that this user can write to"
-            return _refused(message, f"create it, writable for uid {os.geteuid()}; or {_ANOTHER}")
+            return _refused(message, f"create the folder, writable for uid {os.geteuid()}; or {_ANOTHER}")
         if own.is_symlink() or (own.exists() and not is_private(own.lstat())):
             message = f"{own} is not a private folder of this user"
             return _refused(message, f"run `chmod 0700 {own}` if it belongs to this user; or {_ANOTHER}")

@@ -321,11 +321,11 @@ class Assembler:
     def _stream_message(self, item: Control, message: AnyMessage) -> Iterator[Event]:
         """Raise UnsafeStreaming: the message has the top-level xid, so a rollback of its subxid is not visible.
 
-        A message of cdcd's own, which is no data, is left out.
+        A message of cdcd's own, which is not data, is left out.
         """
         gathering = expect(self._gathering, OpenTransaction)
         event = self._descriptions.event_of(item, message, gathering.relations, self._state)
-        if expect(event, LogicalMessage).is_wal_flush:
+        if expect(event, LogicalMessage).is_own:
             return iter(())
         raise UnsafeStreaming("a logical message was streamed without its subtransaction", xid=gathering.xid)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdcd.lsn import Lsn
-from cdcd.model import FLUSH_PREFIX, Relation, RowBatch, TransactionInfo
+from cdcd.model import FLUSH_PREFIX, HEARTBEAT_PREFIX, VERIFY_PREFIX, Relation, RowBatch, TransactionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,16 @@ class LogicalMessage:
     content: bytes
 
     @property
-    def is_wal_flush(self) -> bool:
-        """Whether cdcd wrote the message to have the server write its WAL to disk: the message is no data."""
-        return self.transactional and self.prefix == FLUSH_PREFIX and not self.content
+    def is_own(self) -> bool:
+        """Whether cdcd wrote the message itself: it is not data (F12). Of a heartbeat only the prefix counts."""
+        if self.transactional:
+            return self.prefix == FLUSH_PREFIX and not self.content
+        return self.prefix == HEARTBEAT_PREFIX or self.is_of_comparison
+
+    @property
+    def is_of_comparison(self) -> bool:
+        """Whether `cdcd verify` wrote the message, and waits until its place is confirmed."""
+        return not self.transactional and self.prefix == VERIFY_PREFIX and not self.content
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The outcome of a table from what was counted, and what leaves it open.
+"""The outcome of a table by its counts, and the reasons why it may be unknown.
 
 In: the sums of both sides, the rows that differ, what the records say.  Out: the table's outcome, reasons.
 Invariant: a row that differs has no text but that of its key, and only if it was asked for.
@@ -32,12 +32,15 @@ def counted(
 
 
 def open_question(outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int) -> str:
-    """Return what leaves open whether the table is equal, or whether its differences are some; "" if nothing does."""
+    """Return why it is unknown whether the table is equal, or whether its differences are real; "" if it is known."""
     if outcome.state == DIFFERS:
         is_by_name = found.unnumbered > barriers.emptied and not (outcome.missing or outcome.extra)
         return "rows differ, but the topic has records whose columns have no numbers" if is_by_name else ""
     if incomplete:
-        return f"{incomplete} rows have an update, but not the record before it with their unchanged values"
+        return (
+            f"{incomplete} rows have an update, but not the earlier record with the values that the update "
+            "left unchanged"
+        )
     return question_of(found, barriers)
 
 

@@ -2,10 +2,10 @@
 
 In: the bytes of texts.  Out: numbers of 64 bits, or the 8 bytes of each column, big-endian.
 Invariant: the hash of a value has the hash of its row's key and the number of its column as its seed, so that values
-exchanged between two rows or two columns change the sums. A null is 0. The C extension does the same.
+swapped between two rows or two columns change the sums. A null is 0. The C extension does the same.
 Why this hash: PostgreSQL has no other one of 64 bits for a text without a detour over hex digits; it is stable, as
 hash indexes and hash partitions depend on it; and it needs no OpenSSL, where FIPS forbids md5.
-Must not: be used where somebody may choose values that collide: it is no cryptographic hash.
+Must not: be used where someone may choose values that collide: it is not a cryptographic hash.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class CannotTell(Exception):
 
 
 class GaveWay(Exception):
-    """Another session waits for the lock of the table, so the snapshot was given up."""
+    """Another session waits for the lock of the table, so the snapshot was released."""
 
 
 class NotCopiedYet(Exception):
@@ -46,8 +46,8 @@ class DifferentRow:
 class TableOutcome:
     """The result of one table. `lsn`: the position of the snapshot in the stream.
 
-    `not_compared`: by column, the rows whose records have no comparable value; `unknown_rows`: rows whose state the
-    topics do not tell. `rows` has the first rows that differ.
+    `not_compared`: by column, the rows whose records have no comparable value; `unknown_rows`: rows whose state
+    cannot be determined from the topics. `rows` has the first rows that differ.
     """
 
     table: str
@@ -164,7 +164,7 @@ def as_metrics(outcomes: Sequence[TableOutcome], finished_s: float, *, is_comple
         for kind in KINDS
     ]
     lines += [
-        "# HELP cdcd_verify_unknown_rows Rows of a compared table whose state the topics do not tell.",
+        "# HELP cdcd_verify_unknown_rows Rows of a compared table whose state cannot be determined from the topics.",
         "# TYPE cdcd_verify_unknown_rows gauge",
     ]
     lines += [

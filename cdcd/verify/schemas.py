@@ -38,7 +38,7 @@ class RegistryIds:
                 self._known[number] = json.loads(self._text(number))
             except (KeyError, RecursionError, TypeError, ValueError) as error:
                 raise RegistryRefused(
-                    "the answer is not that of a schema registry, or the schema is not Avro",
+                    "the answer does not come from a schema registry, or the schema is not Avro",
                     hint="check registry.url, also its path",
                     id=number,
                 ) from error

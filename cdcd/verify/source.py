@@ -3,7 +3,7 @@
 In: the source's settings, a table.  Out: the table as the snapshot has it, its view, sums by bucket, rows.
 Invariant: the table is locked (ACCESS SHARE) before the snapshot is taken, so that no TRUNCATE and
 no ALTER TABLE that rewrites is between the two: neither is MVCC-safe. Between two parts, and while the source is not
-needed (`watched`), the lock is given up as soon as another session waits for it, because all others would wait behind
+needed (`watched`), the lock is released as soon as another session waits for it, because all others would wait behind
 that one. Only a logical message is written.
 Must not: let a psycopg2 exception out, or contain a value in an error.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from cdcd.errors import CdcdError
 from cdcd.lsn import parse_lsn
+from cdcd.model import VERIFY_PREFIX
 from cdcd.schema.policy import Policies
 from cdcd.snapshot.key_sql import qualified
 from cdcd.snapshot.table_files import files_of
@@ -43,7 +44,6 @@ _FETCHED_ROWS = 5_000
 _POLL_S = 0.05
 _WATCH_S = 0.2
 _BLOCK_RANGES_SINCE = 140_000
-_PREFIX = "cdcd-verify"
 _PROBE = b"cdcd"
 _CODECS = {
     "UTF8": "utf-8", "SQL_ASCII": "utf-8", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN5": "iso8859-9",
@@ -135,7 +135,7 @@ class Source:
             (_PROBE.decode(),),
         )
         if probe % (1 << 64) != hash64(_PROBE, 1):
-            raise CannotTell("the server's hash function is another one: its processor is big-endian")
+            raise CannotTell("the server computes other hashes, because its processor is big-endian")
         if encoding not in _CODECS:
             raise CannotTell(f"the database's encoding {encoding} is not supported")
         self._codec = _CODECS[encoding]
@@ -179,9 +179,9 @@ class Source:
     def _open(self, relid: int, share: int, unit_pages: int) -> OpenTable:
         function = snapshot_function(self._connection.server_version)
         ((text,),) = fetch(self._connection, f"SELECT {function}()::text")
-        ((marker,),) = fetch(self._other, _MARKER, (_PREFIX,))
+        ((marker,),) = fetch(self._other, _MARKER, (VERIFY_PREFIX,))
         if marker is None:
-            raise CannotTell("the server is a standby, whose snapshots do not name the transactions that run")
+            raise CannotTell("the server is a standby, whose snapshots do not list the running transactions")
         view = View(Snapshot.parse(text), parse_lsn(marker))
         found = published_tables(self._connection, self._settings.publications, only=relid)
         if not found:

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 
 
 def file_bits(entries: int) -> int:
-    """Return the number of bits of a key's hash that choose its file, for so many entries."""
+    """Return the number of bits of a key's hash that choose its file, for this number of entries."""
     wanted = max(1, entries // _ENTRIES_A_FILE)
     return min((wanted - 1).bit_length(), MOST_FILES.bit_length() - 1)
 

@@ -2,8 +2,8 @@
 
 In: the source, the topics, options.  Out: a `TableOutcome` for each table.
 Invariant: the records of the past are read before the snapshot is taken, so that the source holds it back only while
-its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. A table is
-differs only where both sides are as of the same snapshot; whatever leaves that open is a reason for `unknown`.
+its rows are read, and the last records. Memory is that of one file's keys, however many records a key has. The state
+of a table is `differs` only if both sides are as of the same snapshot; otherwise it is `unknown`, with the reason.
 Must not: print, or decide about tables that it was not given.
 """
 
@@ -66,8 +66,8 @@ _UNCOPIED = "the configuration does not copy all tables (snapshot.mode)"
 _JOINS_WITHIN_S = 25.0
 """cdcd looks for tables that have joined its publications every 10 s."""
 _PARTIAL = (
-    "cdcd has not copied all rows of the table: its copy waits, is not possible, was given up or stopped, or had a"
-    " condition (--where): copy it again with --recopy to compare it"
+    "cdcd has not copied all rows of the table: its copy waits, is not possible, was abandoned or stopped, or had "
+    "a condition (--where). To compare the table, copy it again with --recopy"
 )
 Report = Callable[[str, str, int, int | None], None]
 """Called with the table, the stage, how much is done, and of how much (None: unknown)."""

@@ -5,7 +5,7 @@ Out: whether a change is visible.
 Why it is exact: a change is in the snapshot if and only if its transaction is, and the record has the id of its
 top-level transaction. Whatever the snapshot sees was committed before it was taken, so below the message. The order
 of the commit records is not the order in which transactions become visible: with synchronous replication a
-transaction may be in the topics for long before a snapshot sees it (F36), so the LSN alone would not do. Of two
+transaction may be in the topics for long before a snapshot sees it (F36), so the LSN alone is not sufficient. Of two
 transactions that change one row the second waits for the lock of the first one, which is released only after it is
 visible; a prepared transaction retains its locks. So no snapshot sees the second without the first, and leaving out
 what it does not see leaves each row in a state that it had.
@@ -36,7 +36,7 @@ class View:
     def has(self, commit_lsn: Lsn, xid: int | None) -> bool:
         """Return whether the snapshot has a change. `xid` None: a row of a copy, which is ordered by its position.
 
-        Raises ProtocolError for a number that is no xid of this server.
+        Raises ProtocolError for a number that is not an xid of this server.
         """
         if commit_lsn >= self.marker_lsn:
             return False

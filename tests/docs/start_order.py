@@ -88,7 +88,7 @@ ORDER: tuple[Step, ...] = (
     Step(
         "position",
         "reads",
-        "the committed progress record, without fencing anybody; then slot, server, database and timeline are "
+        "the committed progress record, without fencing a producer; then slot, server, database and timeline are "
         "compared with it, as in the table below",
         (
             SlotActive,

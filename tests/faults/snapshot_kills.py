@@ -244,6 +244,7 @@ MOMENTS: dict[str, Moment] = {
 RANGES = "ranges"
 """The chain in which tables are divided, so that their copy continues in chunks."""
 CHAINS: dict[str, tuple[str, ...]] = {
+    "few": ("slot_made", "committed:9", "snapshot_copied"),
     "hand-over": (
         "snapshot_begun", "slot_made", "committed:9", "produced:7", "snapshot_copied", "in_transaction:1",
     ),

@@ -196,7 +196,7 @@ def test_a_server_restored_to_an_earlier_state_halts(
         daemon.config["source"]["dsn"] = primary.dsn()
         daemon.start().wait_state("streaming")
         assert daemon.stop() == 0
-        assert "use another name: it gives new topics, a new slot and a new snapshot" in hint
+        assert "set another `name`, which gives new topics, a new slot and a new snapshot" in hint
         another = new_daemon(earlier, "postgres")
         another.start().wait_state("streaming")
         equals_table(reader, f"{another.name}.public.t", earlier, "postgres")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from tests.faults.access import Access, ByPassword, sink_by_token
 from tests.support.hints import hint_of
@@ -62,6 +63,24 @@ def test_a_revoked_acl_is_reported_and_waited_for(by_password: ByPassword) -> No
         rechecked = command(daemon, "check")
         assert rechecked.returncode == 0, rechecked.stdout
     access.assert_all_there(rows)
+
+
+@pytest.mark.parametrize("words", [("resume", "--accept-gap"), ("resnapshot",)])
+def test_a_progress_topic_that_may_not_be_described_is_not_taken_for_a_missing_one(
+    words: tuple[str, ...], by_password: ByPassword
+) -> None:
+    """Kafka leaves it out of the list of topics: a command would report that cdcd has not written anything yet."""
+    access = by_password(f"blind-{words[0]}", "one")
+    daemon = access.daemon.start()
+    daemon.wait_state("streaming")
+    with access.inserting():
+        access.await_more_rows()
+    assert daemon.stop() == 0
+    principal = f"User:blind-{words[0]}"
+    access.secured.deny(principal, f"{daemon.name}.__progress", AclOperation.DESCRIBE)
+    done = command(daemon, *words)
+    assert done.returncode == 1
+    assert "CDCD-SINK-AUTH" in done.stdout + done.stderr
 
 
 TOKEN_LASTS_S = 2.0

@@ -131,7 +131,11 @@ def version_taken(w: World) -> Iterator[None]:
 
 
 @situation(
-    "CDCD-SCHEMA-TOPIC", "another program wrote to it", "docs/registry.md", "cdcd resume", "under its key"
+    "CDCD-SCHEMA-TOPIC",
+    "another program wrote to it",
+    "docs/registry.md",
+    "cdcd resume",
+    "under the same key",
 )
 def foreign_schema(w: World) -> Iterator[None]:
     """Follow docs/registry.md: the broker's log cleaner runs every few seconds."""

@@ -133,7 +133,7 @@ def wrong_password(w: World) -> Iterator[None]:
     password.write_text("right-one\n")
 
 
-@situation(AUTH, "no password is given", "give the role's password", is_retried=True)
+@situation(AUTH, "no password is given", "set the role's password", is_retried=True)
 def no_password(w: World) -> Iterator[None]:
     name, password = f"r{w.dbname}", w.folder / "password"
     dsn = w.role(name, "REPLICATION", "PASSWORD 'right-one'")
@@ -365,7 +365,7 @@ def slot_with_two_phase(w: World) -> Iterator[None]:
     w.start(source={"protocol": {"two_phase": True}})
 
 
-@situation("CDCD-SLOT-UNUSABLE", "two_phase is switched off", "exchange the slot", "cdcd resume")
+@situation("CDCD-SLOT-UNUSABLE", "two_phase is switched off", "replace the slot", "cdcd resume")
 def two_phase_switched_off(w: World) -> Iterator[None]:
     w.stream(source={"protocol": {"two_phase": True}})
     w.start(source={"protocol": {"two_phase": False}})
@@ -515,7 +515,7 @@ def damaged_row(w: World) -> Iterator[None]:
     w.resume()
 
 
-@situation("CDCD-SOURCE", "a text is not valid UTF-8", "correct it in the table", "cdcd resnapshot")
+@situation("CDCD-SOURCE", "a text is not valid UTF-8", "correct the row in the table", "cdcd resnapshot")
 def text_of_another_encoding(w: World) -> Iterator[None]:
     name = f"{w.dbname}_ascii"
     w.sql(

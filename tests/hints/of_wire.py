@@ -81,7 +81,7 @@ def _over_a_link(w: World) -> Proxy:
     "CDCD-PARTIAL-TRANSACTION-MISSING",
     "its changes are numbered differently, and the option is changed back",
     "source.protocol.messages",
-    "restore its value",
+    "restore the option's value",
 )
 def numbered_otherwise(w: World) -> Iterator[None]:
     _written_in_part(w)

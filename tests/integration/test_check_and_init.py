@@ -248,7 +248,7 @@ def test_check_with_a_wrong_password_still_asks_kafka_and_the_registry(
     assert [subject for subject, (level, _, _) in found.items() if level == "fail"] == ["source password"]
     assert found[f"file {secret}"] == (
         "warn",
-        "a secret that every user of this machine can read",
+        "every user of this machine can read this secret",
         f"chmod o= {secret}",
     )
     assert found["kafka"][0] == found["registry"][0] == "ok"

@@ -11,7 +11,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.failpoints import EXIT_STATUS, VARIABLE
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, as_process
+from tests.support.daemon import Daemon
 from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import Reader, assert_each_once, fold
 from tests.support.resolutions import equals_table
@@ -107,7 +107,6 @@ def test_at_least_once_a_snapshot_that_was_cut_off_leaves_no_row_that_was_delete
         topic = f"{daemon.name}.public.t"
         # After the record of the snapshot's start, and the one with its tables: with the first row at least.
         daemon.environment[VARIABLE] = "flushed:3"
-        daemon.spawn = as_process  # the failpoint's variable is read when cdcd is imported
         daemon.start()
         assert daemon.process is not None
         assert daemon.process.wait(30) == EXIT_STATUS

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from typing import Any
 
+import psycopg2
 import pytest
 
 from cdcd.demo.stack.postgres import PostgresServer
@@ -17,11 +18,12 @@ from cdcd.source.new_tables import with_every_row
 from cdcd.source.publication_diff import published_oids, read_published
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
+from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.quick import QUICK
 from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.resolutions import halts_with
-from tests.support.snapshot_commands import await_copied, reports, start
+from tests.support.snapshot_commands import await_copied, command, reports, start
 from tests.support.source import source_database
 from tests.support.stack import PostgresServers, run_script
 from tests.support.waiting import eventually
@@ -354,6 +356,68 @@ def test_a_table_that_joins_again_leaves_readers_no_row_of_before(
                 rows.add(event.key["id"])
         assert rows == {row for (row,) in postgres.execute("SELECT id FROM first", dbname=database)}
         assert {event.op for event in reader.read(f"{daemon.name}.public.later")} == {"r"}
+
+
+def rejoin(daemon: Daemon, server: PostgresServer, database: str) -> None:
+    """Remove a table from the publication, change it so that the stream has none of it, and add it again."""
+    run_script(server.dsn(database), "ALTER PUBLICATION chosen DROP TABLE later")
+    await_event(daemon, "publication_changed", change="table_removed")
+    run_script(
+        server.dsn(database),
+        "DELETE FROM later WHERE id <= 10",
+        "UPDATE later SET id = -id WHERE id <= 20",
+        "INSERT INTO later VALUES (0)",
+        "ALTER PUBLICATION chosen ADD TABLE later",
+    )
+
+    def changes() -> list[str]:
+        return [line["change"] for line in daemon.events("publication_changed")]
+
+    eventually(lambda: changes()[-2:] == ["table_removed", "table_added"], "it has joined again")
+
+
+def await_readers_have_the_rows(
+    daemon: Daemon, server: PostgresServer, database: str, reader: Reader
+) -> None:
+    rows = set(server.execute("SELECT id FROM later", dbname=database))
+    topic = f"{daemon.name}.public.later"
+    eventually(lambda: folded(reader.read(topic)).keys() == rows, "readers have the rows of the table")
+
+
+def test_a_table_that_joins_again_before_its_copy_is_complete_is_copied_from_its_first_row(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    slow = {"incremental": {"max_rows_per_second": 100}}
+    with new_chosen(new_daemon, postgres, database, snapshot=slow) as daemon:
+        daemon.start().wait_state("streaming")
+        run_script(postgres.dsn(database), "ALTER PUBLICATION chosen ADD TABLE later")
+        eventually(lambda: any(one["rows"] for one in reports(daemon)), "it is being copied")
+        assert command(daemon, "pause", "public.later")[0] == 200
+        await_confirmed(postgres, daemon)
+        rejoin(daemon, postgres, database)
+
+        def is_copied() -> bool:  # a paused copy would go on after the rows that it has
+            command(daemon, "resume", "public.later")
+            return len(daemon.events("table_copied")) == 1
+
+        eventually(is_copied, "it is copied")
+        await_readers_have_the_rows(daemon, postgres, database, reader)
+
+
+def test_a_table_that_joins_again_before_its_blocking_copy_leaves_readers_no_row_of_before(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """No slot is created, so no copy begins, while an older transaction is open."""
+    with new_chosen(new_daemon, postgres, database) as daemon:
+        daemon.start().wait_state("streaming")
+        run_script(postgres.dsn(database), "ALTER PUBLICATION chosen ADD TABLE later")
+        await_event(daemon, "table_copied", table="public.later")
+        await_confirmed(postgres, daemon)
+        with contextlib.closing(psycopg2.connect(postgres.dsn(database))) as older:
+            older.cursor().execute("SELECT pg_current_xact_id()")
+            start(daemon, "public.later", blocking=True)
+            rejoin(daemon, postgres, database)
+        await_readers_have_the_rows(daemon, postgres, database, reader)
 
 
 @pytest.mark.nightly

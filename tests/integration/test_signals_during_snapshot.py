@@ -72,7 +72,7 @@ def commands(daemon: Daemon) -> int:
 @pytest.mark.parametrize(
     ("mode", "failpoint"),
     [
-        ("initial", "snapshot_begun"),
+        nightly("initial", "snapshot_begun"),
         ("initial", "committed:3"),
         nightly("initial", "snapshot_copied"),
         nightly("never", "snapshot_begun"),

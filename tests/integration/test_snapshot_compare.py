@@ -133,6 +133,7 @@ def test_rows_that_were_deleted_in_a_gap_are_deleted_and_no_other(
             assert event.value["after"] is None
 
 
+@pytest.mark.nightly
 def test_a_row_that_comes_back_while_the_keys_are_compared_remains(
     source: tuple[PostgresServer, str], behind: Daemon, reader: Reader, kafka: KafkaBroker
 ) -> None:

@@ -365,6 +365,7 @@ LEAVES = (
     "INSERT INTO public.t VALUES (1, 0)",
     "INSERT INTO public.late VALUES (11, 0)",
 )
+CREATE_PART = "CREATE TABLE public.part PARTITION OF public.t FOR VALUES FROM (20) TO (30)"
 ATTACH_LATE = "ALTER TABLE public.t ATTACH PARTITION public.late FOR VALUES FROM (10) TO (20)"
 REATTACHED = (
     "ALTER TABLE public.t DETACH PARTITION public.a",
@@ -380,8 +381,31 @@ REATTACHED = (
         (("UPDATE public.late SET n = 5", ATTACH_LATE), True),
         (REATTACHED, True),
         (("ALTER TABLE public.t DETACH PARTITION public.a", "CREATE TABLE public.other (id int)"), False),
+        ((CREATE_PART,), False),
+        ((f"{CREATE_PART} PARTITION BY RANGE (id)",), False),
+        ((CREATE_PART, "INSERT INTO public.t VALUES (21, 0)"), True),
+        (
+            (
+                CREATE_PART,
+                "INSERT INTO public.t VALUES (21, 0)",
+                "ALTER TABLE public.t DETACH PARTITION public.part",
+                "TRUNCATE public.part",
+                "ALTER TABLE public.t ATTACH PARTITION public.part FOR VALUES FROM (20) TO (30)",
+            ),
+            True,
+        ),
+        (("CREATE TABLE public.e (LIKE public.a INCLUDING ALL)", ATTACH_LATE.replace("late", "e")), True),
     ],
-    ids=["attached", "attached again", "detached"],
+    ids=[
+        "attached",
+        "attached again",
+        "detached",
+        "created empty",
+        "created for partitions",
+        "created and filled",
+        "created, filled, emptied while detached",
+        "attached empty",
+    ],
 )
 def test_a_partition_that_was_attached_before_the_tables_were_listed_makes_the_snapshot_stale(
     pg_server: PostgresServers, statements: tuple[str, ...], is_stale: bool, via_root: str

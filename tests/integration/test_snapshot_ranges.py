@@ -13,7 +13,7 @@ import pytest
 from cdcd.demo.stack.postgres import PostgresServer
 from tests.integration.conftest import NewDaemon
 from tests.integration.test_snapshot_rest import copied, started_until
-from tests.support.daemon import Daemon, as_process, await_confirmed
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.folded import folded
 from tests.support.nightly import nightly
 from tests.support.reader import Event, Reader, assert_each_once
@@ -56,7 +56,6 @@ def source(
 
 def with_small_units(daemon: Daemon) -> Daemon:
     daemon.entry = ("-m", "tests.support.small_units")
-    daemon.spawn = as_process
     return daemon
 
 
@@ -138,6 +137,7 @@ def test_finished_ranges_are_not_copied_again(
             assert copied(events) < BIG * 1.4
 
 
+@pytest.mark.nightly
 def test_a_key_that_a_binary_stream_does_not_send_as_text_is_copied_again(
     pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -28,7 +28,7 @@ from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from cdcd.waits import KINDS, WaitCause
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon, as_process
+from tests.support.daemon import Daemon
 from tests.support.gate import gate
 from tests.support.nightly import nightly, nightly_except
 from tests.support.reader import Reader
@@ -225,7 +225,7 @@ def test_a_table_of_which_a_part_is_copied_is_copied_again_and_not_continued_fro
         filled(pair) as database,
         new_daemon(pair.primary, database, snapshot=from_standby(pair, database), sink=sink) as daemon,
     ):
-        daemon.entry, daemon.spawn = ("-m", "tests.support.small_units"), as_process
+        daemon.entry = ("-m", "tests.support.small_units")
         started_until(daemon, "committed:8")
         changed(pair, database)
         daemon.start()
@@ -258,7 +258,7 @@ def test_a_snapshot_that_is_repeated_reads_the_standby_again(
     [
         nightly(15, "PostgreSQL 15 cannot export"),
         (18, "another cluster"),
-        nightly(None, "no standby"),
+        nightly(None, "not a standby"),
     ],
 )
 def test_a_server_that_is_no_standby_is_refused_at_the_start(

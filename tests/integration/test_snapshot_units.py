@@ -243,8 +243,8 @@ def test_whatever_ends_the_copy_ends_all_its_connections(pg_server: PostgresServ
     async def run(settings: SourceSettings, new_reader: partial[SnapshotReader]) -> None:
         async with workers_of(settings, new_reader, 3) as workers:
             async for _ in workers.pieces():
-                assert started_in_thread() - before
                 if why == "the consumer ends":
+                    assert started_in_thread() - before
                     return
                 with psycopg2.connect(plain(settings)) as connection, connection.cursor() as cursor:
                     cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({_SESSIONS} LIMIT 1) one")

@@ -43,7 +43,7 @@ EVERY_WISH = [
 ]
 
 
-@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 12, 18))
+@pytest.mark.parametrize("major", nightly_except(POSTGRES_MAJORS, 18))
 def test_a_server_refuses_exactly_the_options_reported_as_unsupported(
     pg_server: PostgresServers, major: int
 ) -> None:

@@ -333,7 +333,7 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
             name: (found[name].level, found[name].message, found[name].hint)
             for name in ("late", "late_full", "root")
         }
-        null_key = "its records have a null key, so they are all in one partition and cannot be compacted"
+        null_key = "its records have null keys, so all of them go to one partition, and the topic cannot be compacted"
         again = (
             "recreate its constraint as NOT DEFERRABLE (DROP CONSTRAINT, ADD PRIMARY KEY in one ALTER TABLE)"
         )
@@ -341,20 +341,20 @@ def test_an_index_that_gives_no_key_is_named_with_its_reason(pg_server: Postgres
             "late": (
                 "warn",
                 "(id) is not a replica identity, because index public.late_pkey is DEFERRABLE: the application's "
-                f"UPDATE and DELETE fail while it is published; {null_key}",
+                f"UPDATE and DELETE fail while the table is published; {null_key}",
                 f"{again}, or set format.key_columns",
             ),
             "late_full": (
                 "warn",
-                "two rows may have the same (id) for a moment, because index public.late_full_pkey is DEFERRABLE: "
+                "two rows may have the same (id) temporarily, because index public.late_full_pkey is DEFERRABLE: "
                 f"{null_key}",
                 f"{again}, or set format.key_columns or format.keyless",
             ),
             "root": (
                 "warn",
-                "two rows may have the same (id) for a moment, because index public.root_pkey is not valid: "
+                "two rows may have the same (id) temporarily, because index public.root_pkey is not valid: "
                 f"{null_key}",
-                "make the index valid: ALTER INDEX ... ATTACH PARTITION, with an index of each partition, or set "
+                "make the index valid: ALTER INDEX ... ATTACH PARTITION for an index of each partition, or set "
                 "format.key_columns",
             ),
         }

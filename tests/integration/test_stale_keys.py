@@ -143,7 +143,7 @@ def test_what_is_not_known_is_refused(topic: Topic, kafka: KafkaBroker, spoil: S
 
 def test_a_topic_that_is_shorter_than_it_was_is_refused(topic: Topic) -> None:
     topic.write((b"a", b"1"))
-    with pytest.raises(SnapshotRefused, match="shorter than when the copy began"):
+    with pytest.raises(SnapshotRefused, match="fewer records than when the copy began"):
         topic.stale((1_000, 0))
 
 

@@ -141,7 +141,7 @@ def test_a_key_of_which_digits_are_left_out_is_warned_of(
     rows = "INSERT INTO $t VALUES (1, 'a'), (1.00000000000000000001, 'b')"
     carry_out(postgres.dsn(database), "n", ("CREATE TABLE $t (k numeric PRIMARY KEY, v text)", rows))
     with new_daemon(postgres, database, format={"numeric_as": "double"}) as daemon:
-        assert "may make one key of two in k" in command(daemon, "check").stdout
+        assert "may map two different keys to one in k" in command(daemon, "check").stdout
         daemon.start().wait_state("streaming")
         assert len(compacted(reader.read(f"{daemon.name}.public.n"))) == 1
         (line,) = daemon.events("key_not_exact")
@@ -166,7 +166,7 @@ def test_a_topic_whose_key_rows_may_share_halts_and_goes_on_as_the_hint_says(
         assert "NOT DEFERRABLE" in reason
         output = command(daemon, "check").stdout
         assert (
-            "two rows may have the same (id) for a moment, because index public.pos_pkey is DEFERRABLE"
+            "two rows may have the same (id) temporarily, because index public.pos_pkey is DEFERRABLE"
             in output
         )
         # the former key, deliberately

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from cdcd.cli.verify_state import only_run
 from cdcd.demo.stack.kafka import KafkaBroker
@@ -203,6 +204,14 @@ def test_a_sample_and_a_rate(daemon: Daemon) -> None:
     found = verify(daemon, "--sample", "30", "--rate", "100000")
     assert found.status == 0
     assert 0 < found.one()["rows_in_source"] == found.one()["rows_in_topics"] < ROWS // 2
+
+
+def test_a_comparison_needs_no_topic_of_messages(daemon: Daemon, kafka: KafkaBroker) -> None:
+    """The message that marks the snapshot's place is no record: with sink.topics.create off it would halt cdcd."""
+    assert verify(daemon).status == 0
+    topics = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
+    assert f"{daemon.name}.public.t" in topics
+    assert f"{daemon.name}.message" not in topics
 
 
 def test_an_interrupted_run_continues_where_its_state_was_stored(

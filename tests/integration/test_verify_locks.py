@@ -22,6 +22,7 @@ from cdcd.verify.source import Source
 from cdcd.verify.verification import Options, Verification
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon
+from tests.support.nightly import nightly
 from tests.support.stack import POSTGRES_MAJORS, PostgresServers
 from tests.verify.running import verify
 
@@ -51,7 +52,9 @@ def comparing(daemon: Daemon, folder: Path) -> Iterator[Callable[[], TableOutcom
         yield lambda: compares.compare(table, topic)
 
 
-@pytest.mark.parametrize("step", ["topics_with_records", "cleanup_policies", "bounds_of", "peek", "sums"])
+@pytest.mark.parametrize(
+    "step", [*map(nightly, ("topics_with_records", "cleanup_policies", "bounds_of")), "peek", "sums"]
+)
 def test_an_alter_table_does_not_wait_for_kafka_or_for_the_fold(
     daemon: Daemon,
     postgres: PostgresServer,

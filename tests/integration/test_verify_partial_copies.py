@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cdcd.demo.stack.kafka import KafkaBroker
 from cdcd.demo.stack.postgres import PostgresServer
 from cdcd.model import CopyState
@@ -47,6 +49,7 @@ def await_recorded(daemon: Daemon, kafka: KafkaBroker) -> None:
     eventually(lambda: not recorded_copy(daemon, kafka).tables, "the end of the copy is recorded")
 
 
+@pytest.mark.nightly
 def test_rows_that_a_condition_or_a_stop_left_out_are_unknown(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:
@@ -126,6 +129,7 @@ def test_a_table_that_joins_and_is_copied_by_a_condition_first_lacks_rows(
     assert not recorded_copy(daemon, kafka).partial
 
 
+@pytest.mark.nightly
 def test_a_table_that_joins_and_whose_copy_cannot_begin_lacks_rows(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, kafka: KafkaBroker
 ) -> None:

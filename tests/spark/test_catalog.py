@@ -237,7 +237,7 @@ def test_a_stream_of_a_mirror_is_refused(spark: SparkSession, topics: TopicsWrit
     insert(topics, topics.table("items", ITEMS), 10, id=1, body="a")
     run_mirror(spark, topics, target)
     source = CdcdDataSource({"target": str(target), "table": "public.items"})
-    with pytest.raises(ConfigError, match="a mirror is no stream"):
+    with pytest.raises(ConfigError, match="a mirror cannot be read as a stream"):
         source.streamReader(source.schema())  # type: ignore[arg-type]
 
 
@@ -245,7 +245,7 @@ def test_a_stream_of_a_mirror_is_refused(spark: SparkSession, topics: TopicsWrit
 def test_a_catalog_that_is_no_namespace_is_refused_at_the_start(
     spark: SparkSession, topics: TopicsWriter, target: Path, catalog: str
 ) -> None:
-    with pytest.raises(ConfigError, match="no namespace of Spark"):
+    with pytest.raises(ConfigError, match="not a namespace of Spark"):
         mirror(spark, topics.connection, str(target), catalog=catalog)
 
 

@@ -34,5 +34,5 @@ def test_each_way_of_reading_works_through_connect(topics: TopicsWriter, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr + server.output()[-8000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("session").startswith("pyspark.sql.connect")
-    assert "run it by spark-submit" in found.pop("mirror")
+    assert "run the mirror by spark-submit" in found.pop("mirror")
     assert found == {"table": IDS, "decode": IDS, "stream": IDS}

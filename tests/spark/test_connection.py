@@ -255,7 +255,7 @@ def test_the_functions_that_spark_connect_sends_have_references_only(
         ({"kafka.sasl.password": "file:{}/wrong"}, SinkAuthorization, "correct kafka.sasl.mechanism"),
         ({"kafka.sasl.mechanism": "SCRAM"}, ConfigError, "correct the option kafka.NAME"),
         nightly({"kafka.security.protocol": "SASL_SSL"}, CdcdError, "kafka.security.protocol"),
-        ({"kafka.ssl.ca.location": "{}/absent"}, SecretUnreadable, "put the file there"),
+        ({"kafka.ssl.ca.location": "{}/absent"}, SecretUnreadable, "put it there"),
     ],
     ids=["wrong password", "no mechanism", "another protocol", "no certificate"],
 )

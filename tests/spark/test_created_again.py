@@ -89,11 +89,11 @@ def test_a_query_that_has_read_the_former_topic_ends(topics: TopicsWriter, more:
     write(topics, items, range(32, 32 + more))
     again = stream(topics)
     for reader in (running, again):
-        with pytest.raises(PositionUnavailable, match="a topic was created again"):
+        with pytest.raises(PositionUnavailable, match="a topic was recreated"):
             following(reader, end)
         reader.stop()
     assert len(batch(topics)) == more + 1
-    with pytest.raises(PositionUnavailable, match="a topic was created again"):
+    with pytest.raises(PositionUnavailable, match="a topic was recreated"):
         batch(topics, startingLsn=format_lsn(100))
     assert len(batch(topics, endingLsn=format_lsn(315))) == 1, "of the former topic nothing is left"
     assert len(batch(topics, startingLsn=format_lsn(320))) == more
@@ -143,7 +143,7 @@ def test_a_mirror_that_has_read_the_former_topic_ends(
     write(topics, items, range(7, 20))
     for _ in range(2):
         # Spark 4.1's mirror looks for its end itself, before the query starts.
-        with pytest.raises(PositionUnavailable, match="a topic was created again"):
+        with pytest.raises(PositionUnavailable, match="a topic was recreated"):
             run_mirror(spark, topics, tmp_path / "lake")
     assert len(rows_of_mirror(run_mirror(spark, topics, tmp_path / "other"), items)) == 13
 
@@ -156,7 +156,7 @@ def test_a_topic_that_is_shorter_than_its_progress_records_is_no_silent_wait(top
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     topics.create_again(items.topic)
-    with pytest.raises(HistoryMissing, match="created again"):
+    with pytest.raises(HistoryMissing, match="recreated"):
         reader.partitions(start, end)
     reader.stop()
 
@@ -185,7 +185,7 @@ def test_the_progress_topic_is_created_again(topics: TopicsWriter) -> None:
     reader = stream(topics)
     _, end = following(reader, reader.initialOffset())
     topics.create_again(topics.progress_topic, 1)
-    with pytest.raises(HistoryMissing, match="created again"):
+    with pytest.raises(HistoryMissing, match="recreated"):
         reader.latestOffset(end, reader.getDefaultReadLimit())
     reader.stop()
 

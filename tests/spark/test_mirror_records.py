@@ -190,5 +190,5 @@ def test_an_interval_is_as_spark_writes_it() -> None:
     }
     assert {text: seconds_of(text) for text in given} == given
     for wrong in ("", "soon", "-1 seconds", "2"):
-        with pytest.raises(ConfigError, match="is no interval"):
+        with pytest.raises(ConfigError, match="is not an interval"):
             seconds_of(wrong)

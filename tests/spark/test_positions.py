@@ -101,7 +101,7 @@ def test_a_commit_has_the_time_of_its_parts() -> None:
 def test_a_position_between_the_newest_commit_and_the_end_is_known_only_if_no_commit_follows() -> None:
     assert starts({"startinglsn": format_lsn(68)}) == ends({"endinglsn": format_lsn(68)}) == 5
     assert starts({"startingtimestamp": at(99)}) == 5, "the next commit in Kafka is after it, or late"
-    newer = "newer than all that is in Kafka"
+    newer = "newer than all records in Kafka"
     for given in ({"startinglsn": format_lsn(69)}, {"startingtimestamp": at(101)}):
         with pytest.raises(PositionUnavailable, match=newer) as raised:
             starts(given)

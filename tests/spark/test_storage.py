@@ -347,7 +347,7 @@ def test_a_local_target_is_a_path_or_a_uri(tmp_path: Path) -> None:
         ({"endpoint": "u:hunter2secret@s3"}, "option endpoint is a secret"),
         ({"endpoint": "https://u:hunter2secret@s3"}, "option endpoint is a secret"),
         ({"sts_endpoint": "https://hunter2secret@sts"}, "option sts_endpoint is a secret"),
-        ({"region": "x", "AWS_REGION": "y"}, "given twice"),
+        ({"region": "x", "AWS_REGION": "y"}, "set twice"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_an_error(options: dict[str, str], text: str) -> None:

@@ -196,7 +196,7 @@ def test_no_active_name_node_is_an_error(pair: HdfsServer, impatient: None) -> N
     pair.tell("standby 0")
     try:
         text = failure(lambda: storage.put_new("a", b""), StorageUnavailable)
-        assert text.startswith("no name node is active -> make one active")
+        assert text.startswith("no name node is active -> make a name node active")
     finally:
         pair.tell("active 0")
     storage.put_new("a", b"")

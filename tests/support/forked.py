@@ -30,6 +30,7 @@ PATCHED = (
     "tests.faults.clocked",
     "tests.faults.hasty",
     "tests.faults.impatient",
+    "tests.faults.planted",
     "tests.support.quick",
     "tests.support.small_units",
 )

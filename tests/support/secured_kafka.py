@@ -117,9 +117,9 @@ class SecuredKafka:
         self._grant(principal, (ResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL))
         self._grant(principal, (ResourceType.GROUP, "*", AclOperation.ALL))
 
-    def deny(self, principal: str, topic: str) -> None:
-        """Deny this principal writes to one topic; a deny overrides every allow."""
-        right = (ResourceType.TOPIC, topic, AclOperation.WRITE)
+    def deny(self, principal: str, topic: str, operation: AclOperation = AclOperation.WRITE) -> None:
+        """Deny this principal writes to one topic, or another operation; a deny overrides every allow."""
+        right = (ResourceType.TOPIC, topic, operation)
         self._grant(principal, right, AclPermissionType.DENY)
 
     def give_back(self, principal: str, topic: str) -> None:

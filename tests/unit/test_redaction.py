@@ -105,6 +105,18 @@ def test_the_user_of_an_address_is_struck_out(form: str) -> None:
     assert clean("proxy:3128 is no secret") == "proxy:3128 is no secret"
 
 
+@pytest.mark.parametrize(
+    "address", ["http://cdcd@registry:8081", "cdcd@registry:8081", "http://cd%63d@registry:8081"]
+)
+def test_a_user_without_a_password_is_struck_out_only_in_an_address(address: str) -> None:
+    """It may be a token, or a word that is everywhere: the name of a program, or of a container of Azure."""
+    add_user_of(address)
+    text = "cdcd --config cdcd.yaml: no answer from http://{0}@registry:8081, {0}@registry:8081; cdcd@EXAMPLE.COM"
+    assert clean(text.format("cdcd")) == text.format("***")
+    add_user_of("https://another@registry")
+    assert clean("https://another@registry and //cdcd@host") == "https://***@registry and //***@host"
+
+
 def test_a_key_is_struck_out_line_by_line() -> None:
     line = "MIIEvQIBADANBgkqhkiG9w0BAQ"
     add_secret(f"-----BEGIN PRIVATE KEY-----\n{line}\n{line[::-1]}\n-----END PRIVATE KEY-----\n")

@@ -158,7 +158,7 @@ cdef class Messages:
         cdef Py_ssize_t at
         self._totals = Totals(0, 0, 0, 0, 0, 0, 0)
         self._count_of_finished = self._count_of_failed = self.arrived = 0
-        self._last_topic = NULL
+        self._last_topic, self._last_place = NULL, -1
         with nogil:
             self._gather(timeout_ms, gather_ms)
         if self._is_refused:

@@ -1,11 +1,11 @@
 """The list of the checks of a start, which the daemon, `cdcd check` and `cdcd init` share.
 
 In: `StartContext`: the configuration, the caller, and the results of the checks before.  Out: findings of each check.
-Invariant: a check changes nothing and fences nobody (F79). Later checks use the results of earlier ones. The daemon
-raises the first failure; `cdcd check` runs all checks and shows every finding. A check whose `needs` have failed is
-"unknown", never left out. A running daemon of this configuration is no failure. Slot, stored position and server are
-then read in this order, because a daemon stores a position before it confirms the position (F3), and the server
-writes the WAL before the daemon stores its position.
+Invariant: a check changes nothing and fences no producer (F79). Later checks use the results of earlier ones. The
+daemon raises the first failure; `cdcd check` runs all checks and shows every finding. A check whose `needs` have
+failed is "unknown", never left out. A running daemon of this configuration is not a failure. Slot, stored position
+and server are then read in this order, because a daemon stores a position before it confirms the position (F3), and
+the server writes the WAL before the daemon stores its position.
 A new check is a function of `StartContext`, a row in `START_CHECKS`, and the same name in tests/docs/start_order.py.
 All checks block, and belong in a thread.
 """
@@ -40,8 +40,8 @@ from cdcd.waits import WaitKind
 class StartCheck:
     """One check. `needs`: the checks that have to succeed before this check can run.
 
-    `server`: the server that the check waits for, besides PostgreSQL. `answers`: the waits that end when the check
-    succeeds.
+    `server`: the server that the check waits for, in addition to PostgreSQL. `answers`: the waits that end when the
+    check succeeds.
     """
 
     name: str

@@ -67,6 +67,8 @@ class StartContext:
     stored: Progress | None = None
     timelines: Timelines | None = None
     verdict: Resume | Snapshot | None = None
+    left: frozenset[int] = frozenset()
+    """The tables that the start copies of an interrupted snapshot."""
     drops_ahead: bool = False
     """A new snapshot drops a slot that another consumer has advanced."""
     identities: TopicIdentities | None = None

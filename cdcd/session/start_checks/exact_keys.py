@@ -25,8 +25,8 @@ def inexact_keys(tables: Iterable[PublishedTable], catalog: Catalog, policies: P
         merged = _merged(table, name, catalog, policies)
         if merged:
             message = (
-                "format.numeric_as: double or format.interval_as: microseconds may make one key of two in "
-                f"{', '.join(merged)}; a reader by key then has only one of the two rows"
+                "format.numeric_as: double or format.interval_as: microseconds may map two different keys "
+                f"to one in {', '.join(merged)}; a reader by key then has only one of the two rows"
             )
             hint = "exclude these columns from the option, in format.overrides"
             yield Finding("warn", f"table {name}", message, hint)

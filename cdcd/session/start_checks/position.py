@@ -4,7 +4,7 @@ In: `StartContext`, after server and Kafka have answered.  Out: the decision of 
 error.
 Invariant: slot, stored position and server are read in this order, because a daemon stores a position before it
 confirms the position (F3), and the server writes the WAL before the daemon stores its position.
-Must not: change anything, fence anybody (F79).
+Must not: change anything, fence a producer (F79).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from cdcd.lsn import format_lsn
 from cdcd.model import Progress
 from cdcd.pipeline.partial_transaction import check_numbers, numbered_by
 from cdcd.recovery.new_snapshot import Decision, decide
-from cdcd.recovery.start_decision import Resume, StartOptions, check_ours, is_anew
+from cdcd.recovery.start_decision import Resume, Snapshot, StartOptions, check_ours, is_anew
 from cdcd.session.queries import timelines_of
 from cdcd.session.start_checks.context import PEEK_TIMEOUT_S, StartContext
+from cdcd.session.tables_to_continue import tables_to_continue
 from cdcd.sink.reader import peek, read_topic_identities
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_identity import TopicIdentities
@@ -88,8 +89,9 @@ def position(known: StartContext) -> Finding:
             raise
         return _undecided(f"{error.code}: {error.message}", "unknown")
     known.verdict = decision.verdict
+    known.left = left_to_copy(known, decision.verdict)
     known.drops_ahead = isinstance(decision.halt, SlotAhead)
-    summary = _start_summary(decision, known.config)
+    summary = _start_summary(decision, known)
     return Finding("ok", "start", summary) if is_final else _undecided(summary, "warn")
 
 
@@ -128,12 +130,12 @@ def slot_held(slot: str, pid: int | None) -> SlotActive:
 def peek_listed(settings: SinkSettings, topics: Topics) -> tuple[Progress | None, bool]:
     """Return the stored position, None if the cluster has no progress topic, and whether it is final.
 
-    The list of the topics is asked for again: a daemon at its first start may have created the topic since. A broker
-    that has just come back may not know a topic that others know: that is no first start, and would be taken for one.
+    The cluster is asked again: a daemon at its first start may have created the topic since. A broker
+    that has just come back may not know a topic that others know: that is not a first start, but would look like one.
     Raises Sink errors.
     """
     topic = settings.progress_topic
-    if topic not in topics.cluster_metadata().topics:
+    if not topics.exists(topic):
         return None, True
     with known_by_all_brokers(topic):
         return peek(settings, PEEK_TIMEOUT_S)
@@ -179,7 +181,18 @@ def _holder(known: StartContext) -> list[Finding]:
     return [Finding("ok", "slot", f"slot {known.source.slot} does not exist yet and will be created")]
 
 
-def _start_summary(decision: Decision, config: Config) -> str:
+def left_to_copy(known: StartContext, begin: Resume | Snapshot) -> frozenset[int]:
+    """Return the tables that the start copies of an interrupted snapshot, also those that are included again."""
+    if not isinstance(begin, Snapshot) or begin.left is None:
+        return frozenset()
+    state = begin.left.state
+    relids = (*state.partial, *state.excluded)
+    again = tables_to_continue(known.source, relids) if relids else ()
+    chosen = known.config.snapshot.selection().choose(again)
+    return state.incomplete.union(table.relid for table in chosen)
+
+
+def _start_summary(decision: Decision, known: StartContext) -> str:
     begin = decision.verdict
     if decision.halt is not None:
         return f"creates the slot again and takes a new snapshot, because of {decision.halt}"
@@ -187,12 +200,12 @@ def _start_summary(decision: Decision, config: Config) -> str:
         return "creates the slot again and takes a new snapshot (snapshot.mode: always)"
     if isinstance(begin, Resume):
         return f"continues from {format_lsn(begin.start_lsn)}"
-    if not config.snapshot.copies_tables:
+    if not known.config.snapshot.copies_tables:
         return "creates the slot and begins there, without a snapshot"
-    if begin.left is not None and not begin.left.state.incomplete:
+    if begin.left is not None and not known.left:
         return "the snapshot is complete"
     if begin.left is not None:
-        return f"copies the {len(begin.left.state.incomplete)} tables that the interrupted snapshot has left"
+        return f"copies the {len(known.left)} tables that the interrupted snapshot has left"
     again = " again: the last one was not completed" if begin.begun_topics or begin.drop_slot else ""
     return f"creates the slot and takes the snapshot{again}"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.config import Config
-from cdcd.errors import CdcdError, RegistryUnavailable, SnapshotStale, SourceUnavailable
+from cdcd.errors import CdcdError, RegistryUnavailable, SinkUnavailable, SnapshotStale, SourceUnavailable
 from cdcd.findings import Finding, failure
 from cdcd.pipeline.plans import Plans
 from cdcd.registry.confluent import Registry
@@ -31,9 +31,12 @@ LIMIT_S = 60.0
 _REPORTED_EVERY_S = 5.0
 _CHECK_AGAIN = "run `cdcd check` again when the registry answers at its normal speed"
 _KEY_EVENTS = {
-    "key_schema_changed": "the next row gives the topic's key another schema",
+    "key_schema_changed": "from the next row on, the topic's key has another schema",
     "key_added": "the next row is the topic's first record with a key",
 }
+
+_OUTAGES = (RegistryUnavailable, SinkUnavailable, SourceUnavailable)
+"""They concern no table."""
 
 HasRecords = Callable[[str], bool]
 Report = Callable[[int, int], None]
@@ -191,7 +194,7 @@ class SchemaDryRun:
                 self._done.append(self._result_of(topic, table))
             except SnapshotStale:
                 self._gone += 1  # dropped since it was listed
-            except (RegistryUnavailable, SourceUnavailable) as error:
+            except _OUTAGES as error:
                 self._unavailable = error
                 self.cancel()
             except BaseException as error:  # noqa: BLE001 - raised by `run`
@@ -210,7 +213,7 @@ class SchemaDryRun:
                 plans.place_messages()
             else:
                 plans.place_transactions()
-        except (RegistryUnavailable, SourceUnavailable, SnapshotStale):
+        except (*_OUTAGES, SnapshotStale):
             raise
         except CdcdError as error:
             result.error = error
@@ -266,7 +269,10 @@ def _findings_of(result: TopicResult, *, at_once: bool) -> Iterator[Finding]:
                 f"{fields['reason']}; the next row goes to {fields['topic']} with its new schema nevertheless"
             )
             yield Finding(
-                "warn", result.subject, message, "have the readers continue there, or take the change back"
+                "warn",
+                result.subject,
+                message,
+                "let the readers continue with that topic, or revert the change of the table",
             )
         elif event in ("key_schema_changed", "key_added"):
             message = _KEY_EVENTS[event]

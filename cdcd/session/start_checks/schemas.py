@@ -43,10 +43,10 @@ def check_registry(known: StartContext) -> list[Finding]:
 
 def _read_schemas(known: StartContext, topic: str) -> SchemaTopic | None:
     """Return the content of the schema topic, None if this session does not read it. Raises SchemasUnreadable."""
-    if known.sink is None or known.metadata is None or not known.is_first:
+    if known.sink is None or known.topics is None or not known.is_first:
         return None
     schemas = SchemaTopic(topic, known.source.slot, known.config.registry.compatibility)
-    if topic in known.metadata.topics:
+    if known.topics.exists(topic):
         schemas.serve(known.sink, known.sink.operation_timeout_s)
     else:
         schemas.schema_index = SchemaIndex()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from cdcd.errors import CdcdError
 from cdcd.findings import Finding, failure
 from cdcd.lsn import format_lsn
-from cdcd.recovery.start_decision import Resume, Snapshot
+from cdcd.recovery.start_decision import Snapshot
 from cdcd.session.start_checks.context import StartContext
 from cdcd.snapshot.standby import StandbyState, connect_standby, on_standby, open_standby
 from cdcd.source.connection import fetch
@@ -31,22 +31,21 @@ def check_standby(known: StartContext) -> list[Finding]:
     standby = known.config.standby_settings()
     if standby is None or not known.config.snapshot.copies_tables:
         return []
-    would_copy = _would_copy(known.verdict)
-    if not would_copy and not known.may_run:
+    copies = would_copy(known)
+    if not copies and not known.may_run:
         return []
     assert known.server is not None
     try:
         found = list(_findings(standby, known.server, known))
     except CdcdError as error:
         found = [failure(SUBJECT, error)]
-    return found if would_copy else [_warning(one) for one in found]
+    return found if copies else [_warning(one) for one in found]
 
 
-def _would_copy(verdict: Resume | Snapshot | None) -> bool:
+def would_copy(known: StartContext) -> bool:
     """Return whether a start copies tables before it streams; True also while that is not known."""
-    if verdict is None:
-        return True
-    return isinstance(verdict, Snapshot) and (verdict.left is None or bool(verdict.left.state.incomplete))
+    verdict = known.verdict
+    return verdict is None or (isinstance(verdict, Snapshot) and (verdict.left is None or bool(known.left)))
 
 
 def _warning(finding: Finding) -> Finding:
@@ -74,12 +73,12 @@ def _findings(standby: SourceSettings, primary: ServerIdentity, known: StartCont
 
 def _settings(state: StandbyState) -> Iterator[Finding]:
     if state.is_paused:
-        message = "the replay of the standby is paused: the snapshot waits until it goes on"
+        message = "the replay of the standby is paused: the snapshot waits until the replay is resumed"
         yield Finding("warn", SUBJECT, message, "SELECT pg_wal_replay_resume() on the standby")
     if not state.has_feedback:
         message = (
             "hot_standby_feedback is off on the standby: VACUUM on the primary may cancel the copy, which cdcd then "
-            "tries again"
+            "repeats"
         )
         hint = (
             "set hot_standby_feedback = on on the standby, or raise its max_standby_streaming_delay above the time "

@@ -58,7 +58,7 @@ def apply_changes(
     trigger: Mapping[str, Any] | None = None,
     target_options: Mapping[str, str] | None = None,
 ) -> StreamingQuery | None:
-    """Apply changes to a Delta table, which is made if there is none; return the query of a stream, None for a batch.
+    """Apply changes to a Delta table, created if there is none; return the query of a stream, None for a batch.
 
     `sequence_by`: any type with an order, also a struct; unique for each change of a key, and never null.
     `where`: which rows of `source` are changes. `ignore_null_updates`: a null leaves the value of a column as it is,
@@ -91,7 +91,7 @@ def apply_changes(
     if not source.isStreaming:
         if checkpoint is not None or trigger is not None:
             raise ConfigError(
-                "checkpoint and trigger are for streams", hint="leave them out, or read a stream"
+                "checkpoint and trigger are for streams", hint="omit these parameters, or pass a stream"
             )
         table.apply(frame.toArrow())
         return None
@@ -109,7 +109,7 @@ def _started(
         raise ConfigError("a stream needs a checkpoint", hint='add checkpoint="/data/checkpoints/orders"')
     if is_remote(frame.sparkSession):
         raise ConfigError(
-            "a stream of Spark Connect would write its batches on the server",
+            "a stream in a session of Spark Connect would write its batches on the server",
             hint="run apply_changes in a session of Spark's driver, such as by spark-submit",
         )
     identity: Future[str] = Future()
@@ -153,7 +153,7 @@ class _Parameters:
         if has_truncates and self.scd_type == 2:
             raise ConfigError(
                 "apply_as_truncates is for type 1 only: the history of type 2 remains",
-                hint="leave it out, or set stored_as_scd_type=1",
+                hint="omit it, or set stored_as_scd_type=1",
             )
         if self.scd_type == 1 and (self.tracked is not None or self.untracked is not None):
             raise ConfigError("track_history_... is for type 2 only", hint="set stored_as_scd_type=2")
@@ -162,7 +162,7 @@ class _Parameters:
         if missing := [name for name in self.tracked or () if name not in (*self.keys, *self._values)]:
             raise ConfigError(
                 "track_history_column_list names columns that the table does not have",
-                hint="add them to column_list, or leave them out of both lists",
+                hint="add these columns to column_list, or remove them from both lists",
                 columns=", ".join(missing),
             )
 
@@ -193,7 +193,7 @@ class _Parameters:
 
     @property
     def _values(self) -> list[str]:
-        """The columns that are no key; without that of `unchanged`, as a name or as a Column."""
+        """The columns outside the key; without that of `unchanged`, as a name or as a Column."""
         return [
             name
             for name in self.columns
@@ -226,7 +226,7 @@ def _check_types(schema: StructType, keys: Sequence[str]) -> None:
     for name in (*keys, SEQUENCE):
         if any(text != _COLLATION for text in _collations(schema[name].dataType)):
             raise ConfigError(
-                f"a key or sequence_by has another collation than {_COLLATION}, by which apply_changes compares",
+                f"a key or sequence_by does not have the collation {_COLLATION}, with which apply_changes compares",
                 hint=f"cast it in the frame, such as by CAST(name AS STRING COLLATE {_COLLATION})",
                 column="sequence_by" if name == SEQUENCE else name,
             )
@@ -307,13 +307,13 @@ def _names(source: DataFrame, parameter: str, given: Names) -> list[str]:
 def _unknown(parameter: str, name: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"{parameter} names a column that the frame does not have",
-        hint=f"correct the name; there are {', '.join(known)}",
+        hint=f"correct the name; the columns are {', '.join(known)}",
         name=name,
     )
 
 
 def _exclusive(one: str, other: str) -> ConfigError:
-    return ConfigError(f"{one} and {other} exclude each other", hint="give one of both")
+    return ConfigError(f"{one} and {other} exclude each other", hint="set only one of them")
 
 
 def _expression(source: DataFrame, given: Expression) -> Column:

@@ -49,7 +49,7 @@ def row_changes(
     if missing := [name for name in key if name not in row]:
         raise ConfigError(
             "the frame does not have all columns of the key",
-            hint="decode the columns of the key, too",
+            hint="decode the key columns, too",
             columns=", ".join(missing),
         )
     columns = [
@@ -77,8 +77,8 @@ def _gaps(changes: DataFrame, accepted: bool) -> Iterator[tuple[Column, CdcdErro
     """Yield the markers of gaps with an end: a TRUNCATE and all rows follow one that has none."""
     if not accepted:
         hint = (
-            "copy the table again (`cdcd resnapshot`), and start with an empty target and a new checkpoint after it; "
-            "or pass accept_gaps=True: the table then lacks these changes"
+            "copy the table again (`cdcd resnapshot`), then start with an empty target and a new checkpoint; or pass "
+            "accept_gaps=True: the table then lacks these changes"
         )
         has_end = F.col("special")["gap.to_lsn"].isNotNull() if "special" in changes.columns else F.lit(True)
         missing = GapInTopic("the topic has a gap marker: changes are missing there", hint=hint)

@@ -104,7 +104,7 @@ class ChangedTable:
             return True
         if number > 0:
             raise ConfigError(
-                "the target does not have the earlier batches of this query: it was deleted, or made again",
+                "the target does not have the earlier batches of this query: the target was deleted or recreated",
                 hint="restore the table, or start with an empty target and a new checkpoint, and all changes",
                 target=self._target.uri,
             )
@@ -115,8 +115,8 @@ class ChangedTable:
         version = self._rows.transaction(STATE_VERSION)
         if version is None:
             raise ConfigError(
-                "the target is a Delta table that apply_changes has not made",
-                hint="choose an empty target, or the table that an earlier call with these keys has made",
+                "the target is a Delta table that apply_changes did not create",
+                hint="choose an empty target, or the table that an earlier call with these keys created",
                 target=self._target.uri,
             )
         if not self._events.open(version):
@@ -129,13 +129,13 @@ class ChangedTable:
         given = {"format": _FORMAT, "keys": list(self._rule.keys), "scd_type": self._rule.scd_type}
         if different := [name for name, value in given.items() if known.get(name) != value]:
             raise ConfigError(
-                f"the target was made with other parameters: {', '.join(different)}",
+                f"the target was created with other parameters: {', '.join(different)}",
                 hint="use the parameters of the first call, or an empty target",
             )
         if self._rule.stores_values and not known["values"]:
             raise ConfigError(
-                "the target was made without ignore_null_updates and unchanged_column, and does not have the values "
-                "that late changes need then",
+                "the target was created without ignore_null_updates and unchanged_column, and lacks the values that "
+                "late changes need with these parameters",
                 hint="use the parameters of the first call, or an empty target",
             )
         return bool(known["values"])
@@ -194,8 +194,8 @@ class ChangedTable:
         )
         if len(known) and pc.any(pc.invert(pc.is_in(given, known))).as_py():
             raise ChangesInvalid(
-                "unchanged_column has a name that is no column of the frame",
-                hint="write the names as in the frame, and leave out those of other columns",
+                "unchanged_column has a name that is not a column of the frame",
+                hint="write the names as in the frame, and remove the names of other columns",
                 columns=", ".join(self._rule.names),
             )
 

@@ -33,14 +33,14 @@ __all__ = ["KeyedTable"]
 
 log = logging.getLogger("cdcd.spark.apply_changes")
 FILE_ROWS = 100_000
-"""The most rows of a new file: a changed row costs the writing of all rows of its file."""
+"""The maximum of rows of a new file: for a changed row, all rows of its file are written again."""
 SMALL_ROWS = FILE_ROWS // 2
 MERGED = 8
-"""So many small files are merged with the rows of a commit."""
+"""The number of small files that are merged with the rows of a commit."""
 VACUUM_EVERY, VACUUM_AGAIN = 100, 10
-"""At so many versions old files are removed; at so many after an attempt that failed."""
+"""The numbers of versions after which old files are removed: normally, and after an attempt that failed."""
 _PAGE_ROWS, _LARGE_BYTES = 1024, 1 << 30
-"""So many values are written before the size of a page is looked at, which has to be below 2 GiB."""
+"""The number of values that are written before the size of a page is checked, which has to be below 2 GiB."""
 _LONGEST_TEXT = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that Delta's statistics can name: the years 1 to 9999."""
@@ -102,7 +102,7 @@ class KeyedTable:
             if features or self._table.protocol().min_reader_version == _COLUMN_MAPPING:
                 raise StorageError(
                     "the Delta table has features that apply_changes does not read",
-                    hint="another writer has enabled them: start with an empty target",
+                    hint="another writer has enabled these features: start with an empty target",
                     target=self._target.uri,
                     features=", ".join(sorted(features)) or "columnMapping",
                 )
@@ -234,7 +234,7 @@ class KeyedTable:
             self._is_overdue = False
         except StorageError as error:
             log.warning(
-                "%s: old files could not be removed, which is tried again: %s", self._access.uri, error
+                "%s: old files could not be removed; the removal is tried again: %s", self._access.uri, error
             )
             self._is_overdue = True
 
@@ -351,9 +351,9 @@ def _properties(transactions: dict[str, int]) -> Any:
 def _is_known(bound: pa.Scalar) -> bool:
     """Return whether a bound of Delta's statistics is one, whoever has written it.
 
-    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is no bound
-    of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions wrote, as
-    one of plane 1.
+    Not a text that UTF-16 orders otherwise. A shortened largest value ends with such a character, which is not a
+    bound of all texts if it is U+FFFD. delta-rs decodes an escaped character of plane 2, which earlier versions
+    wrote, as one of plane 1.
     """
     value = bound.as_py() if _is_text(bound.type) else None
     return bool(bound.is_valid) and (value is None or has_one_order(value))

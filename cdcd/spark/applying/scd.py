@@ -49,7 +49,7 @@ UPSERT, DELETE, TRUNCATE = "u", "d", "t"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How events become rows. `values`: the columns that are no key; `tracked`: those that make a new version."""
+    """How events become rows. `values`: the columns outside the key; `tracked`: those that make a new version."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -234,7 +234,7 @@ class _History:
 
 
 def _check_equal(events: pa.Table, first: Numbers, second: Numbers, keys: Sequence[str]) -> None:
-    """Raise ChangesInvalid if one of these pairs of events, of one key and one sequence, is no repetition."""
+    """Raise ChangesInvalid if one of these pairs of events, of one key and one sequence, is not a repetition."""
     names = [name for name in events.column_names if name not in (*keys, SEQUENCE)] if len(first) else []
     if any(differs(*(events[name].take(pa.array(at)) for at in (first, second))).any() for name in names):
         raise ChangesInvalid(

@@ -2,7 +2,7 @@
 
 In: errors that a client reported, or raised when it was created; names of properties.  Out: cdcd's errors; the names
 that librdkafka does not have.
-Invariant: no value of a property is in a message, unless librdkafka's own text has it and it is no secret.
+Invariant: no value of a property is in a message, unless librdkafka's own text has it and it is not a secret.
 Must not: decide whether a request is repeated.
 """
 

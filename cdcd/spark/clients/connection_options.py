@@ -86,11 +86,11 @@ _INSTEAD = {
     "kafka.sasl.login.callback.handler.class": "kafka.sasl.oauthbearer.method: oidc",
     "kafka.ssl.truststore.location": "kafka.ssl.ca.location, a PEM file",
     "kafka.ssl.truststore.certificates": "kafka.ssl.ca.location, a PEM file",
-    "kafka.ssl.truststore.password": "kafka.ssl.ca.location, a PEM file, which needs none",
+    "kafka.ssl.truststore.password": "kafka.ssl.ca.location, a PEM file, which needs no password",
     "kafka.ssl.truststore.type": "kafka.ssl.ca.location, a PEM file",
     "kafka.ssl.keystore.type": "kafka.ssl.keystore.location, a PKCS#12 file",
     "schema.registry.ssl.truststore.location": "schema.registry.ssl.ca.location, a PEM file",
-    "schema.registry.ssl.truststore.password": "schema.registry.ssl.ca.location, a PEM file, which needs none",
+    "schema.registry.ssl.truststore.password": "schema.registry.ssl.ca.location, a PEM file, which needs no password",
     "schema.registry.ssl.keystore.location": "schema.registry.ssl.certificate.location, a PEM file",
     "schema.registry.ssl.keystore.password": "schema.registry.ssl.key.password",
     "subscribe": "topics",
@@ -196,7 +196,7 @@ def _nearest(name: str, known: frozenset[str]) -> str:
 def _twice(given: Mapping[str, str]) -> Iterator[str]:
     for name, usual in (("brokers", _SERVERS), ("registry", _URL)):
         if given.get(name, given.get(usual)) != given.get(usual, given.get(name)):
-            yield f"options {name} and {usual} mean the same, but differ - keep one"
+            yield f"options {name} and {usual} are the same option, but have different values - keep one"
 
 
 # --- values --------------------------------------------------------------------------------------------------
@@ -260,7 +260,9 @@ def _registry(
         if (bare := _registry_name(name)) in OF_REGISTRY and bare is not None
     }
     if not url or url == NO_REGISTRY:
-        problems += [f"option {name} applies to a registry, but there is none - set {_URL}" for name in mine]
+        problems += [
+            f"option {name} applies to a registry, but no registry is set - set {_URL}" for name in mine
+        ]
         return url or None
     problems += [f"option {_URL} {why}" for one in url.split(",") if (why := _no_url(one.strip()))]
     properties = dict(parts.registry_properties)
@@ -299,7 +301,10 @@ def _no_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.query or parts.fragment:
-            return "has a query or a fragment, which no registry needs and which may be a secret - write only https://HOST:PORT"
+            return (
+                "has a query or a fragment, which no registry needs and which may be a secret - write only "
+                "https://HOST:PORT"
+            )
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_url = False

@@ -314,7 +314,7 @@ class Tail:
         end = self._newest() if self._end is None else min(self._newest(), self._end)
         if self._end is None and end < self.position:
             raise HistoryMissing(
-                "the topic has fewer records than were read: it was created again, or has lost records",
+                "the topic has fewer records than were read: it was recreated, or has lost records",
                 topic=self._topic,
                 wanted_offset=self.position,
                 end_offset=end,

@@ -24,8 +24,8 @@ ReferenceKind = Literal["file", "env", "config"]
 KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)
 FORMS = "file:PATH or env:NAME"
 _HINT = (
-    "the driver and each executor read it at their own hosts: put the file there, readable for Spark's user, or name "
-    "another one (file:PATH, env:NAME, secret_files in cdcd's configuration)"
+    "the driver and each executor read the file on their own hosts: put it there, readable for Spark's user, or name "
+    "another file or variable (file:PATH, env:NAME, secret_files in cdcd's configuration)"
 )
 
 
@@ -151,7 +151,7 @@ def _variable(name: str) -> str:
     if not secret:
         raise SecretUnreadable(
             "an environment variable that has a secret is not set, or empty",
-            hint="set it for the processes of Spark's driver and executors, where they are started (Spark shows the "
+            hint="set it in the environment in which Spark's driver and executors are started (Spark shows the "
             "values of spark.executorEnv in its UI); or name a file: file:PATH",
             variable=name,
             host=_host(),

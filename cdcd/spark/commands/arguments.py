@@ -31,7 +31,7 @@ VIEW_DIALECTS = ("duckdb", "spark")
 DEFAULT_SHOWN = 20
 DEFAULT_TRIGGER_MS = 2000
 _ENDS = (
-    "latest, snapshot_end, an LSN as 16/B374D848, a time in ISO 8601 with its zone, milliseconds since 1970, or "
+    "latest, snapshot_end, an LSN such as 16/B374D848, a time in ISO 8601 with its zone, milliseconds since 1970, or "
     "Kafka's offsets as JSON"
 )
 _POSITIONS = f"earliest, {_ENDS}"
@@ -142,8 +142,8 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--format",
         choices=MIRROR_FORMATS,
         default=MIRROR_FORMATS[0],
-        help="how the target has its tables, since it was made: in Parquet files that cdcd reads, or as Delta "
-        "or Iceberg tables for every reader of these (default: %(default)s)",
+        help="format of the tables of a new target: Parquet files, which cdcd reads, or Delta or Iceberg "
+        "tables, which any reader of that format reads (default: %(default)s)",
     )
     command.add_argument(
         "--scd",
@@ -164,32 +164,32 @@ def _add_mirror(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=_number_from_zero,
         default=DEFAULT_DRIVER_MB,
         metavar="MB",
-        help="a batch with more MB of records is folded by Spark's tasks, a smaller one by the driver",
+        help="Spark's tasks fold a batch with more MB of records than this, and the driver folds a smaller one",
     )
     command.add_argument("--accept-gaps", action="store_true", help="continue at a marker of missing changes")
     command.add_argument(
         "--accept-cluster",
         action="store_true",
-        help="continue although the topics are in another Kafka cluster, with the offsets that they had",
+        help="continue if the topics are in another Kafka cluster, with the same offsets as before",
     )
     command.add_argument(
         "--on-error",
         choices=("park", "fail"),
         default="park",
-        help="what becomes of a table whose records are no consistent history: park leaves it as it was and updates "
-        "the others, fail ends the mirror (default: %(default)s)",
+        help="what to do with a table whose records are not a consistent history: park leaves the table unchanged "
+        "and updates the others, fail ends the mirror (default: %(default)s)",
     )
     command.add_argument(
         "--retain",
         default=f"{DEFAULT_RETAIN_S:g} seconds",
         metavar="TIME",
-        help="for so long an earlier version of the target can be read (default: %(default)s)",
+        help="how long an earlier version of the target can be read (default: %(default)s)",
     )
     command.add_argument(
         "--history-retain",
         metavar="TIME",
-        help="with --scd 2: for so long after its end a version of a row remains in the history, as '90 days'; "
-        "default: for ever",
+        help="with --scd 2: how long a version of a row remains in the history after its end, such as '90 "
+        "days'; default: for ever",
     )
     _add_catalog(command)
     _add_operation(command)
@@ -220,7 +220,7 @@ def _add_drop_table(commands: argparse._SubParsersAction[argparse.ArgumentParser
     command = commands.add_parser(
         "drop-table",
         help="drop a table from a mirror",
-        description="Drop a table from a mirror, also while the mirror runs. The mirror has it again "
+        description="Drop a table from a mirror, also while the mirror runs. The table comes back "
         "after `cdcd snapshot start --recopy`, or after a TRUNCATE.",
         epilog="Exit status: 0, or 2 if there is no such mirror or table.",
     )
@@ -243,12 +243,14 @@ def _add_register(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "status",
-        help="show what a mirror has",
+        help="show the state of a mirror",
         description="Show the position of a mirror, its age, and the state of its tables, without Spark.",
         epilog="Exit status: 0 if all tables are updated, 1 if one is parked, 2 if there is no mirror to read.",
     )
     _add_target(command)
-    command.add_argument("--output", choices=OUTPUTS, default="text", help="the form (default: %(default)s)")
+    command.add_argument(
+        "--output", choices=OUTPUTS, default="text", help="output format (default: %(default)s)"
+    )
 
 
 def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -256,7 +258,7 @@ def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "wait",
         help="wait until a mirror has a commit",
         description="Wait until a mirror has all commits up to an LSN, without Spark.",
-        epilog="Exit status: 0 if it has, 1 after --timeout-s, 2 for a target that cannot be read.",
+        epilog="Exit status: 0 if the mirror has them, 1 after --timeout-s, 2 for a target that cannot be read.",
     )
     _add_target(command)
     command.add_argument(
@@ -266,7 +268,11 @@ def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="what pg_current_wal_insert_lsn() returns after the COMMIT",
     )
     command.add_argument(
-        "--timeout-s", type=_number, default=60, metavar="SECONDS", help="how long (default: %(default)s)"
+        "--timeout-s",
+        type=_number,
+        default=60,
+        metavar="SECONDS",
+        help="time-out in seconds (default: %(default)s)",
     )
 
 
@@ -274,8 +280,9 @@ def _add_views(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser(
         "views",
         help="print SQL views of a mirror's tables",
-        description="Print statements that make a view of each table of a mirror, all as of one commit, for DuckDB "
-        "or Spark without cdcd. The views name the files of one version, and can be read while it is retained.",
+        description="Print statements that create a view of each table of a mirror, all as of one commit, for "
+        "DuckDB or Spark without cdcd. The views name the files of one version, and can be read while the "
+        "version is retained.",
         epilog="Exit status: 0, or 2 if there is no such mirror or version.",
     )
     _add_target(command)
@@ -288,27 +295,27 @@ def _add_views(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--at",
         metavar="POSITION",
-        help="an earlier commit: an LSN as 16/B374D848, a time in ISO 8601 with its zone, or v and the number of a "
+        help="an earlier commit: an LSN such as 16/B374D848, a time in ISO 8601 with its zone, or v and the "
+        "number of a "
         "version; default: the newest one",
     )
     _add_tables(command)
-    command.add_argument(
-        "--view-prefix", metavar="TEXT", default="", help="what the names of the views begin with"
-    )
+    command.add_argument("--view-prefix", metavar="TEXT", default="", help="prefix of the names of the views")
 
 
 def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "verify",
         help="compare a mirror with the topics",
-        description="Compare a mirror with what follows from the topics up to its position, computed in another way. "
-        "The exit status is 0 if all tables are equal, 1 if one differs, 2 if that cannot be known for one.",
+        description="Compare a mirror with the rows that follow from the topics up to the mirror's position; the "
+        "rows are computed without the mirror's code. The exit status is 0 if all tables are equal, 1 if one "
+        "differs, 2 if one cannot be compared.",
     )
     _add_connection(command)
     _add_target(command)
     _add_tables(command)
     command.add_argument(
-        "--output", choices=OUTPUTS, default=OUTPUTS[0], help=f"form of the result, {OUTPUTS[0]} by default"
+        "--output", choices=OUTPUTS, default=OUTPUTS[0], help=f"output format, {OUTPUTS[0]} by default"
     )
     command.add_argument(
         "--show-keys", action="store_true", help="print keys of rows that differ, instead of their digests"
@@ -377,7 +384,9 @@ def _add_trigger(command: argparse.ArgumentParser) -> None:
         metavar="MS",
         help=f"time between batches, {DEFAULT_TRIGGER_MS} by default",
     )
-    when.add_argument("--available-now", action="store_true", help="stop at the newest commit at the start")
+    when.add_argument(
+        "--available-now", action="store_true", help="stop at the commit that is the newest one at the start"
+    )
 
 
 def _add_spark(command: argparse.ArgumentParser) -> None:

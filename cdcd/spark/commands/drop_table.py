@@ -22,5 +22,8 @@ def run(options: argparse.Namespace) -> int:
     except CdcdError as error:
         log.error("the table is not dropped: %s", error)
         return EXIT_UNKNOWN
-    print(f"{options.table} is not in the mirror from version {number} on; its files go after the retention")
+    print(
+        f"{options.table} is not in the mirror from version {number} on; its files are removed after the "
+        "retention time"
+    )
     return EXIT_OK

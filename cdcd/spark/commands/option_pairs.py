@@ -25,7 +25,8 @@ def add_pairs(command: argparse.ArgumentParser, name: str, of: str, example: str
         type=_pair,
         action="append",
         default=[],
-        help=f"an option of the {of}, as {example}; a secret is file:PATH or env:NAME; may be repeated",
+        help=f"an option of the {of}, such as {example}; a secret is file:PATH or env:NAME; repeat the option "
+        "for several",
     )
 
 

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         views = plain_views(opened, options.dialect, tables=tables, prefix=options.view_prefix)
         lines = [*script_of(opened, views, now_s)]
     except CdcdError as error:
-        log.error("the views cannot be made: %s", error)
+        log.error("the views cannot be created: %s", error)
         return EXIT_UNKNOWN
     print("\n".join(lines))
     return EXIT_OK

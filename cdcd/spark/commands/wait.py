@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         lsn = parse_lsn(options.lsn)
     except ValueError as error:
-        log.error("--lsn: %s; write it as PostgreSQL prints it, 16/B374D848", error)
+        log.error("--lsn: %s; write it as PostgreSQL prints it, such as 16/B374D848", error)
         return EXIT_UNKNOWN
     try:
         opened = wait(

@@ -186,7 +186,7 @@ def _access(connection: Connection | None, registry_url: str | None) -> SchemaAc
     if registry_url is not None and connection is None:
         return RegistryAccess(registry_url)
     if connection is None or registry_url is not None:
-        raise ConfigError("decode needs a connection or a registry_url", hint="give one of both")
+        raise ConfigError("decode needs a connection or a registry_url", hint="pass one of them")
     return access_of(connection)
 
 

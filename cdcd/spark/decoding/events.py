@@ -40,7 +40,7 @@ class Sequence(NamedTuple):
 
 _NEVER_HAPPENED = (
     "copy the tables again (`cdcd resnapshot`), then start the mirror with --accept-gaps; without a new snapshot the "
-    "mirror would retain changes that never happened"
+    "mirror would retain changes that are not in the server's history"
 )
 BEGINNING = Sequence(0, -1, SNAPSHOT, 0)
 

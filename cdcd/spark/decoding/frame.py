@@ -115,7 +115,7 @@ def _chosen(fields: Sequence[pa.Field], names: Iterable[str], parameter: str) ->
     if unknown:
         raise SparkReadError(
             f"{parameter} has a name that the newest schema does not have",
-            hint=f"correct the name; there are {', '.join(by_name)}",
+            hint=f"correct the name; the columns are {', '.join(by_name)}",
             name=unknown[0],
         )
     return tuple(by_name[name] for name in names)

@@ -3,7 +3,7 @@
 In: the versions of the schemas when the query started; a schema that a record has, and its id.
 Out: the names of the lost columns.
 Invariant: ids of a registry increase, so a schema with a smaller id than the newest version's is an older one, whose
-columns are no loss.
+columns are not a loss.
 Must not: fetch a schema.
 """
 

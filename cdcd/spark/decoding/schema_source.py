@@ -41,7 +41,7 @@ class GivenSchemas:
     def by_id(self, number: int) -> str:
         """Return the text of the schema with this id."""
         if number not in self._texts:
-            raise SparkReadError("no schema with this id is given", schema_id=number)
+            raise SparkReadError("no schema with this id is known", schema_id=number)
         return self._texts[number]
 
     def newest(self, subject: str) -> Version | None:

@@ -2,7 +2,7 @@
 
 In: the storage of a target, the table's folder; which version the mirror names.  Out: a log without files that are
 not readable and not needed, or TableLogUnreadable.
-Invariant: a file is removed only if its bytes were read and are no commit or checkpoint; a checkpoint also if its
+Invariant: a file is removed only if its bytes were read and are not a commit or checkpoint; a checkpoint also if its
 commit is removed or missing. A commit is removed only if no version of the mirror names it, or a later one; a
 checkpoint only if none names it, or if the commits have what it had. The owner of the target is checked before.
 Must not: take an error of the storage, or a lack of memory, for damage.
@@ -56,7 +56,7 @@ class DeltaDamage:
         for number in sorted((one for one in commits if one > named), reverse=True):
             if self._is_commit(commits[number], are_actions=not is_opened):
                 break
-            log.warning("%s: version %d of its log is not readable, and removed", self.folder, number)
+            log.warning("%s: version %d of its log was not readable, and was removed", self.folder, number)
             torn.append(number)
         newest = max([named, *(commits.keys() - set(torn))])
         later = [number for number in checkpoints if number > newest]
@@ -101,7 +101,10 @@ class DeltaDamage:
             return
         check_owner()
         for path in broken:
-            log.warning("%s is not readable, and removed: the log has all commits since the one before", path)
+            log.warning(
+                "%s was not readable, and was removed: the log has all commits since the checkpoint before",
+                path,
+            )
         self.target.delete([self._path(_LAST), *broken])
 
     def _hint(self, known: Iterable[int]) -> str | None:

@@ -23,7 +23,7 @@ __all__ = ["as_json", "has_one_order", "statistics_of"]
 MOST_COLUMNS = 32
 """So many of the first columns have statistics, as Delta's own default is: each commit has those of its files."""
 MOST_CHARACTERS = 64
-"""A longer text is no bound."""
+"""A longer text is not a bound."""
 _OTHERWISE_ORDERED = "\ue000"
 
 

@@ -191,7 +191,7 @@ class IcebergAccess:
 
     @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Translate errors of the library, and those of files that are no metadata."""
+        """Translate errors of the library, and those of files that are not metadata."""
         from pyiceberg.exceptions import ValidationError
 
         try:

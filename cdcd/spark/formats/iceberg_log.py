@@ -85,7 +85,7 @@ class _Change:
 
 
 class _MetadataUnreadable(ValueError):
-    """A file of the metadata does not exist, or is no metadata."""
+    """A file of the metadata does not exist, or is not metadata."""
 
 
 class IcebergLog:
@@ -150,11 +150,13 @@ class IcebergLog:
             ) from error
 
     def _later(self, number: int) -> _State | None:
-        """Return a version that the mirror does not name, None if it is no metadata: none of it is needed."""
+        """Return a version that the mirror does not name, None if it is not metadata: none of it is needed."""
         try:
             return self._read(number)
         except _MetadataUnreadable:
-            log.warning("%s: version %d of its metadata is not readable, and replaced", self._folder, number)
+            log.warning(
+                "%s: version %d of its metadata was not readable, and was replaced", self._folder, number
+            )
             return None
 
     def _differs(self, newest: _State, recorded: _State) -> bool:

@@ -22,9 +22,9 @@ from cdcd.spark.target.versions import BucketFile, TableEntry
 __all__ = ["OpenTable"]
 
 CLEAN_EVERY = 100
-"""After so many versions of a table since the last time, the oldest ones are removed."""
+"""The number of versions of a table, since the last removal, after which the oldest ones are removed."""
 CLEAN_AGAIN = 10
-"""After so many more if that failed."""
+"""The number of further versions after which a failed removal is tried again."""
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -60,7 +60,9 @@ class OpenTable:
         try:
             self.log.remove_old_versions(lambda: _first_named(target, entry.topic))
         except CdcdError as error:
-            log.warning("%s: old versions could not be removed, which is tried again: %s", entry.topic, error)
+            log.warning(
+                "%s: old versions could not be removed; the removal is tried again: %s", entry.topic, error
+            )
             self._clean_from = known + CLEAN_AGAIN
             return entry
         return replace(entry, cleaned=known)

@@ -117,7 +117,7 @@ def seconds_of(interval: str) -> float:
     found = _INTERVAL.fullmatch(interval.strip())
     if found is None:
         raise ConfigError(
-            f"{interval!r} is no interval",
+            f"{interval!r} is not an interval",
             hint='write "2 seconds", "100 milliseconds" or "7 days"; a trigger may also be "available_now"',
         )
     return float(found[1]) * _SECONDS[found[2].lower()]

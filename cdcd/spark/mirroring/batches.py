@@ -2,9 +2,10 @@
 
 In: the records of a batch, and where it ends.  Out: the next version of the target.
 Invariant: a version has all tables as of one PostgreSQL commit, except those that are loading, and those that are
-parked: a table whose records are no consistent history remains as it was before them, with the error, and the others
-go on. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes nothing.
-Must not: read a topic; keep a position elsewhere than in the version.
+parked: a table whose records are not a consistent history remains as it was before them, with the error, and the
+others continue. It is updated again from its next TRUNCATE, or its next copy, on. A batch that is repeated changes
+nothing.
+Must not: read a topic; store a position anywhere but in the version.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ ON_ERROR: tuple[OnError, ...] = ("park", "fail")
 IDLE_S = 1.0
 """The shortest time between two positions that are published without a change."""
 EXPIRED_S = 60.0
-"""The shortest time between two looks for lines of the histories that are not retained any more."""
+"""The shortest time between two searches for lines of the histories that are not retained any more."""
 UNKNOWN = SourcePosition()
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
 _PARKED = (
-    "%s is parked and not updated any more; the other tables go on. Correct the cause, then copy the table again: "
-    "`cdcd snapshot start --table %s --recopy`. %s"
+    "%s is parked and not updated any more; the mirror continues with the other tables. Correct the cause, then "
+    "copy the table again: `cdcd snapshot start --table %s --recopy`. %s"
 )
 log = logging.getLogger("cdcd.spark.mirror")
 
@@ -179,7 +180,8 @@ class MirrorBatches:
     def publish_start(self) -> None:
         """Publish what the start has changed of tables in an open format; park those whose logs are damaged.
 
-        One that was parked for that, and of which no record was left out since, goes on if its log is readable now.
+        A table that was parked for its log, and of which no record was left out since, continues if its log is
+        readable now.
         """
         if self._open is None:
             return
@@ -232,7 +234,7 @@ class MirrorBatches:
         self._compactor.start(changed.tables)
 
     def _note_expired(self, *, now: bool = False) -> None:
-        """Have the histories looked at, also those of tables without changes, whose lines expire too."""
+        """Have the histories checked, also those of tables without changes, whose lines expire too."""
         if self.version.history_retain_s is None or not (
             now or time.monotonic() > self._expired_s + EXPIRED_S
         ):
@@ -324,7 +326,7 @@ class MirrorBatches:
             with suppress(MirrorInconsistent):
                 planned, entry_then = plan(with_history_of(entry, before))
                 return replace(planned, lost_after=before.applied), entry_then
-            log.warning("%s: its columns have changed, so it begins a new history", look.topic)
+            log.warning("%s: the columns of the table have changed, so a new history begins", look.topic)
         return plan(entry)
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:

@@ -3,8 +3,9 @@
 In: a target, the name of a table.  Out: a version without the table.
 Invariant: the version is published as the next one of the mirror that writes there, under that writer's id: a mirror
 that runs finds it at its next version, which conflicts, and starts again from it. So nothing is lost, and no lock is
-needed. The files go after the retention, like all files that a version does not have any more. A Delta or Iceberg
-table keeps its rows until the mirror starts, which empties it: its readers see no row less than the mirror has.
+needed. The files are removed after the retention, like all files that a version does not have any more. A Delta or
+Iceberg table retains its rows until the mirror starts, which empties it: its readers see no row less than the mirror
+has.
 Must not: take over the target; remove a file.
 """
 

@@ -1,8 +1,8 @@
 """Tables of which no row was ever in the topics: their columns, by the newest schemas of their topics.
 
 In: a connection; the topics that a mirror has already.  Out: entries without rows.
-Invariant: a topic that has, or had, a record is no empty table: its columns come with its records. A topic counts
-only once two looks found it empty, because cdcd makes it shortly before it begins to copy a table, and says so.
+Invariant: a topic that has, or had, a record is not an empty table: its columns come with its records. A topic counts
+only once two checks found it empty, because cdcd makes it shortly before it begins to copy a table, and says so.
 Must not: read records, change a target.
 """
 
@@ -37,14 +37,14 @@ class EmptyTables:
     connection: Connection
     only: frozenset[str] = frozenset()
     _seen: set[str] = field(default_factory=set)
-    """The topics that the last look found empty."""
+    """The topics that the last check found empty."""
     _left_out: set[str] = field(default_factory=set)
     """The topics whose columns a mirror cannot have; their first record parks the table."""
     _refused: set[str] = field(default_factory=set)
     """The topics whose schemas the registry refuses to this user."""
 
     def look(self, known: Collection[str]) -> list[TableEntry]:
-        """Return the tables that this look and the last one found empty, without known ones. Raises Sink errors."""
+        """Return the tables that this check and the last one found empty, without known ones. Raises Sink errors."""
         prefix = self.connection.prefix
         found = {
             topic: partitions
@@ -66,7 +66,7 @@ class EmptyTables:
     def leave_out(self, topic: str, reason: object) -> None:
         """Leave a topic out from now on, and say why."""
         self._left_out.add(topic)
-        log.warning("%s: the table has no row yet, and is left out of the mirror: %s", topic, reason)
+        log.warning("%s: the table has no row yet, and is not in the mirror: %s", topic, reason)
 
     def _described(self, topic: str) -> TableEntry | None:
         try:

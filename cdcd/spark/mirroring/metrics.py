@@ -1,7 +1,7 @@
 """The metrics of a mirror: progress, lag, restarts.
 
 In: versions and batches of a mirror, and what the topics have after them.  Out: the exposition text.
-Invariant: an unknown value is absent, never 0. While the topics cannot be looked at, the lag counts from the last
+Invariant: an unknown value is absent, never 0. While the topics cannot be read, the lag counts from the last
 time that the mirror had all of them, so that it grows.
 Must not: ask Kafka or the target; have a label with a table, an LSN or an error's text.
 """
@@ -36,7 +36,7 @@ __all__ = ["STATES", "MirrorMetrics"]
 STATES = ("updated", "loading", "parked")
 """The states of a table, as the command `status` shows them."""
 FRESH_S = 10.0
-"""A look at the topics that is older says nothing about what they have now."""
+"""A reading of the topics that is older is not used for their present content."""
 _BATCH_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _LATENCY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 86_400)
 _NO_COMMIT = "before a commit time is known"
@@ -84,13 +84,14 @@ class MirrorMetrics:
         lag.set_function(self.lag_s)
         backlog = new.optional(
             "mirror_backlog_offsets",
-            "Offsets of Kafka between the target and the newest commit in the topics, at the last look.",
-            absent="before the first look, and while progress records of a large backlog are not read",
+            "Kafka offsets between the target and the newest commit in the topics, as of the last check.",
+            absent="before the first check, and while progress records of a large backlog are not read",
         )
         backlog.set_function(lambda: self._backlog.offsets)
         in_bytes = new.optional(
             "mirror_backlog_bytes",
-            "Bytes of the backlog's records of tables, by the mean of the last ones that were read of each.",
+            "Estimated bytes of the tables' records in the backlog, by the mean size of the records last read "
+            "from each topic.",
             absent="as the offsets, and while the backlog has a table of which the mirror has read no record",
         )
         in_bytes.set_function(self._backlog_bytes)
@@ -155,7 +156,7 @@ class MirrorMetrics:
         )
         self._retrying = new.gauge(
             "mirror_retrying",
-            "1 from an error after which the mirror tries again to its next progress, otherwise 0.",
+            "1 from an error after which the mirror tries again until its next progress, otherwise 0.",
         )
         self._restarts = new.counter(
             "mirror_restarts_total",
@@ -197,7 +198,7 @@ class MirrorMetrics:
         self._info.labels(prefix, target).set(1)
 
     def looked(self, backlog: Backlog, at_s: float) -> None:
-        """Set what the topics had after the target's version; `at_s`: when the topics were looked at."""
+        """Set what the topics had after the target's version; `at_s`: when the topics were read."""
         with self._lock:
             self._backlog, self._looked_s = backlog, at_s
             if not backlog.is_pending:

@@ -105,7 +105,7 @@ class _Server(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: a client that ends its connection is no error of the mirror."""
+        """Do nothing: a client that ends its connection is not an error of the mirror."""
 
 
 class _Handler(BaseHTTPRequestHandler):

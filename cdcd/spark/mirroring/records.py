@@ -2,8 +2,8 @@
 
 In: the ranges of a batch.
 Out: a summary of each topic's records, and their fold into new files.
-Invariant: both give the same result. The driver folds a batch that has few bytes: a job of Spark costs more than to
-read and fold so few.
+Invariant: both give the same result. The driver folds a batch that has few bytes: a job of Spark costs more than
+reading and folding these bytes.
 Must not: read or write the commit log.
 """
 

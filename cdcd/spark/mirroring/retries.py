@@ -78,7 +78,7 @@ class Retries:
     def advanced(self) -> None:
         """Note progress: a batch is visible, or the mirror has everything."""
         if self._failing_since_s is not None:
-            log.info("the mirror goes on after %.0f s", self._clock() - self._failing_since_s)
+            log.info("the mirror continues after %.0f s", self._clock() - self._failing_since_s)
         self._failing_since_s, self._pause_s = None, FIRST_PAUSE_S
 
     def pause_after(self, error: Exception, *, may_heal: bool | None = None) -> float:

@@ -1,6 +1,6 @@
 """The sessions of a mirror: a source and a writer of the target, from one error to the next.
 
-In: the settings of a mirror.  Out: batches in the target, until the mirror is asked to stop, is up to date, or meets
+In: the settings of a mirror.  Out: batches in the target, until the mirror is asked to stop, is up to date, or has
 an error that does not heal.
 Invariant: each session starts at the newest version of the target, under a writer's id of its own, with new clients,
 which read the secrets again; it removes the files that the session before has left. It does not take the target back
@@ -43,7 +43,7 @@ __all__ = ["MirrorSessions", "MirrorSettings", "Session"]
 LOOK_AGAIN_S = 0.1
 """The pause of a mirror that has read all records."""
 LOOK_FOR_EMPTY_S = 10.0
-"""The shortest time between two looks for tables without rows."""
+"""The shortest time between two searches for tables without rows."""
 LOG_EVERY_S = 10.0
 """The shortest time between two log lines of the backlog."""
 log = logging.getLogger("cdcd.spark.mirror")

@@ -51,8 +51,8 @@ from cdcd.spark.target.versions import SCD_TYPES, TABLE_FORMATS, ScdType, TableF
 
 AVAILABLE_NOW = "available_now"
 _NOT_REMOTE_HINT = (
-    "run it by spark-submit, or as a job of its own: it has the lock of its target and folds small batches where it "
-    "starts, but its tasks would run on the server"
+    "run the mirror by spark-submit, or as a separate job: it holds the lock of its target, and folds small "
+    "batches, in the process that starts it, but its tasks would run on the server"
 )
 
 
@@ -85,17 +85,16 @@ def mirror(
 
     `connection`, or `config`: the path of the daemon's configuration. `target`: a folder, or a bucket's URI.
     `target_options`: those of the storage of a target in a bucket; a secret is a reference.
-    `format`: how a new target has its tables: in Parquet files that need the commit log, or as
-    Delta or Iceberg tables.
+    `format`: of the tables of a new target: Parquet files, which need the commit log, or Delta or Iceberg tables.
     `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
-    `on_error`: "park" leaves a table whose records are no consistent history as it was before them, and updates the
-    others; "fail" ends the query. `retain_s`: for so long an earlier version of the target can be read.
+    `on_error`: "park" leaves a table whose records are not a consistent history as it was before them, and updates
+    the others; "fail" ends the query. `retain_s`: how long an earlier version of the target can be read.
     `buckets` applies only to a new target. `driver_bytes`: a batch with more bytes is folded by Spark's tasks.
-    `history_retain_s`: for so long after its end a version of a row remains in the history; None: for ever.
-    `retry_s`: for so long without progress the mirror tries again after an error that may heal; 0: never.
+    `history_retain_s`: how long a version of a row remains in the history after its end; None: for ever.
+    `retry_s`: how long, without progress, the mirror tries again after an error that may heal; 0: never.
     `metrics_port`: of an HTTP server with /metrics and /healthz; 0 takes a free one, None has no server.
     `catalog`: a namespace such as "spark_catalog.shop", in which the tables are registered, later ones too.
     Raises ConfigError for a session of Spark Connect, and for the format delta or iceberg without its library. An
@@ -118,7 +117,7 @@ def mirror(
         raise ConfigError(f"unknown SCD type {stored_as_scd_type!r}; use 1 or 2")
     if history_retain_s is not None and (stored_as_scd_type != 2 or history_retain_s <= 0):
         raise ConfigError(
-            "the retention of the history is a time of a mirror that has one",
+            "the retention of the history needs a mirror with a history, and a time above 0",
             hint="pass history_retain_s > 0 with stored_as_scd_type=2 (--history-retain with --scd 2), or neither",
         )
     settings = MirrorSettings(
@@ -182,7 +181,7 @@ def _started(
 
 
 def _pages(metrics: MirrorMetrics) -> dict[str, Callable[[], Page]]:
-    """Return the pages of the mirror's port. It runs while it answers; a restart of it heals no server."""
+    """Return the pages of the mirror's port, which answers while the mirror runs, also without the servers."""
 
     def health() -> Page:
         state = f"tries again after {metrics.error_code}" if metrics.error_code else "runs"

@@ -150,7 +150,7 @@ def _check_origin(opened: Mirror, connection: Connection, cluster: Cluster) -> N
         if mirrored not in ("", now):
             raise SparkReadError(
                 f"the target mirrors another {what}",
-                hint="choose the target of this mirror, or the connection that it was made with",
+                hint="choose the target of this mirror, or the connection with which the target was created",
                 target=opened.target.uri,
                 has=mirrored,
                 now=now,
@@ -237,7 +237,7 @@ class _Table:
             raise _Unknown(_NO_KEY)
         if history.gap is not None and (history.emptied is None or history.gap > history.emptied):
             raise _Unknown(
-                "the topic has a marker of missing changes, which the mirror was started to accept"
+                "the topic has a marker of missing changes, which the mirror has passed with --accept-gaps"
             )
         starts = self._cluster.starts([(self._topic, int(partition)) for partition in self._ends])
         removed = [partition for (_, partition), start in starts.items() if start > 0]
@@ -338,7 +338,7 @@ class _Table:
 _OVER = "the table was not compared within the time (--mirror-timeout)"
 _NO_KEY = "the table has no key, and the rows of such a table are not compared"
 _OPEN = {
-    "unsent": "have values that PostgreSQL did not send and no copy of the table has",
+    "unsent": "have values that PostgreSQL did not send, and that no copy of the table has",
     "null_key": "have a key outside the type of its column",
 }
 """Kinds of rows whose state is not known."""

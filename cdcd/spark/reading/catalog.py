@@ -47,7 +47,8 @@ def namespace_of(text: str) -> tuple[str, ...]:
     parts = tuple(text.split("."))
     if not all(map(_NAME.fullmatch, parts)):
         raise ConfigError(
-            "the catalog is no namespace of Spark", hint="write CATALOG.DATABASE, such as spark_catalog.shop"
+            "the catalog is not a namespace of Spark",
+            hint="write CATALOG.DATABASE, such as spark_catalog.shop",
         )
     return parts
 
@@ -147,7 +148,7 @@ class Catalog:
         for option, value in self.options.items():
             if _has_credentials(value):
                 raise CatalogRefused(
-                    "an option of the target has credentials in a URL, which everybody could read in the catalog",
+                    "an option of the target has credentials in a URL, which everyone could read in the catalog",
                     hint="register the tables without this option, and set it in the environment",
                     option=option,
                 )

@@ -3,7 +3,7 @@
     <target>/_cdcd/catalog.json
 
 In: the storage of a target.  Out: by topic the name in the catalog, and the error that prevents it.
-Invariant: the file is no part of a version: it says what was tried last, and nothing depends on it but what is shown
+Invariant: the file is not part of a version: it says what was tried last, and nothing depends on it but what is shown
 and what is removed from the catalog after its table.
 Must not: import PySpark.
 """
@@ -59,7 +59,7 @@ def read_state(storage: Storage) -> CatalogState | None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SparkReadError(
             "a file of the target is not readable",
-            hint="restore it from a backup, or move it away: it is written again",
+            hint="restore the file from a backup, or move it to another folder: cdcd then writes a new one",
             target=storage.uri,
             file=PATH,
         ) from error

@@ -24,7 +24,7 @@ __all__ = ["CatalogUpdates", "register_all"]
 PAUSE_S = 1.0
 MOST_PAUSE_S = 60.0
 END_WITHIN_S = 60.0
-"""The end of the mirror waits for so long: a request to a catalog cannot be interrupted."""
+"""How long the end of the mirror waits: a request to a catalog cannot be interrupted."""
 Outcome = Callable[[CatalogState], None]
 log = logging.getLogger("cdcd.spark.reading.catalog")
 
@@ -93,14 +93,16 @@ class CatalogUpdates:
         """Register a version; return whether all of it is registered."""
         try:
             state = register_all(self._catalog, Mirror(self._storage, version))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the mirror goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the mirror continues
             text = str(error) if isinstance(error, CdcdError) else type(error).__name__
             state = CatalogState(self._catalog.name, error=text)
         self._outcome(state)
         errors = state.errors | ({"the mirror": state.error} if state.error else {})
         for what, text in errors.items():
             if self._logged.get(what) != text:
-                log.error("%s is not registered in the catalog, and tried again: %s", what, text)
+                log.error(
+                    "%s is not registered in the catalog; the registration is tried again: %s", what, text
+                )
         self._logged = errors
         return not errors
 

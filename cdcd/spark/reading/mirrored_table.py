@@ -53,7 +53,7 @@ class MirroredTable:
             raise ConfigError("the option table of a mirror names one table", hint="name one of them")
         if topic in opened.parked and not self.with_parked:
             raise TablesParked(
-                "the table is not updated any more, so it is of an earlier commit than the others",
+                "the table is not updated any more, so its rows are as of an earlier commit than those of the others",
                 hint="copy it again; or set the option parked to true",
                 target=self.target.uri,
                 tables=topic,
@@ -126,9 +126,9 @@ class MirrorReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
         types = {one.name: one.dataType for one in has}
         if changed := [one.name for one in self._schema if types.get(one.name) != one.dataType]:
             raise SparkReadError(
-                "columns of the table have changed since Spark looked at it",
-                hint="open the table again; one in a catalog has to be registered again, which a mirror with "
-                "--catalog does by itself: `python -m cdcd.spark register`",
+                "columns of the table have changed since Spark read its schema",
+                hint="open the table again; register a table in a catalog again with `python -m cdcd.spark "
+                "register` (a mirror with --catalog does so automatically)",
                 table=self._table.name,
                 columns=", ".join(changed),
             )

@@ -97,7 +97,7 @@ class HistoryQuery(TableQuery):
         return f"SELECT k, op, place, us, ends, previous, {', '.join(values)} FROM runs"
 
     def _compared(self) -> str:
-        """Return the lines with `known`, and whether they go on with the version of the line before."""
+        """Return the lines with `known`, and whether they continue the version of the line before."""
         known = " AND ".join(f"f{one.number} IS NOT NULL" for one in self._fields)
         before = ", ".join(
             f"lag({name}) OVER ({_BY_KEY}) AS before_{name}"

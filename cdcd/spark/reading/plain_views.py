@@ -58,7 +58,7 @@ def plain_views(
         raise ConfigError(
             f"the tables of this mirror have the format {table_format}, of which there are no statements in Spark's "
             "dialect",
-            hint="make the views by cdcd.spark.consistent_view, or use the dialect duckdb",
+            hint="use cdcd.spark.consistent_view, or the dialect duckdb",
         )
     topics = topics_of(tables, opened.version.prefix, opened.topics)
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
@@ -86,8 +86,8 @@ def script_of(opened: Mirror, views: Iterable[PlainView], now_s: float) -> Itera
     until = EPOCH + timedelta(seconds=int(_readable_until_s(opened, now_s)))
     yield _comment(f"{opened.target.uri}, version {version.number}: {position}{last}")
     yield _comment(
-        f"The views can be read until {until.isoformat()}, or longer if the mirror does not change: make them again "
-        "before. A mirror that is started with a shorter --retain ends this time earlier."
+        f"The views can be read until {until.isoformat()}, or longer if the mirror does not change: create them "
+        "again before. A mirror that is started with a shorter --retain ends this time earlier."
     )
     for one in views:
         yield ""
@@ -113,7 +113,7 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
         return PlainView(table, name, None, (*notes, "no view, because no row and no column is known yet"))
     lowered = [one.name.lower() for one in entry.fields]
     if len(set(lowered)) < len(lowered):
-        notes.append("columns differ only in the case of their names, of which the engine may show others")
+        notes.append("columns differ only in the case of their names, so the engine may show other names")
     if dialect.many_files is not None and len(entry.files) + len(entry.deltas) > dialect.many_files:
         notes.append(
             f"{len(entry.files) + len(entry.deltas)} files, each of which is a relation of its own for Spark: each "
@@ -152,5 +152,9 @@ def _notes(opened: Mirror, entry: TableEntry) -> Iterator[str]:
     if entry.topic in opened.version.loading:
         yield "LOADING: cdcd still copies the table, so rows are missing"
     if parked is not None:
-        of = f"is as of the LSN {format_lsn(parked.end_lsn)}" if parked.end_lsn else "is of no one commit"
+        of = (
+            f"is as of the LSN {format_lsn(parked.end_lsn)}"
+            if parked.end_lsn
+            else "is not as of a single commit"
+        )
         yield f"PARKED: the table {of}, and not updated any more: {parked.reason}"

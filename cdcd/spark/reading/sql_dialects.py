@@ -146,7 +146,7 @@ class DuckDB(_Dialect):
         return '"' + name.replace('"', '""') + '"'
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        """A folder such as `id=7` is no column: the files have all columns."""
+        """A folder such as `id=7` is not a column: the files have all columns."""
         quoted = ", ".join(_quoted(_pattern_of_duckdb(one)) for one in paths)
         return [f"read_parquet([{quoted}], hive_partitioning = false)"]
 

@@ -100,7 +100,7 @@ class _Both:
         if reached < self.last.version.number:
             raise SparkReadError(
                 "the versions between the two positions are not retained any more",
-                hint="start at a later position; the option retain of the mirror keeps versions for longer",
+                hint="start at a later position; raise the option retain of the mirror to keep versions for longer",
                 target=self.first.target.uri,
             )
 

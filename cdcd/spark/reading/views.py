@@ -78,7 +78,7 @@ def consistent_view(
         )
     if partial := [topic for topic in stale if not opened.parked[topic].end_lsn and not loading]:
         raise TablesParked(
-            "tables were parked while they were copied, so their rows are of no one commit",
+            "tables were parked while they were copied, so their rows are not as of a single commit",
             hint="copy them again; or pass loading=True to read what there is",
             target=opened.target.uri,
             tables=", ".join(partial),
@@ -117,7 +117,7 @@ def view_names(names: Iterable[str], prefix: str) -> dict[str, str]:
         if other != name:
             raise SparkReadError(
                 "two tables have the same view",
-                hint="name one of them in `tables`; the other one in a view of another prefix",
+                hint="name one of them in `tables`, and make a second view of the other one with another `prefix`",
                 view=view,
                 tables=f"{other}, {name}",
             )

@@ -56,12 +56,12 @@ from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds, created_again
 
 _NO_ID = (
-    "%s was created again; the query's offsets in it have no topic id, and if they are those of the former topic, "
-    "the query omits rows: then start a new query at `earliest`, a mirror with an empty target"
+    "%s was recreated; the query's offsets in it have no topic id, and if they belong to the former topic, "
+    "the query misses rows: in that case start a new query at `earliest`, or a mirror with an empty target"
 )
 _COPIED_HINT = (
-    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept a "
-    "part of its rows with the option loading=true"
+    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept "
+    "only a part of its rows with the option loading=true"
 )
 log = logging.getLogger("cdcd.spark.data_source")
 
@@ -399,7 +399,7 @@ def _refuse_reversed(start: Offsets, end: Offsets) -> None:
             if offset < start.get(topic, {}).get(partition, 0):
                 raise PositionUnavailable(
                     "the end is before the start",
-                    hint="exchange start and end, or choose a later end",
+                    hint="swap start and end, or choose a later end",
                     topic=topic,
                     partition=partition,
                 )

@@ -2,7 +2,7 @@
 
 In: the options of a query; a cluster; the topics that the records of the daemon name.
 Out: nothing, or the error of a name that no topic has: such a query would read nothing, without an error.
-Invariant: a topic that was deleted, and one that may not be described, is no wrong name.
+Invariant: a topic that was deleted, and one that may not be described, is not a wrong name.
 Must not: read records.
 """
 

@@ -17,7 +17,7 @@ from cdcd.spark.source.record_sizes import UNKNOWN_BYTES
 PIECE_BYTES = 8 << 20
 """The fewest bytes of one of several tasks: the start of a task costs as much as reading them."""
 ROW_BYTES = 50
-"""The bytes of a row besides key and value: topic, partition, offset and time."""
+"""The bytes of a row without key and value: topic, partition, offset and time."""
 
 
 def pieces(ranges: Sequence[Range], record_bytes: Mapping[str, float], most: int) -> list[list[Range]]:

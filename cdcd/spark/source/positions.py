@@ -26,15 +26,15 @@ POSITION_OPTIONS = tuple(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _OLDER_HINT = (
-    "start at `earliest`, at `snapshot_end`, or at a later position; the state of the tables before it comes with a "
-    "new snapshot: `cdcd resnapshot`, or `cdcd snapshot start --all --recopy`"
+    "start at `earliest`, at `snapshot_end`, or at a later position; to get the state of the tables before that "
+    "position, take a new snapshot: `cdcd resnapshot`, or `cdcd snapshot start --all --recopy`"
 )
 _NEWER_HINT = (
-    "use `latest` or an earlier position, or read again when cdcd has written it (the lag in /status); the LSN of "
-    "another server is no position here"
+    "use `latest` or an earlier position, or read again when cdcd has written it (the lag in /status); an LSN of "
+    "another server is not a valid position"
 )
 _OTHER_TOPIC_HINT = (
-    "a topic was created again, or the offsets are of another cluster: start at `earliest` with a new checkpoint, a "
+    "a topic was recreated, or the offsets are of another cluster: start at `earliest` with a new checkpoint, a "
     "mirror with an empty target"
 )
 _NO_SNAPSHOT_HINT = "start at `earliest`, or by an LSN or a time"
@@ -177,5 +177,5 @@ def newer(position: Position, **place: object) -> PositionUnavailable:
     """Return the error of a position that is not in Kafka yet."""
     hint = _OTHER_TOPIC_HINT if position.kind == OFFSETS else _NEWER_HINT
     return PositionUnavailable(
-        "the position is newer than all that is in Kafka", hint=hint, position=position.given, **place
+        "the position is newer than all records in Kafka", hint=hint, position=position.given, **place
     )

@@ -38,7 +38,7 @@ from cdcd.spark.source.source_options import SourceOptions
 from cdcd.spark.source.topic_ids import TopicIds
 
 log = logging.getLogger("cdcd.spark.data_source")
-_HIDDEN = "Kafka does not let the principal describe a topic: the query would leave out its rows"
+_HIDDEN = "the principal may not describe a topic: the query would leave out its rows"
 _HIDDEN_HINT = "grant the principal Read and Describe on it, or name the others in the option `topics`"
 READ_OFFSETS = 100_000
 """After records with this many offsets, the commits at which no batch can end are combined into one.

@@ -21,9 +21,7 @@ log = logging.getLogger("cdcd.spark.data_source")
 SETTLES_WITHIN_S = 5.0
 """The maximum delay with which a broker knows a new topic, or a new leader's records."""
 LOOK_AGAIN_S = 0.25
-_SHORTER = (
-    "a topic has fewer records than the progress records name: it was created again, or has lost records"
-)
+_SHORTER = "a topic has fewer records than the progress records name: it was recreated, or has lost records"
 _DELETED_HINT = (
     "start a new query, with a new checkpoint, at `earliest`; a mirror needs an empty target: the rows of the "
     "deleted topic are not in Kafka any more"

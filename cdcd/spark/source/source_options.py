@@ -82,9 +82,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Return Spark's options (names in any case). Raises ConfigError with every problem."""
     if _OF_A_CATALOG in options or not options:
         raise ConfigError(
-            "no options: Spark does not give those of a table of SQL to a source in Python"
+            "no options: Spark does not pass the options of CREATE TABLE to a source in Python"
             if _OF_A_CATALOG in options
-            else "no options: set config, or brokers and prefix; a table of SQL has none for a source in Python",
+            else "no options: set config, or brokers and prefix; Spark does not pass the options of CREATE "
+            "TABLE to a source in Python",
             hint="for SQL, create a view with the options: CREATE TEMPORARY VIEW name USING cdcd OPTIONS (...)",
         )
     given = {name.lower(): value for name, value in options.items()}

@@ -174,7 +174,7 @@ class TopicIds:
 def created_again(topic: str) -> PositionUnavailable:
     """Return the error of a position in a topic that was deleted and created again."""
     return PositionUnavailable(
-        "a topic was created again: the rows after this position were in the former one",
+        "a topic was recreated: the rows after this position were in the former topic",
         hint=_AGAIN_HINT,
         topic=topic,
     )

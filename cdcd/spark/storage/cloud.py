@@ -152,7 +152,7 @@ class CloudStorage(RemoteStorage):
         known = {"e_tag": version.tag, "version": version.generation}
         mode = {name: value for name, value in known.items() if value is not None}
         if not mode:
-            raise StorageError("the storage gives files no version", target=self._uri, file=path)
+            raise StorageError("the storage does not return versions of files", target=self._uri, file=path)
         return self._put("replace", path, data, mode)
 
     def _put(self, action: str, path: str, data: bytes, mode: Any) -> Version:
@@ -306,7 +306,7 @@ def _explained(error: Exception) -> tuple[str, str]:
     if "BadScheme" in text:
         return (
             "the endpoint is not HTTPS",
-            "correct it, or allow HTTP (option allow_http of the target: true)",
+            "correct the endpoint, or allow HTTP (option allow_http of the target: true)",
         )
     if "HTTP error" in text:
         return _SILENT, "check the endpoint, the network and the proxy of this host"

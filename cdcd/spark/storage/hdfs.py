@@ -54,7 +54,7 @@ from cdcd.spark.storage.uri import (
 _LISTED_AT_ONCE = 1000
 _PLAIN = re.compile(r"[A-Za-z0-9._~/-]+")
 """Paths that a URL has as they are. delta-rs looks for another one under its encoded name, and finds nothing."""
-_NOT_RENAMED = "the file was not renamed, or it was and the answer was lost"
+_NOT_RENAMED = "the file was not renamed, or the answer of the name node was lost"
 
 
 def hdfs_storage(uri: str, options: Mapping[str, str]) -> HdfsStorage:

@@ -95,15 +95,15 @@ _CAUSES = {
     "InvalidToken": ("the login is refused", _LOGIN),
     "DSQuotaExceededException": ("the quota of HDFS is used up", "raise the quota, or free space below the target"),
     "NSQuotaExceededException": ("the quota of HDFS is used up", "raise the quota, or free space below the target"),
-    "SafeModeException": ("the name node is in safe mode", "wait, or leave it: hdfs dfsadmin -safemode leave"),
-    "StandbyException": ("no name node is active", "make one active: hdfs haadmin -failover"),
+    "SafeModeException": ("the name node is in safe mode", "wait, or leave safe mode: hdfs dfsadmin -safemode leave"),
+    "StandbyException": ("no name node is active", "make a name node active: hdfs haadmin -failover"),
     "InvalidPathException": ("HDFS has no such path", "correct the path: a name in HDFS has no colon"),
     "PathComponentTooLongException": (
         "a name is too long for HDFS",
         "shorten the path of the target, or raise dfs.namenode.fs-limits.max-component-length",
     ),
     "ParentNotDirectoryException": ("a folder of the path is a file", "correct the path of the target"),
-    "XmlParseError": ("the configuration of Hadoop is no XML", "correct core-site.xml and hdfs-site.xml here"),
+    "XmlParseError": ("the configuration of Hadoop is not XML", "correct core-site.xml and hdfs-site.xml here"),
     "InvalidArgument": (
         "the client cannot make the request",
         "correct the URI of the target: hdfs://HOST:PORT/PATH, or a name service that the Hadoop configuration "
@@ -234,7 +234,7 @@ def kind_of(error: BaseException) -> str | None:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a later attempt may succeed without anybody's help."""
+    """Return whether a later attempt may succeed without intervention."""
     if isinstance(error, FileNotFoundError | FileExistsError | IsADirectoryError | NotADirectoryError):
         return False
     return isinstance(error, OSError) or kind_of(error) in _PASSES or _NO_PLACE in str(error)
@@ -257,7 +257,7 @@ def explained(error: BaseException) -> tuple[str, str]:
         )
     if isinstance(error, NotImplementedError):
         return (
-            "the client does not have what HDFS asks for here",
+            "the client does not support a feature that this path needs",
             "choose a folder without an encryption zone (hdfs crypto -listZones)",
         )
     if _NO_PLACE in str(error):

@@ -165,7 +165,7 @@ class LocalStorage:
     def _claim(self, temporary: Path, final: Path, path: str) -> None:
         """Create the file where the file system has no links: the first to create the empty file writes it.
 
-        A crash in between leaves an empty file, which is no valid record: an error, never lost data.
+        A crash in between leaves an empty file, which is not a valid record: an error, never lost data.
         """
         try:
             os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))

@@ -59,7 +59,7 @@ def storage_options(scheme: str, given: Mapping[str, str]) -> Options:
     named = {_bare(name): value for name, value in given.items()}
     problems = [*_problems(named, known_options(scheme))]
     if len(named) < len(given):
-        problems.append("an option of the target is given twice, with and without its prefix")
+        problems.append("an option of the target is set twice, with and without its prefix")
     if problems:
         raise ConfigError(
             "the options of the target cannot be used: " + "; ".join(problems),

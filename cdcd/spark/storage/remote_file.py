@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 
 def remote_file(read_range: Callable[[int, int], bytes | memoryview], size: int) -> BinaryIO:
-    """Return an open file. `read_range` returns so many bytes from a place on."""
+    """Return an open file. `read_range` returns a number of bytes from a position on."""
     return cast(BinaryIO, _RemoteFile(read_range, size))
 
 

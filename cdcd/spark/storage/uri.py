@@ -145,7 +145,7 @@ def _bucket_uri(text: str, scheme: str) -> str:
     if parts.query or parts.fragment or ":" in user or (at and not has_container):
         raise StorageError(
             "the URI of the target has credentials or parameters in it",
-            hint="remove them: the environment or the options of the target have the credentials",
+            hint="remove them, and set the credentials in the environment or the options of the target",
             target=f"{scheme}://***",
         )
     if not host or (has_container and not user):
@@ -162,7 +162,7 @@ def _hdfs_uri(text: str) -> str:
     if "@" in host:
         raise StorageError(
             "the URI of the target has credentials in it",
-            hint="remove them: the user is HADOOP_USER_NAME, or that of the ticket of Kerberos",
+            hint="remove them: the user is HADOOP_USER_NAME, or the principal of the Kerberos ticket",
             target="hdfs://***",
         )
     path = path.rstrip("/")

@@ -257,7 +257,7 @@ class Compactor:
             raise error.__cause__ or error from None
         except (CdcdError, OSError, pa.ArrowException) as error:
             reason = reason_of(error)
-            log.error("%s: its files could not be merged, which is tried again: %s", self._topic, reason)  # noqa: TRY400
+            log.error("%s: its files could not be merged; this is tried again: %s", self._topic, reason)  # noqa: TRY400
             self._changed[self._topic] = None
             self._paused[self._topic] = time.monotonic() + PAUSE_S
             return {}

@@ -99,7 +99,7 @@ def row_states(
             yield event, None
             continue
         if key is None:
-            raise MirrorInconsistent("a change without a key in a keyed table", **_where(shape, event))
+            raise MirrorInconsistent("a change of a table with a key has no key", **_where(shape, event))
         if event.op == "d":
             removed = (event.sequence, key, state[key] if key in state else before.row(key))
             state[key] = None
@@ -290,15 +290,17 @@ def fold_bag(events: list[Event], shape: TableShape, existing: pa.Table) -> pa.T
     signs: list[int] = []
     for event in events:
         if event.key is not None:
-            raise MirrorInconsistent("a change with a key in a table without one", **_where(shape, event))
+            raise MirrorInconsistent("a change of a table without a key has a key", **_where(shape, event))
         if event.unchanged:
-            raise MirrorInconsistent("an incomplete row in a table without a key", **_where(shape, event))
+            raise MirrorInconsistent(
+                "a change of a table without a key has an incomplete row", **_where(shape, event)
+            )
         if any(name.endswith(_NOT_LOGGED) for name in event.special or ()):
             raise MirrorInconsistent(_PARTIAL, hint=_PARTIAL_HINT, **_where(shape, event))
         for image, sign in _IMAGES.get(event.op, ()):
             values = event.before if image == "before" else event.after
             if values is None:
-                raise MirrorInconsistent(f"a change without its {image} row", **_where(shape, event))
+                raise MirrorInconsistent(f"a change lacks its {image} row", **_where(shape, event))
             states.append(_row_state(event, shape, image, values))
             signs.append(sign)
         if event.op not in _IMAGES:
@@ -374,7 +376,9 @@ class _Forms:
         for age in range(len(self._digests) + len(self._later)):
             if counts[self.digests(age)[number]] > 0:
                 return self.digests(age)[number]
-        raise MirrorInconsistent("a row to remove that the target does not have", topic=self._shape.topic)
+        raise MirrorInconsistent(
+            "the target does not have the row that a change removes", topic=self._shape.topic
+        )
 
 
 def _without(row: pa.Table, column: Field) -> pa.Table:

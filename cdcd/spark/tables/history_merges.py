@@ -34,7 +34,7 @@ from cdcd.spark.target.versions import BucketFile, TableEntry
 
 FULL_ROWS = 125_000
 FULL_BYTES = 32 << 20
-"""A file with so many lines, or so many bytes in memory, is not merged any more."""
+"""The numbers of lines, and of bytes in memory, from which on a file is not merged any more."""
 PART_BYTES = 64 << 20
 """About the most bytes of lines that a cut has in memory."""
 CUT = 100

@@ -71,7 +71,7 @@ def is_copy_among(ends: pa.Table) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """An end of all rows. `is_copy`: rows that are copied again without a difference go on."""
+    """An end of all rows. `is_copy`: rows that are copied again without a difference continue."""
 
     at: Sequence
     is_copy: bool

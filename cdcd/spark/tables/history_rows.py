@@ -49,7 +49,7 @@ _UNSENT_TYPE = CHANGE_TYPE.field("unsent").type
 class Decoded:
     """The records of a bucket. `changes`: those that are decoded into columns, None: none of them.
 
-    `others`: the events that are no change of a row; without `changes` all events.
+    `others`: the events that are not changes of a row; without `changes` all events.
     """
 
     records: pa.Table

@@ -95,7 +95,7 @@ def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVer
         if tables[topic].table_version is None:
             del tables[topic]
             continue
-        log.info("%s goes on: its log is readable again, and no change was left out", topic)
+        log.info("%s is updated again: its log is readable, and no change was left out", topic)
         tables[topic] = replace(tables[topic], parked=None)
     return replace(version, tables=tables)
 
@@ -150,8 +150,8 @@ def _history_of(folded: list[FoldResult], numbers: tuple[int, ...]) -> list[Buck
 
 _LACKS = (
     "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`, or `cdcd resnapshot` for all tables; "
-    "a mirror with --on-error fail needs a --max-rows so large that the batch after its position has all of the "
-    "copied rows"
+    "a mirror with --on-error fail needs a larger --max-rows, so that the batch after its position has all of "
+    "the copied rows"
 )
 
 

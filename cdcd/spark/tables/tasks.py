@@ -43,7 +43,7 @@ from cdcd.spark.target.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
 
 TABLE_ERRORS = (MirrorInconsistent, GapInTopic)
-"""The errors that concern one table only: its records are no consistent history of its rows."""
+"""The errors that concern one table only: its records are not a consistent history of its rows."""
 MOST_THREADS = 8
 """The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30
@@ -323,7 +323,7 @@ class _Batch(NamedTuple):
     changes: Changes | None = None
     """The decoded changes of which `latest` has the last ones."""
     others: tuple[ev.Event, ...] = ()
-    """The events that are no change of a row, without `changes` all events."""
+    """The events that are not changes of a row, without `changes` all events."""
 
     @property
     def has_changes(self) -> bool:

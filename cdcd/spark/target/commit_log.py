@@ -75,7 +75,7 @@ def read_latest(target: Target) -> TargetVersion | None:
         if first == tried:  # else it was removed since, and latest.json names a later one
             raise SparkReadError(
                 "a record of the target is missing",
-                hint="restore it from a backup of the target",
+                hint="restore the record from a backup of the target",
                 target=storage.uri,
                 file=path_of(first),
             )
@@ -180,7 +180,7 @@ def _with_time(storage: Storage, version: TargetVersion) -> TargetVersion:
 def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:
     return SparkReadError(
         "the version is not retained any more",
-        hint="choose a later one; the option retain of the mirror keeps versions for longer",
+        hint="choose a later version; raise the option retain of the mirror to keep versions for longer",
         target=storage.uri,
         oldest_lsn=oldest.end_lsn or oldest.commit_lsn,
     )
@@ -294,6 +294,6 @@ def number_in(stored: StoredFile) -> int:
     except (ValueError, TypeError, KeyError) as error:
         raise SparkReadError(
             "a file of the target is not readable",
-            hint='restore it from a backup, or write {"number": N} into it: N of a record that is complete',
+            hint='restore the file from a backup, or write {"number": N} into it: N is that of a complete record',
             file=LATEST,
         ) from error

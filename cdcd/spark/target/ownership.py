@@ -68,7 +68,7 @@ def refuse_anothers(target: Target) -> None:
     shown = {path.partition("/")[0] for path in islice(strangers, _LOOKED_AT)}
     if shown:
         raise SparkReadError(
-            "the target is no mirror, and is not empty",
+            "the target is not a mirror, and is not empty",
             hint="choose an empty folder, because a mirror removes unknown files from its target",
             target=storage.uri,
             has=", ".join(sorted(shown)[:_SHOWN]),
@@ -153,7 +153,8 @@ def starting_version(
         )
     if version.scd_type != scd_type:
         raise SparkReadError(
-            "the target was made with another SCD type, and a history has to be complete",
+            "the target was created with another SCD type, which cannot be changed because a history has to be "
+            "complete",
             hint=f"choose another target, or start with stored_as_scd_type={version.scd_type} "
             f"(--scd {version.scd_type})",
             target=target.uri,

@@ -25,7 +25,7 @@ __all__ = ["MOST_REPLACED", "RECORDS_PER_BASE", "TargetWriter", "take_over"]
 MOST_REPLACED = 100_000
 """With more replaced files, the oldest are removed before `retain_s` is over: complete records have them all."""
 RECORDS_PER_BASE = 64
-"""A reader reads so many records at most."""
+"""The maximum number of records that a reader reads."""
 
 
 class TargetWriter:

@@ -223,7 +223,7 @@ def _changed(now: Mapping[str, Any], before: Mapping[str, Any], shown: Any) -> d
 def version_after(before: TargetVersion | None, data: bytes, *, file: str) -> TargetVersion:
     """Return the version of a record. `before`: that of the record before it, unused for a complete record.
 
-    Raises SparkReadError for bytes that are no record, or of an unknown format.
+    Raises SparkReadError for bytes that are not a record, or of an unknown format.
     """
     try:
         fields = json.loads(data)

@@ -401,16 +401,16 @@ def test_a_null_and_a_new_column_leave_the_values_whatever_the_order_of_arrival(
 
 def test_other_parameters_and_other_tables_are_refused(tmp_path: Path) -> None:
     table(tmp_path / "t").apply(changes((1, "a", 1, "u")))
-    with pytest.raises(ConfigError, match="made with other parameters: scd_type"):
+    with pytest.raises(ConfigError, match="created with other parameters: scd_type"):
         table(tmp_path / "t", TYPE_2).apply(changes((1, "a", 2, "u")))
-    with pytest.raises(ConfigError, match="made with other parameters: keys"):
+    with pytest.raises(ConfigError, match="created with other parameters: keys"):
         table(tmp_path / "t", TableRule(("name",))).apply(changes((1, "a", 2, "u")))
-    with pytest.raises(ConfigError, match="made without ignore_null_updates and unchanged_column"):
+    with pytest.raises(ConfigError, match="created without ignore_null_updates and unchanged_column"):
         table(tmp_path / "t", TableRule(("id",), is_partial=True)).apply(changes((1, "a", 2, "u")))
     from deltalake import write_deltalake
 
     write_deltalake(str(tmp_path / "other"), pa.table({"id": [1]}))
-    with pytest.raises(ConfigError, match="has not made"):
+    with pytest.raises(ConfigError, match="did not create"):
         table(tmp_path / "other").apply(changes((1, "a", 2, "u")))
 
 
@@ -800,7 +800,7 @@ def test_old_files_that_cannot_be_removed_stop_no_batch(
     for number in range(1, 13):
         assert done.apply(changes((1, str(number), number, "u")))
     assert rows_of(tmp_path) == [{"id": 1, "name": "12"}]
-    assert caplog.text.count("old files could not be removed, which is tried again") == 3
+    assert caplog.text.count("old files could not be removed; the removal is tried again") == 3
     assert len(tries) > 4, "as often as before, once it has succeeded"
     assert len(tries) < 9
 

@@ -14,7 +14,7 @@ from cdcd.spark.source.cuts import ID, ids_of, of_topics, with_ids
 from cdcd.spark.source.topic_ids import number_of
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, read
 
-RECREATED = "a topic was created again"
+RECREATED = "a topic was recreated"
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_offsets_without_an_id_before_a_topic_that_was_created_again_are_reporte
     query = Query(startingOffsets=json.dumps({T: {"0": 5}}))
     with caplog.at_level(logging.WARNING, "cdcd.spark.data_source"):
         query.batch()
-    assert f"{T} was created again" in caplog.text
+    assert f"{T} was recreated" in caplog.text
 
 
 def test_two_ends_of_different_topics_are_no_reversed_range(kafka: Planned) -> None:

@@ -34,7 +34,7 @@ def test_the_version_has_the_id_under_which_the_rows_were_planned(kafka: Planned
     assert ids_of(version.offsets) == {T: number_of("a"), U: number_of("u")}
     kafka.topics[T] = PlannedTopic("b", 40)
     again = Query(startingOffsets=json.dumps(stored(version.offsets)), loading="true", ids="true")
-    with pytest.raises(PositionUnavailable, match="a topic was created again"):
+    with pytest.raises(PositionUnavailable, match="a topic was recreated"):
         again.batch()
 
 

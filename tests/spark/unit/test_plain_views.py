@@ -373,7 +373,10 @@ def test_a_parked_table_has_a_view_of_its_rows_whose_comment_has_the_reason(tmp_
     assert of_other.statement is None
     text = "\n".join(script_of(opened, [of_items, of_other], 0.0))
     assert all(line.startswith("--") for line in text.splitlines() if "DROP" in line or "other" in line)
-    assert "of no one commit" in plain_views(parked(items, Parked("CDCD-GAP", "a gap", 0, 0.0)))[0].notes[0]
+    assert (
+        "not as of a single commit"
+        in plain_views(parked(items, Parked("CDCD-GAP", "a gap", 0, 0.0)))[0].notes[0]
+    )
 
 
 @pytest.mark.parametrize("table_format", TABLE_FORMATS)

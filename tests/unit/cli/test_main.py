@@ -48,7 +48,7 @@ def test_without_a_configuration_the_usage_says_what_is_missing(capsys: pytest.C
         (["chek", "--config", "x.yaml"], "there is no command 'chek'; did you mean 'check'?"),
         (["--config", "x.yaml", "resnapshoot"], "did you mean 'resnapshot'?"),
         (["drop_slot"], "did you mean 'drop-slot'?"),
-        (["qwertz"], "there are capture, check, config"),
+        (["qwertz"], "the commands are capture, check, config"),
         ([__file__], f"`cdcd --config {__file__}` runs the daemon"),
     ],
 )

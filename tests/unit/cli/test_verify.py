@@ -224,7 +224,7 @@ def test_each_run_samples_other_keys_and_a_printed_window_can_be_repeated(
     assert capsys.readouterr().err == "cdcd: sample window 10 of 10\n"
     assert command._window(Request(percent=10), share, 4) == 4  # an interrupted run continues with its own
     assert command._window(Request(percent=10, window=3), share, 2) == 2
-    with pytest.raises(ConfigError, match="there are 10"):
+    with pytest.raises(ConfigError, match="1 to 10"):
         command._window(Request(percent=10, window=12), share, None)
     capsys.readouterr()
     assert command._window(Request(), share_of(100), None) == 0

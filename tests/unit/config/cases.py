@@ -49,7 +49,7 @@ CASES: tuple[Wrong, ...] = (
         "a name that others share slot and publication with",
         _with("name: Shop-EU"),
         (
-            "name: slot and publication cannot be named after 'Shop-EU': other names give the same, cdcd_shop_eu, because a slot's name has only a-z, 0-9 and _, 63 at most (from prod.yaml:1) - set source.slot.name and source.publication.names; earlier versions used cdcd_shop_eu",
+            "name: slot and publication cannot be named after 'Shop-EU': other names would also give cdcd_shop_eu, because a slot's name has only a-z, 0-9 and _, 63 at most (from prod.yaml:1) - set source.slot.name and source.publication.names; earlier versions used cdcd_shop_eu",
         ),
     ),
     Wrong(
@@ -67,7 +67,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "unknown key far from any",
         _source("slot: {zzz: 1}"),
-        ("source.slot.zzz: unknown key (from prod.yaml:2) - there are name, create, failover",),
+        ("source.slot.zzz: unknown key (from prod.yaml:2) - the keys here are name, create, failover",),
     ),
     Wrong(
         "unknown room",
@@ -160,7 +160,7 @@ CASES: tuple[Wrong, ...] = (
         "two passwords",
         _with('source: {dsn: "postgresql://cdcd:se@db/shop", password: cret}'),
         (
-            "source: the password is given more than once (from prod.yaml:2) - keep one of dsn, password, password_file",
+            "source: the password is set more than once (from prod.yaml:2) - keep one of dsn, password, password_file",
         ),
     ),
     Wrong(
@@ -333,7 +333,7 @@ CASES: tuple[Wrong, ...] = (
         "a topic of dead letters is not to be named",
         _sink("topics: {dead_letters: x}"),
         (
-            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - there are template, create, partitions, replication_factor, properties, shared_with",
+            "sink.topics.dead_letters: unknown key (from prod.yaml:3) - the keys here are template, create, partitions, replication_factor, properties, shared_with",
         ),
     ),
     Wrong(
@@ -363,7 +363,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "property given twice",
         _sink("properties: {sasl.password: a}, secret_files: {sasl.password: /etc/hostname}"),
-        ("sink: sasl.password is given in properties and in secret_files (from prod.yaml:3) - keep one",),
+        ("sink: sasl.password is set both in properties and in secret_files (from prod.yaml:3) - keep one",),
     ),
     Wrong(
         "secret file of a property",
@@ -393,13 +393,13 @@ CASES: tuple[Wrong, ...] = (
         "registry with a password and a token",
         _registry("username: u, password_file: /etc/hostname, token_file: /etc/hostname"),
         (
-            "registry: a password and a token are given (from prod.yaml:4) - keep one of password_file, token_file",
+            "registry: both a password and a token are set (from prod.yaml:4) - keep one of password_file, token_file",
         ),
     ),
     Wrong(
         "registry with a token twice",
         _registry("token_file: /etc/hostname, secret_files: {bearer.auth.token: /etc/hostname}"),
-        ("registry: bearer.auth.token and token_file are given (from prod.yaml:4) - keep one",),
+        ("registry: both bearer.auth.token and token_file are set (from prod.yaml:4) - keep one",),
     ),
     Wrong(
         "registry subjects",
@@ -532,7 +532,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "tab",
         GOOD + "log:\n\tlevel: info\n",
-        ("prod.yaml:6: is not YAML: a tab cannot indent; use blanks",),
+        ("prod.yaml:6: is not YAML: a tab cannot indent; use spaces",),
     ),
     Wrong(
         "not closed",
@@ -552,7 +552,7 @@ CASES: tuple[Wrong, ...] = (
     Wrong(
         "alias",
         GOOD + "log: &log {level: info}\nformat: *log\n",
-        ("format: aliases are not used in this file (from prod.yaml:5)",),
+        ("format: aliases are not supported in this file (from prod.yaml:5)",),
     ),
     Wrong(
         "unknown alias",

@@ -68,7 +68,7 @@ OPEN = Oldest("pid 7 of app in database shop (batch)", 4000.0)
             100,
             1,
             None,
-            "a transaction that is open, or has just ended, and that this role may not see",
+            "a transaction that is open or has just ended, and that cdcd's role has no privilege to see",
         ),
         (None, None, None, "nobody: the slot has no position"),
     ],

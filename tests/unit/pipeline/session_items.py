@@ -79,8 +79,10 @@ def truncate() -> Control:
     return control(m.Truncate(0, (RELID,)), lsn=60)
 
 
-def message(lsn: int, *, transactional: bool, xid: int | None = None) -> Control:
-    one = m.Message(transactional, lsn, "audit", b"text", xid=xid)
+def message(
+    lsn: int, *, transactional: bool, xid: int | None = None, prefix: str = "audit", content: bytes = b"text"
+) -> Control:
+    one = m.Message(transactional, lsn, prefix, content, xid=xid)
     return control(one, in_stream=xid is not None, lsn=lsn)
 
 

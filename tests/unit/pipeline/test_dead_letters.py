@@ -262,7 +262,7 @@ def truncate() -> RecordChunk:
     return RecordChunk(records, 0, reached=PartPosition(COMMIT_LSN, 1))
 
 
-@pytest.mark.parametrize(("made", "advice"), [(lambda: chunk(5000), "marker"), (truncate, "raise")])
+@pytest.mark.parametrize(("made", "advice"), [(lambda: chunk(5000), "marker"), (truncate, "Raise")])
 async def test_a_marker_and_a_truncate_that_are_too_large_themselves_halt(
     made: Callable[[], RecordChunk], advice: str
 ) -> None:

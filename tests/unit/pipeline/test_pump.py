@@ -221,6 +221,46 @@ async def test_a_message_that_was_written_is_dropped_on_replay() -> None:
     assert len(again.chunks) == 1
 
 
+@pytest.mark.parametrize("prefix", ["cdcd.heartbeat", "cdcd-verify"])
+async def test_an_own_message_is_no_record_and_the_next_keepalive_passes_it(prefix: str) -> None:
+    """F12: it needs no topic of messages, which may not exist."""
+    own = message(300, transactional=False, prefix=prefix, content=b"")
+    flow = await Flow().feed(own, keepalive(308))
+    assert flow.chunks == []
+    assert flow.idles[-1][0].end_lsn == 308
+
+
+async def test_the_position_after_a_message_of_a_comparison_is_confirmed_at_once() -> None:
+    """The command waits for it at each table; an idle position is written every ten seconds otherwise."""
+    comparing = message(300, transactional=False, prefix="cdcd-verify", content=b"")
+    beating = message(400, transactional=False, prefix="cdcd.heartbeat", content=b"")
+    flow = await Flow().feed(comparing, keepalive(350), beating, keepalive(450))
+    assert [(one.end_lsn, is_urgent) for one, is_urgent in flow.idles] == [
+        (300, True),
+        (350, False),
+        (450, False),
+    ]
+
+
+async def test_an_own_message_in_a_transaction_is_no_record() -> None:
+    own = message(90, transactional=True, prefix="cdcd.flush", content=b"")
+    flow = await Flow().feed(begin(100), own, commit(100))
+    assert [len(chunk.records) for chunk in flow.chunks] == [0]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "content", "transactional"),
+    [("cdcd-verify", b"text", False), ("cdcd-verify", b"", True), ("cdcd.flush", b"", False)],
+)
+async def test_a_message_of_a_user_is_a_record_also_with_a_prefix_of_cdcd(
+    prefix: str, content: bytes, transactional: bool
+) -> None:
+    one = message(90, transactional=transactional, prefix=prefix, content=content)
+    flow = await Flow().feed(*([begin(100), one, commit(100)] if transactional else [one]))
+    (record,) = [record for chunk in flow.chunks for record in chunk.records]
+    assert flow.value(record)["prefix"] == prefix
+
+
 # --- prepared transactions: the written and the confirmed position differ (F33) ---
 
 OTHER: list[Item] = [begin(200), inserts("o"), commit(200)]

@@ -752,6 +752,25 @@ async def test_an_urgent_idle_position_is_stored_and_confirmed_at_once() -> None
         assert one.sink.groups[-1][1].commit_lsn == 100
 
 
+async def test_a_position_that_is_urgent_while_another_one_is_committed_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F13: a server that shuts down, or a comparison of a table, would wait for ten seconds."""
+    monkeypatch.setattr(writer_module, "IDLE_PROGRESS_INTERVAL_US", 3_600_000_000)
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.sink.gate.clear()
+        one.sink.committing.clear()
+        one.writer.idle(CommitPosition(100, 900, 5, transactions=0), is_urgent=True)
+        await one.until(one.sink.committing.is_set)
+        await turns()
+        one.writer.idle(CommitPosition(100, 1000, 5, transactions=0), is_urgent=True)
+        one.sink.gate.set()
+        await one.until_confirmed(1000)
+        assert one.confirmed == [108, 900, 1000]
+
+
 async def test_an_idle_position_that_is_not_urgent_waits_its_interval() -> None:
     async with world() as one:
         await one.transaction(100, b"a")

@@ -300,8 +300,8 @@ def test_a_timeline_is_known_by_where_it_began(
     ("stored", "slot", "how"),
     [
         (STORED, Slot(restart_lsn=499, confirmed_flush_lsn=501), "another consumer has read or advanced it"),
-        (STORED, Slot(restart_lsn=500, confirmed_flush_lsn=600), "it was dropped and created again, or another"),
-        (MADE, Slot(restart_lsn=500, confirmed_flush_lsn=600, two_phase=True), "again, with another two_phase"),
+        (STORED, Slot(restart_lsn=500, confirmed_flush_lsn=600), "the slot was recreated, or another"),
+        (MADE, Slot(restart_lsn=500, confirmed_flush_lsn=600, two_phase=True), "recreated with another two_phase"),
     ],
 )  # fmt: skip
 def test_a_slot_ahead_says_how_it_came_there(stored: Progress, slot: Slot, how: str) -> None:

@@ -23,6 +23,7 @@ class Copying:
 
     def __init__(self, events: list[str]) -> None:
         self.relids = [BY_COMMAND]
+        self.blocking: list[int] = []
         self._events = events
 
     async def note_uncopied(self, relids: Collection[int], published: Collection[int]) -> None:
@@ -30,19 +31,23 @@ class Copying:
 
     async def execute(self, command: SnapshotCommand) -> None:
         (relid,) = command.relids
-        if relid == KEYLESS:
+        if command.action == "stop":
+            self._events.append(f"stop {relid}")
+            return
+        if relid == KEYLESS and not command.is_blocking:
             raise SnapshotRefused("the table has no key to copy it by")
-        self._events.append(f"begin {relid}")
+        words = ["begin", str(relid), *["again"] * command.recopy, *["blocking"] * command.is_blocking]
+        self._events.append(" ".join(words))
 
 
 class Publications:
     """The tables that have joined."""
 
-    def __init__(self, events: list[str]) -> None:
+    def __init__(self, events: list[str], *, is_again: bool = False) -> None:
         entries = {relid: PublicationEntry(name) for relid, name in NAMES.items()}
         self.new_tables = NewTables("snapshot")
         published = {"p": Publication(1, "insert", tables=entries)}
-        self.new_tables.accept(published, TableChanges(dict.fromkeys(NAMES, False)))
+        self.new_tables.accept(published, TableChanges(dict.fromkeys(NAMES, is_again)))
         self._events = events
 
     def begun(self, relids: Collection[int]) -> None:
@@ -61,3 +66,16 @@ def test_a_table_lacks_rows_from_its_joining_on_whatever_is_decided_about_it() -
     follower = NewTableFollower(copying, publications, Selection((rule,)))
     assert not asyncio.run(follower._begin_some())
     assert events == ["lack rows: [1, 2, 3] of [1, 2, 3, 4]", "begin 1", "settled [1, 2, 3, 4]"]
+
+
+def test_a_copy_that_is_left_of_a_table_that_joins_again_is_not_continued() -> None:
+    """Its rows up to the key where it is lack the changes that were made while the table was not published."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.relids, copying.blocking = list(NAMES), [KEYLESS]
+    publications: Any = Publications(events, is_again=True)
+    rule = CopyRule(re.compile(r"public\.out"), include=False)
+    follower = NewTableFollower(copying, publications, Selection((rule,)))
+    assert not asyncio.run(follower._begin_some())
+    begun = ["stop 1", "begin 1 again", "stop 2", "begin 2 again blocking", "stop 3", "begin 3 again"]
+    assert sorted(events[1:-1]) == sorted([*begun, "stop 4"])

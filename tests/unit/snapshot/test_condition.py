@@ -26,7 +26,12 @@ def test_a_condition_that_fails_for_a_row_is_named() -> None:
     ("error", "table"),
     [
         (BAD_ROW, replace(TABLE, where=None)),
-        (SourceError("a text has no form in UTF-8", hint="correct the row", sqlstate="22P05"), TABLE),
+        (
+            SourceError(
+                "the server cannot convert a text to UTF-8", hint="correct the row", sqlstate="22P05"
+            ),
+            TABLE,
+        ),
         (SourceUnavailable("the connection was lost"), TABLE),
         (SourceSetup("permission denied", sqlstate="42501"), TABLE),
     ],

@@ -52,8 +52,8 @@ def test_a_standby_that_follows_is_accepted(state: StandbyState) -> None:
     ("state", "words"),
     [
         (replace(GOOD, system_identifier="78"), "another cluster"),
-        (replace(GOOD, in_recovery=False), "no standby"),
-        (replace(GOOD, in_recovery=False, timeline=4), "no standby"),
+        (replace(GOOD, in_recovery=False), "not a standby"),
+        (replace(GOOD, in_recovery=False, timeline=4), "not a standby"),
         (replace(GOOD, timeline=4), "another timeline"),
         (replace(GOOD, database="other"), "names database other"),
         (replace(GOOD, wal_level="replica"), "wal_level"),

@@ -83,7 +83,7 @@ def test_columns_that_are_not_wanted_are_skipped() -> None:
     (few,) = frame.choose_columns([of_topic], ["n"])
     (found,) = read([topic.value("c", after={"id": 1, "note": "x", "n": 5})], topic, row=few.row)
     assert found["after"] == {"n": 5}
-    with pytest.raises(SparkReadError, match=r"name=m\].*there are id, note, n"):
+    with pytest.raises(SparkReadError, match=r"name=m\].*the columns are id, note, n"):
         frame.choose_columns([of_topic], ["m"])
     (without,) = read([topic.value("c", after={"id": 1})], topic, row=(), special="string")
     assert (without["op"], "after" in without, "special_after" in without) == ("c", False, False)

@@ -221,7 +221,7 @@ def test_every_unknown_option_is_named_with_its_nearest_one() -> None:
         ({"prefix": "shop"}, "brokers is required, or config with the path of the daemon's configuration"),
         (
             {**PLAIN, "kafka.bootstrap.servers": "b:1"},
-            "options brokers and kafka.bootstrap.servers mean the same, but differ",
+            "options brokers and kafka.bootstrap.servers are the same option, but have different values",
         ),
         ({**PLAIN, "registry": "registry:8081"}, "schema.registry.url is not an http or https URL"),
         ({**PLAIN, "registry": "https://a, ftp://b"}, "schema.registry.url is not an http or https URL"),
