@@ -35,6 +35,8 @@ _MADE = re.compile(
 _CHANGED = "the Iceberg table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, struct.error)
+_NAME = re.compile(r"\w[\w.%=+-]{0,199}", re.ASCII)
+"""The name of a file of the metadata, also of another writer."""
 
 
 def require_iceberg() -> None:
@@ -109,7 +111,10 @@ class IcebergAccess:
 
         Raises an error for other bytes: PyIceberg's decoder reads behind their end, which ends the process.
         """
-        data = self._content(self._path(location.rpartition("/")[2]))
+        name = location.rpartition("/")[2]
+        if _NAME.fullmatch(name) is None:  # of damaged bytes; the storage would refuse it
+            raise ValueError("the metadata has a name that no file has")
+        data = self._content(self._path(name))
         for _ in fastavro.reader(io.BytesIO(data)):
             pass
         return MetadataFile(location, data)

@@ -309,6 +309,23 @@ def test_any_damage_of_the_metadata_is_an_error_of_the_table(items: Batches, kin
     assert found > 200
 
 
+@pytest.mark.parametrize("name", ["i5\0-er", "..", "", "n" * 1000, "a\\b", "a\u20acb"])
+def test_a_name_that_no_file_has_is_damage_of_the_metadata(
+    items: Batches, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage would refuse it, which ends the mirror."""
+    entry = read_mirror(items.target).version.tables[TOPIC]
+    assert entry.table_version is not None
+    read = IcebergAccess.new_input
+    monkeypatch.setattr(
+        IcebergAccess,
+        "new_input",
+        lambda self, location: read(self, f"{location.rpartition('/')[0]}/{name}"),
+    )
+    with pytest.raises(TableLogUnreadable):
+        IcebergLog(open_storage(str(items.target)), FOLDER, 0.0)._recorded(entry.table_version)
+
+
 def damaged(data: bytes, dice: random.Random) -> bytes:
     """Return data with an end that is missing, other bytes, or other bytes of another length."""
     start, length = dice.randrange(len(data)), dice.randrange(100)
