@@ -274,7 +274,7 @@ def test_a_folder_that_is_removed_costs_a_new_session_and_no_row(
         assert_all_there(reader, daemon)
         (retrying,) = daemon.events("retrying")
         assert retrying["code"] == "CDCD-SPILL-LOST"
-        assert "sends the lost changes again" in hint_of(retrying["error"]), (
+        assert "the server sends the changes again" in hint_of(retrying["error"]), (
             "no action is needed, as asserted above"
         )
         assert daemon.events("halted") == []

@@ -263,7 +263,7 @@ def test_a_start_that_kafka_has_removed_is_an_error(
     assert opened is not None
     assert opened.tables == {}
     hint = hint_of(str(raised.value))
-    assert "another name" in hint
+    assert "another `name`" in hint
     assert "into an empty target" in hint
     again = TopicsWriter(topics.bootstrap, topics.registry_url, f"{topics.prefix}b")
     try:

@@ -367,7 +367,7 @@ def test_a_configuration_that_is_no_xml_is_an_error(tmp_path: Path, impatient: N
     for name in ("core-site.xml", "hdfs-site.xml"):
         (tmp_path / name).write_text("<configuration>")
     storage = open_storage("hdfs://namenode/lake", {"config_dir": str(tmp_path)})
-    assert failure(lambda: storage.read("a")).startswith("the configuration of Hadoop is no XML -> correct")
+    assert failure(lambda: storage.read("a")).startswith("the configuration of Hadoop is not XML -> correct")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
