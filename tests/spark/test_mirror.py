@@ -264,7 +264,7 @@ def test_a_start_that_kafka_has_removed_is_an_error(
     assert opened.tables == {}
     hint = hint_of(str(raised.value))
     assert "another `name`" in hint
-    assert "into an empty target" in hint
+    assert "a mirror with an empty target" in hint
     again = TopicsWriter(topics.bootstrap, topics.registry_url, f"{topics.prefix}b")
     try:
         others = again.table("items", ITEMS)
