@@ -571,7 +571,8 @@ def test_a_writer_that_is_killed_leaves_complete_records(tmp_path: Path) -> None
     assert versions == sorted(set(versions))
     sweep(tmp_path)
     records = {path_of(number) for number in range(1, versions[-1] + 1)}
-    assert {*open_storage(tmp_path).paths()} == {LATEST, *records}
+    # Each writer may have been killed before it wrote LATEST, which only names a record to begin at.
+    assert {LATEST, *open_storage(tmp_path).paths()} == {LATEST, *records}
 
 
 def test_a_folder_that_is_a_file_is_an_error_with_its_path(tmp_path: Path) -> None:
