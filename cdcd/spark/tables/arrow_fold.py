@@ -101,7 +101,7 @@ def changes_of(
     op = envelope.field("op")
     rows = pa.table(
         {
-            "number": _numbers(len(values)),
+            "number": row_numbers(len(values)),
             "key": pc.binary_replace_slice(keys, 0, HEADER_BYTES, b""),
             "op": op,
             "after": envelope.field("after"),
@@ -140,7 +140,11 @@ def _commit_us(source: pa.StructArray) -> pa.Array:
 def _decoder(schemas: Mapping[int, Schema], fields: tuple[Field, ...], *, with_times: bool) -> RecordDecoder:
     row = pa.struct([(one.avro_name, arrow_type(one.avro)) for one in fields])
     source = pa.struct([*_SOURCE, *_TIMES]) if with_times else _SOURCE
-    wanted = pa.schema([("op", pa.string()), ("after", row), ("source", source)])
+    return decoder_of(pa.schema([("op", pa.string()), ("after", row), ("source", source)]), schemas)
+
+
+def decoder_of(wanted: pa.Schema, schemas: Mapping[int, Schema]) -> RecordDecoder:
+    """Return a decoder of records that have one of these schemas; another one raises SparkReadError."""
 
     def schema_of(number: int) -> Any:
         if number not in schemas:
@@ -156,7 +160,8 @@ def _is_row_change(op: pa.Array, after: pa.StructArray) -> pa.Array:
     return pc.fill_null(pc.or_(is_row, pc.equal(op, "d")), False)
 
 
-def _numbers(count: int) -> pa.Array:
+def row_numbers(count: int) -> pa.Array:
+    """Return the numbers from 0 on."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
 
 
@@ -218,13 +223,13 @@ def at_of(rows: pa.Table) -> pa.StructArray:
 
 def _last_of_each_key(rows: pa.Table) -> pa.Table:
     """Return the last row of each key; the rows are in order."""
-    places = pa.table({"key": rows["key"], "place": _numbers(rows.num_rows)})
+    places = pa.table({"key": rows["key"], "place": row_numbers(rows.num_rows)})
     return rows.take(places.group_by("key").aggregate([("place", "max")])["place_max"])
 
 
 def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:
     """Return changes that have a row as rows with the columns of the target."""
-    after, numbers = rows["after"].combine_chunks(), _numbers(rows.num_rows)
+    after, numbers = rows["after"].combine_chunks(), row_numbers(rows.num_rows)
     foreign = {
         name: pc.invert(is_after(rows, sequence)).combine_chunks()
         for name, sequence in shape.began_after.items()

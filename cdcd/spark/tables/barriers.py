@@ -10,15 +10,13 @@ Must not: do I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.columnar.decoder import RecordDecoder
 from cdcd.errors import SparkReadError
-from cdcd.spark.decoding.schemas import Schema, expand
-from cdcd.spark.tables.arrow_fold import AT, AT_SOURCE, in_order, places_of
+from cdcd.spark.decoding.schemas import Schema
+from cdcd.spark.tables.arrow_fold import AT, AT_SOURCE, decoder_of, in_order, places_of, row_numbers
 
 __all__ = ["are_retained"]
 
@@ -28,19 +26,13 @@ _ENDS = pa.array(["t", "g"])
 
 def are_retained(values: pa.Array, schemas: Mapping[int, Schema]) -> pa.Array:
     """Return for each record whether it is retained."""
-
-    def schema_of(number: int) -> Any:
-        if number not in schemas:
-            raise SparkReadError("a record has a schema id that its batch lacks", schema_id=number)
-        return expand(schemas[number])
-
     try:
-        rows = RecordDecoder(_WANTED, schema_of).decode(values).rows
+        rows = decoder_of(_WANTED, schemas).decode(values).rows
     except SparkReadError:
         return pa.repeat(pa.scalar(True), len(values))
     op = rows.field("op")
     retained = pc.or_(rows.is_null(), pc.fill_null(pc.is_in(op, value_set=_ENDS), False))
-    number = pa.array(range(len(values)), pa.int64())
+    number = row_numbers(len(values))
     places = pa.table({"number": number, **places_of(op, rows.field("source"))}).select(["number", *AT])
     others = in_order(places.filter(pc.invert(retained)))
     return pc.or_(retained, pc.is_in(number, value_set=others["number"][-1:].combine_chunks()))
