@@ -9,6 +9,8 @@ Every function here blocks.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from cdcd.errors import SinkUnavailable
+from cdcd.errors import SinkUnavailable, TopicMissing
 from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import kafka_errors, making_client, translate
@@ -43,6 +45,8 @@ __all__ = [
 ]
 
 _BATCH = 5_000
+_MOST_BETWEEN = 100
+"""Versions of a topic: another program may have created one of any number."""
 _POLL_S = 1.0
 _NO_OTHER_OFFSET = {"auto.offset.reset": "error"}
 """An offset that was removed since the bounds were looked up is an error, never a later start of the log."""
@@ -71,14 +75,34 @@ class TopicRecord(NamedTuple):
 
 
 def topics_with_records(admin: Admin, topic: str) -> list[str]:
-    """Return the topic, and the later ones of its table (`<topic>.v2`), as far as they exist. Raises Sink errors."""
-    names = admin.metadata(None, "listing topics").topics
-    later = sorted(
-        (int(name[len(topic) + 2 :]), name)
-        for name in names
-        if name.startswith(f"{topic}.v") and name[len(topic) + 2 :].isdecimal()
-    )
-    return [name for name in (topic, *(name for _, name in later)) if name in names]
+    """Return the topic, and the later ones of its table (`<topic>.v2`), as far as they exist, in their order.
+
+    The list of all topics leaves out one that the principal may not describe, and one that the broker does not have
+    yet: the topic, the versions between, and the next version are asked about by their names.
+    Raises Sink errors, SinkAuthorization if one may not be described.
+    """
+    listed = admin.metadata(None, "listing topics").topics
+    later = re.compile(rf"{re.escape(topic)}\.v([2-9]|[1-9][0-9]+)")
+    there = {int(found[1]) for found in map(later.fullmatch, listed) if found}
+    there |= {1} if topic in listed else set()
+    last = max(there, default=1)
+    asked = {*range(1, min(last, _MOST_BETWEEN) + 1), last + 1} - there
+    names = {number: topic if number == 1 else f"{topic}.v{number}" for number in there | asked}
+    found = _existing(admin, [names[number] for number in sorted(asked)])
+    return [names[number] for number in sorted(names) if number in there or names[number] in found]
+
+
+def _existing(admin: Admin, names: list[str]) -> set[str]:
+    """Return those of the topics that exist. Raises Sink errors. No broker creates a topic for such a request."""
+    if not names:
+        return set()
+    asked = admin.client.describe_topics(TopicCollection(names), request_timeout=admin.timeout_s)
+    found = set()
+    for name, future in asked.items():
+        with contextlib.suppress(TopicMissing), kafka_errors("looking up a topic", topic=name):
+            future.result()
+            found.add(name)
+    return found
 
 
 def cleanup_policies(admin: Admin, topics: list[str]) -> dict[str, str]:

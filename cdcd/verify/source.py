@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.errors import CdcdError
@@ -26,7 +26,7 @@ from cdcd.snapshot.table_files import files_of
 from cdcd.snapshot.units import UNIT_PAGES, CopiedTable, TableFile, estimated_rows, units_of
 from cdcd.snapshot.visibility import Snapshot, snapshot_function
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql, fetch, translated
+from cdcd.source.connection import STARTED, connect_sql, fetch, translated
 from cdcd.source.key_check import record_key
 from cdcd.source.locks import holders_named, is_lock_timeout, lock_holders, set_lock_timeout
 from cdcd.source.publication_catalog import PublishedTable, published_tables
@@ -106,7 +106,9 @@ def _unpublished(actions: Sequence[bool | None]) -> list[str]:
 
 
 class Source:
-    """Two connections: one has the snapshot, the other one asks and writes the message. Raises Source errors.
+    """Two connections to one server: one has the snapshot, the other one asks and writes the message.
+
+    Raises Source errors, SourceUnavailable also if a name leads to several servers, and none is met twice.
 
     `first`: of the numbers of the sample's keys (`ComparedTable`).
     """
@@ -117,11 +119,12 @@ class Source:
         self._connect()
 
     def _connect(self) -> None:
-        settings = self._settings
         with contextlib.ExitStack() as opened:
-            self._connection = opened.enter_context(contextlib.closing(connect_sql(settings)))
-            self._other = opened.enter_context(contextlib.closing(connect_sql(settings)))
-            self._catalog = opened.enter_context(contextlib.closing(Catalog(settings)))
+            self._connection = opened.enter_context(contextlib.closing(connect_sql(self._settings)))
+            # A message of another server says nothing about the snapshot.
+            same = replace(self._settings, instance=fetch(self._connection, STARTED)[0][0])
+            self._other = opened.enter_context(contextlib.closing(connect_sql(same)))
+            self._catalog = opened.enter_context(contextlib.closing(Catalog(same)))
             self._set_up()
             opened.pop_all()
 
@@ -161,7 +164,7 @@ class Source:
         self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             self._lock(table)
-            yield self._open(table.relid, share, unit_pages)
+            yield self._open(table, share, unit_pages)
         finally:
             with contextlib.suppress(Exception):  # a broken connection has no snapshot any more
                 self._execute("ROLLBACK")
@@ -176,17 +179,19 @@ class Source:
             holders = lock_holders(self._other) or "no session any more"
             raise CannotTell(f"a lock on the table was not available, held by {holders}") from None
 
-    def _open(self, relid: int, share: int, unit_pages: int) -> OpenTable:
+    def _open(self, named: PublishedTable, share: int, unit_pages: int) -> OpenTable:
         function = snapshot_function(self._connection.server_version)
         ((text,),) = fetch(self._connection, f"SELECT {function}()::text")
         ((marker,),) = fetch(self._other, _MARKER, (VERIFY_PREFIX,))
         if marker is None:
             raise CannotTell("the server is a standby, whose snapshots do not list the running transactions")
         view = View(Snapshot.parse(text), parse_lsn(marker))
-        found = published_tables(self._connection, self._settings.publications, only=relid)
+        found = published_tables(self._connection, self._settings.publications, only=named.relid)
         if not found:
             raise CannotTell("the table is not published any more")
         table = found[0]
+        if (table.schema, table.name) != (named.schema, named.name):
+            raise CannotTell("the table was renamed during the run; verify again")
         self._refuse(table)
         self._refuse_actions(table)
         compared = self._compared(table, share)

@@ -171,6 +171,12 @@ class TopicLog:
             left[place] = Bounds(at, one.end)
         return left
 
+    def unread(self) -> list[str]:
+        """Return the topics of the table that were not known when they were read last."""
+        self._look()
+        known = {topic for topic, _ in self._next}
+        return [topic for topic in self.topics if topic not in known]
+
     def topic_of(self, place: Place) -> tuple[str, int, int]:
         """Return topic, partition and offset of a place."""
         return self.topics[place.topic], place.partition, place.offset

@@ -189,6 +189,16 @@ def test_a_topic_that_arises_meanwhile_is_read_and_the_others_retain_their_numbe
     assert continued.topics == [NAME, f"{NAME}.v2", f"{NAME}.v10"]
 
 
+def test_a_topic_that_arose_after_the_reading_is_unread(topics: Topics, tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    read(log)
+    assert log.unread() == []
+    topics.ids[f"{NAME}.v2"], topics.records[f"{NAME}.v2"] = "a/9", [b"5"]
+    assert log.unread() == [f"{NAME}.v2"]
+    read(log)
+    assert log.unread() == []
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '{"format": 2}', "{"])
 def test_a_state_of_another_form_is_not_continued(topics: Topics, tmp_path: Path, text: str) -> None:
     (tmp_path / "topics.json").write_text(text)

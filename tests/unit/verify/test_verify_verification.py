@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from cdcd.errors import SinkUnavailable, SourceUnavailable
+from cdcd.schema.policy import Policies
 from cdcd.snapshot.units import UNIT_PAGES
+from cdcd.source import connection
+from cdcd.source.settings import SourceSettings
 from cdcd.verify import findings, source, verification
 from cdcd.verify.fold import Barriers, Difference
 from cdcd.verify.outcome import (
@@ -57,13 +61,47 @@ def test_what_the_publication_does_not_publish_is_named() -> None:
     assert source._unpublished((True, False, True, None)) == ["update", "truncate"]
 
 
-def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([[("10:10:",)], [(None,)]])
-    monkeypatch.setattr(source, "fetch", lambda *_: next(answers))
+PUBLISHED: Any = SimpleNamespace(schema="public", name="t", relid=7)
+
+
+def source_answering(monkeypatch: pytest.MonkeyPatch, *answers: list[tuple[Any, ...]]) -> Any:
+    """Return a source whose server gives these answers."""
+    rows = iter(answers)
+    monkeypatch.setattr(source, "fetch", lambda *_: next(rows))
     one: Any = source.Source.__new__(source.Source)
     one._connection = one._other = SimpleNamespace(server_version=180_000)
+    one._settings = SimpleNamespace(publications=("p",))
+    return one
+
+
+def test_a_standby_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = source_answering(monkeypatch, [("10:10:",)], [(None,)])
     with pytest.raises(CannotTell, match="standby"):
-        one._open(1, 1, 1)
+        one._open(PUBLISHED, 1, 1)
+
+
+@pytest.mark.parametrize("now", [("public", "t_old"), ("archive", "t")])
+def test_a_table_that_another_one_replaces_during_the_run_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch, now: tuple[str, str]
+) -> None:
+    """As t -> t_old, t_new -> t: the topic and the lock are those of the name, the rows those of the table."""
+    one = source_answering(monkeypatch, [("10:10:",)], [("0/9000",)])
+    renamed = SimpleNamespace(schema=now[0], name=now[1], relid=7)
+    monkeypatch.setattr(source, "published_tables", lambda *_, only: [renamed])
+    with pytest.raises(CannotTell, match="renamed"):
+        one._open(PUBLISHED, 1, 1)
+
+
+def test_all_connections_are_of_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DSN may name several servers: the snapshot of one says nothing about the message of another."""
+    servers = itertools.cycle([SimpleNamespace(started=n, close=lambda: None) for n in (1, 2)])
+    monkeypatch.setattr(connection, "_connect", lambda *_: next(servers))
+    monkeypatch.setattr(connection, "_set_up", lambda _: None)
+    for module in (connection, source):
+        monkeypatch.setattr(module, "fetch", lambda of, _: [(of.started,)])
+    monkeypatch.setattr(source.Source, "_set_up", lambda _: None)
+    one: Any = source.Source(SourceSettings("host=a,b", lambda: None, "slot", ("p",), "cdcd"), Policies())
+    assert one._connection.started == one._other.started == one._catalog._settings.instance == 1
 
 
 PARTS = (Part("a", None), Part("b", None))
