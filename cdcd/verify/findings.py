@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from cdcd.lsn import format_lsn
 from cdcd.verify.fold import Barriers, BucketSum, Difference, question_of
-from cdcd.verify.outcome import DIFFERS, EQUAL, DifferentRow, TableOutcome
+from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, DifferentRow, TableOutcome
 from cdcd.verify.records import ComparedTable, Found
 from cdcd.verify.source import OpenTable
 from cdcd.verify.topic_log import TopicLog
@@ -29,6 +29,19 @@ def counted(
         if lacking := sum(one.lacking[number] for one in ours.values()):
             outcome.not_compared[column.name] = lacking
     return outcome
+
+
+def add_repeated(outcome: TableOutcome, keys: int) -> None:
+    """Add that the source has keys in several rows: it is the reason of a state that is not known."""
+    if not keys:
+        return
+    reason = (
+        f"the source has {keys:,} keys in several rows each, so its index is damaged (such as after a change of the "
+        "collation): delete the surplus rows, REINDEX the table, and verify again"
+    )
+    outcome.reason = "; ".join(filter(None, (outcome.reason, reason)))
+    if outcome.state != DIFFERS:
+        outcome.state = UNKNOWN
 
 
 def open_question(outcome: TableOutcome, found: Found, barriers: Barriers, incomplete: int) -> str:

@@ -37,6 +37,8 @@ from cdcd.verify.visible import View
 BUCKETS = 1 << 12
 UNCOPIED = "uncopied"
 """The kind of a row without a record in topics that need not have it; no difference."""
+REPEATED = "repeated"
+"""The kind of a key that several rows of the source have; no difference."""
 _BUCKET_SHIFT = 4
 _MODULUS = 1 << 64
 _extension: Any = extension("cdcd.verify._entries")
@@ -61,7 +63,7 @@ class BucketSum:
 
 
 class Difference(NamedTuple):
-    """A row that differs. `kind`: missing, extra, different or UNCOPIED; `columns`: numbers of those that differ."""
+    """A row that differs. `kind`: missing, extra, different, UNCOPIED or REPEATED; `columns`: numbers of those."""
 
     kind: str
     key: bytes

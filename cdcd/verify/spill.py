@@ -101,6 +101,10 @@ class SpillFolder:
             while block := file.read(max(1, _READ_BYTES // self._size) * self._size):
                 yield block
 
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each file by its name."""
+        return {path.name: path.stat().st_size for path in self._paths()}
+
     def trim(self) -> None:
         """Cut a last entry that a killed process has not written completely."""
         for path in self._paths():

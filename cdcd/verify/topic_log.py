@@ -37,7 +37,7 @@ from cdcd.version import __version__
 _STORED_EVERY = 1_000_000
 STATE = "topics.json"
 """The file by which another process can continue."""
-_FORMAT = 2
+_FORMAT = 3
 _REMOVED = "Kafka has removed records while they were read (retention)"
 Partition = tuple[str, int]
 
@@ -46,10 +46,18 @@ class _Stored(NamedTuple):
     """The state of a run that was interrupted."""
 
     bits: int
+    sizes: dict[str, int]
     ids: dict[str, str]
     following: dict[Partition, int]
     starts: dict[Partition, int]
     found: Found
+
+    def has_entries(self, folder: Path) -> bool:
+        """Return whether no file is shorter than it was: a power loss may leave the state, and not all entries."""
+        try:
+            return all((folder / name).stat().st_size >= size for name, size in self.sizes.items())
+        except FileNotFoundError:
+            return False
 
 
 class TopicLog:
@@ -206,6 +214,7 @@ class TopicLog:
             "format": _FORMAT,
             "table": fingerprint(self._table),
             "bits": self._bits,
+            "sizes": self._files.sizes(),
             "topics": [[topic, self._ids[topic]] for topic in self.topics],
             "next": [[*place, offset] for place, offset in self._next.items()],
             "starts": [[*place, offset] for place, offset in self.starts.items()],
@@ -227,6 +236,8 @@ class TopicLog:
                 return None
             stored = _read(document)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+        if not stored.has_entries(self._state.parent):
             return None
         names = topics_with_records(self._admin, self._topic)
         if not set(stored.ids) <= set(names) or topic_ids(self._admin, list(stored.ids)) != stored.ids:
@@ -253,6 +264,7 @@ def _read(document: dict[str, Any]) -> _Stored:
     found.take_stored(document["order"])
     return _Stored(
         int(document["bits"]),
+        {name: int(size) for name, size in document["sizes"].items()},
         dict(document["topics"]),
         {(topic, partition): offset for topic, partition, offset in document["next"]},
         {(topic, partition): offset for topic, partition, offset in document["starts"]},

@@ -13,7 +13,8 @@ import functools
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,18 @@ from cdcd.sink.settings import SinkSettings
 from cdcd.sink.topic_records import cleanup_policies, topics_with_records
 from cdcd.snapshot.units import UNIT_PAGES
 from cdcd.source.publication_catalog import PublishedTable
-from cdcd.verify.findings import counted, open_question, shown_row
+from cdcd.verify.findings import add_repeated, counted, open_question, shown_row
 from cdcd.verify.fold import (
+    REPEATED,
     UNCOPIED,
     Barriers,
     BucketSum,
     Difference,
     Fold,
     bucket_of,
-    compare_rows,
-    hashes_of,
     is_equal,
 )
+from cdcd.verify.narrowing import differences
 from cdcd.verify.outcome import (
     DIFFERS,
     EQUAL,
@@ -213,7 +214,7 @@ class Verification:
         outcome = counted(opened, ours, theirs)
         outcome.records = log.found.records
         wrong = {one for one in {*ours, *theirs} if not is_equal(ours.get(one), theirs.get(one))}
-        uncopied = 0
+        unlike = Counter[str]()
         if wrong:
             rows = sum(theirs[one].rows for one in wrong if one in theirs)
             bits = max(log.files.bits, file_bits(rows))
@@ -222,17 +223,26 @@ class Verification:
             self._spill_rows(opened, sorted(wrong), source)
             is_covered = not uncovered and self._is_copied(opened, log.found, barriers)
             again = Fold(barriers, opened.view)
-            uncopied = self._narrow(opened, log, again, wrong, outcome, source, is_covered=is_covered)
-            if uncopied and not uncovered:
+            unlike = self._narrow(opened, log, again, wrong, outcome, source, is_covered=is_covered)
+            if unlike[UNCOPIED] and not uncovered:
                 raise NotCopiedYet
         settle(outcome)
-        if outcome.state == DIFFERS and fold.skipped_copies:
-            raise CannotTell("cdcd copied the table meanwhile; verify again")
+        if outcome.state == DIFFERS:
+            self._refuse_difference(opened, log, fold)
+        add_repeated(outcome, unlike[REPEATED])
         if reason := open_question(outcome, log.found, barriers, fold.incomplete):
             raise CannotTell(reason)
-        if uncopied and outcome.state != DIFFERS:
-            raise CannotTell(f"{uncopied:,} rows have no record, and {uncovered}")
+        if unlike[UNCOPIED] and outcome.state != DIFFERS:
+            raise CannotTell(f"{unlike[UNCOPIED]:,} rows have no record, and {uncovered}")
         return outcome
+
+    def _refuse_difference(self, opened: OpenTable, log: TopicLog, fold: Fold) -> None:
+        """Raise CannotTell if records that were not compared may have the rows that differ."""
+        if fold.skipped_copies:
+            raise CannotTell("cdcd copied the table meanwhile; verify again")
+        with self._source.watched(opened):
+            if unread := log.unread():
+                raise CannotTell(f"the topic {unread[0]} is new; verify again")
 
     def _is_copied(self, opened: OpenTable, found: Found, barriers: Barriers) -> bool:
         """Return whether the topic has the rows of a copy, or cdcd is not about to copy the table."""
@@ -314,13 +324,13 @@ class Verification:
         source: SpillFolder,
         *,
         is_covered: bool,
-    ) -> int:
-        """Find the rows that differ. Return the number of rows without a record that need not have one."""
-        uncopied, different = 0, list[Difference]()
+    ) -> Counter[str]:
+        """Find the rows that differ. Return the numbers of those that are no differences, by kind."""
+        unlike, different = Counter[str](), list[Difference]()
         with self._source.watched(opened):
-            for one in _differences(log.files, fold, wrong, source, is_covered=is_covered):
-                if one.kind == UNCOPIED:
-                    uncopied += 1
+            for one in differences(log.files, fold, wrong, source, is_covered=is_covered):
+                if one.kind in (UNCOPIED, REPEATED):
+                    unlike[one.kind] += 1
                     continue
                 setattr(outcome, one.kind, getattr(outcome, one.kind) + 1)
                 if len(different) < self._options.most_rows:
@@ -329,7 +339,7 @@ class Verification:
         if self._options.shows_keys:
             outcome.reason = self._add_keys(opened, log, different, texts)
         outcome.rows = [shown_row(one, opened.compared, log, texts) for one in different]
-        return uncopied
+        return unlike
 
     def _spill_rows(self, opened: OpenTable, wrong: Sequence[int], source: SpillFolder) -> None:
         row = struct.Struct(f">{2 + len(opened.compared.columns)}q")
@@ -370,23 +380,6 @@ class Verification:
                     if key in wanted:
                         found[key] = text
             self._pause(opened, part, began_s)
-
-
-def _differences(
-    topics: SpillFolder, fold: Fold, wrong: Set[int], source: SpillFolder, *, is_covered: bool
-) -> Iterator[Difference]:
-    """Yield the differences of the rows of some buckets."""
-    for number in source.files:
-        theirs = {row[:KEY_BYTES]: hashes_of(row, KEY_BYTES) for row in source.read(number)}
-        ours = fold.rows(topics.sorted(_in_file(topics, source, number, wrong)))
-        yield from compare_rows(ours, theirs, is_copied=is_covered)
-
-
-def _in_file(topics: SpillFolder, source: SpillFolder, number: int, buckets: Set[int]) -> Iterator[bytes]:
-    """Yield the topics' entries of some buckets that have keys of one file of the source, which has more files."""
-    for entry in topics.read(number >> (source.bits - topics.bits)):
-        if source.file_of(entry) == number and bucket_of(entry) in buckets:
-            yield entry
 
 
 def _is_copying(progress: Progress, relid: int) -> bool:

@@ -15,6 +15,7 @@ from tests.support.resolutions import command
 from tests.support.secured_kafka import SecuredKafka
 from tests.support.stack import confirmed_position
 from tests.support.waiting import eventually
+from tests.verify.running import verify
 
 
 @pytest.mark.nightly
@@ -81,6 +82,30 @@ def test_a_progress_topic_that_may_not_be_described_is_not_taken_for_a_missing_o
     done = command(daemon, *words)
     assert done.returncode == 1
     assert "CDCD-SINK-AUTH" in done.stdout + done.stderr
+
+
+def test_verify_does_not_take_a_topic_that_may_not_be_described_for_a_missing_one(
+    by_password: ByPassword,
+) -> None:
+    """An empty table without a topic is equal; with one that is hidden, or a hidden second one, nothing is known."""
+    access = by_password("unseeing", "one")
+    access.postgres.execute("CREATE TABLE empty (id int PRIMARY KEY)", dbname=access.database)
+    access.postgres.execute("CREATE TABLE outbox (id int PRIMARY KEY)", dbname=access.database)
+    daemon = access.daemon.start()
+    daemon.wait_state("streaming")
+    with access.inserting():
+        access.await_more_rows()
+    for topic in (f"{daemon.name}.public.outbox", f"{access.topic}.v2"):
+        access.secured.deny("User:unseeing", topic, AclOperation.DESCRIBE)
+    found = verify(daemon)
+    assert {name: one["state"] for name, one in found.tables.items()} == {
+        "public.empty": "equal",
+        "public.outbox": "unknown",
+        "public.t": "unknown",
+    }
+    assert "CDCD-SINK-AUTH" in found.tables["public.outbox"]["reason"]
+    assert f"topic={access.topic}.v2" in found.tables["public.t"]["reason"]
+    assert found.status == 2
 
 
 TOKEN_LASTS_S = 2.0

@@ -50,7 +50,16 @@ def topics_of(listed: Iterable[str], **answers: int | None) -> list[str]:
 
 
 def test_the_topics_of_a_table_are_in_the_order_of_their_versions() -> None:
-    listed = {TOPIC, f"{TOPIC}.v10", f"{TOPIC}.v2", f"{TOPIC}.vx", f"{TOPIC}.v1", f"{TOPIC}.v02", f"{TOPIC}s", "other"}
+    listed = {
+        TOPIC,
+        f"{TOPIC}.v10",
+        f"{TOPIC}.v2",
+        f"{TOPIC}.vx",
+        f"{TOPIC}.v1",
+        f"{TOPIC}.v02",
+        f"{TOPIC}s",
+        "other",
+    }
     assert topics_of(listed) == [TOPIC, f"{TOPIC}.v2", f"{TOPIC}.v10"]
     assert topics_of({"other"}) == []
     assert topics_of({f"{TOPIC}.v2"}) == [f"{TOPIC}.v2"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,18 @@ def test_a_topic_that_arose_after_the_reading_is_unread(topics: Topics, tmp_path
     assert log.unread() == []
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '{"format": 2}', "{"])
+@pytest.mark.parametrize("lost", [lambda path: os.truncate(path, 0), Path.unlink])
+def test_entries_that_a_power_loss_has_removed_are_read_again(
+    topics: Topics, tmp_path: Path, lost: Callable[[Path], None]
+) -> None:
+    log = opened(tmp_path)
+    read(log)
+    log.store()
+    lost(tmp_path / "topics-0000")
+    assert read(opened(tmp_path)) == [(b"1", 0), (b"2", 0)]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '{"format": 3}', "{"])
 def test_a_state_of_another_form_is_not_continued(topics: Topics, tmp_path: Path, text: str) -> None:
     (tmp_path / "topics.json").write_text(text)
     (tmp_path / "topics-0000").write_bytes(bytes(500))

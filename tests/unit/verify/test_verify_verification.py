@@ -18,6 +18,7 @@ from cdcd.source import connection
 from cdcd.source.settings import SourceSettings
 from cdcd.verify import findings, source, verification
 from cdcd.verify.fold import Barriers, Difference
+from cdcd.verify.narrowing import in_file
 from cdcd.verify.outcome import (
     DIFFERS,
     EQUAL,
@@ -177,7 +178,7 @@ def test_the_source_may_have_more_files_than_the_topics(tmp_path: Path) -> None:
         topics.append(entry)
     topics.flush()
     buckets = {first << 4 for first in range(0, 256, 2)}
-    found = [list(verification._in_file(topics, more, number, buckets)) for number in more.files]
+    found = [list(in_file(topics, more, number, buckets)) for number in more.files]
     assert [len(one) for one in found] == [16] * 8
     assert sorted(entry for one in found for entry in one) == entries[::2]
 
