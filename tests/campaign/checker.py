@@ -16,7 +16,6 @@ from tests.campaign.facts import (
     LISTS,
     REGISTERS,
     TOTALLED,
-    Commit,
     Cut,
     Finding,
     History,
@@ -53,7 +52,7 @@ def judge(history: History) -> list[Finding]:
     return [
         *readable(history.records),
         *in_order_of_offsets(history.records),
-        *versions(history.commits, history.records),
+        *versions(history),
         *lists(history.records),
         *registers(history.records),
         *truncated(history),
@@ -81,18 +80,21 @@ def in_order_of_offsets(records: Iterable[ReadRecord]) -> Iterator[Finding]:
 # --- the versions of each key --------------------------------------------------------------------------------
 
 
-def versions(commits: Iterable[Commit], records: Iterable[ReadRecord]) -> Iterator[Finding]:
+def versions(history: History) -> Iterator[Finding]:
     """Each key has its committed versions, each once, in their order, in one partition."""
+    copied_to = next((cut.end_lsn for cut in history.cuts if cut.is_whole), None)
     committed: dict[Key, list[Version]] = defaultdict(list)
-    for commit in commits:
+    before_cut: Counter[Key] = Counter()
+    for commit in history.commits:
         for write in commit.writes:
             committed[write.key].append((commit.xid, write.value))
+            before_cut[write.key] += copied_to is None or commit.end_lsn <= copied_to
     seen: dict[Key, list[ReadRecord]] = defaultdict(list)
-    for record in after_copy_began(records):
+    for record in after_copy_began(history.records):
         if record.op in ("c", "u", "d", "r"):
             seen[record.key].append(record)
     for key in committed.keys() | seen.keys():
-        yield from versions_of(key, committed[key], seen[key])
+        yield from versions_of(key, committed[key], before_cut[key], seen[key])
 
 
 def after_copy_began(records: Iterable[ReadRecord]) -> list[ReadRecord]:
@@ -117,30 +119,35 @@ def truncated(history: History) -> Iterator[Finding]:
             yield Finding("invented", f"{record}: no session truncates")
 
 
-def versions_of(key: Key, committed: Sequence[Version], seen: Sequence[ReadRecord]) -> Iterator[Finding]:
-    """Compare the versions of one key. Copied rows stand for all of its versions up to the copy."""
+def versions_of(
+    key: Key, committed: Sequence[Version], before_cut: int, seen: Sequence[ReadRecord]
+) -> Iterator[Finding]:
+    """Compare the versions of one key. Copied rows stand for all of its versions up to the copy.
+
+    `before_cut`: how many versions are up to the first cut that is a whole state. No other one is before the copy.
+    """
     if len({record.place for record in seen}) > 1:
         yield Finding("reordered", f"{key[0]} {key[1]} is in several partitions")
     copied = [record for record in seen if record.op == "r"]
     streamed = [(record.xid, record.value) for record in seen if record.op != "r"]
     if copied and seen[: len(copied)] != copied:
         yield Finding("repeated", f"{copied[-1]}: the row was copied after changes of it")
-    wanted = committed_after_copy(committed, copied, streamed)
+    wanted = committed_after_copy(committed, before_cut, copied, streamed)
     if streamed != wanted:
         yield from differences(key, wanted, streamed, committed)
 
 
 def committed_after_copy(
-    committed: Sequence[Version], copied: Sequence[ReadRecord], streamed: Sequence[Version]
+    committed: Sequence[Version], before_cut: int, copied: Sequence[ReadRecord], streamed: Sequence[Version]
 ) -> list[Version]:
     """Return the versions that have to be streamed after a copy, so that the copied row is the version before them.
 
-    A key without a copied row did not exist at the copy: its versions up to a deletion may be before the copy. Where
-    several versions have the copied value, the one whose next version was streamed first counts, then the one that
-    leaves the least difference.
+    A key without a copied row did not exist at the copy: its versions up to a deletion may be before the copy, as far
+    as `before_cut` has them. Where several versions have the copied value, the one whose next version was streamed
+    first counts, then the one that leaves the least difference.
     """
     value = copied[-1].value if copied else None
-    begins = [begin for begin in range(len(committed) + 1) if before(committed, begin) == value] or [0]
+    begins = [begin for begin in range(before_cut + 1) if before(committed, begin) == value] or [0]
     fitting = len(committed) - len(streamed)
     if fitting in begins and list(committed[fitting:]) == list(streamed):
         return list(streamed)

@@ -10,12 +10,13 @@ import random
 import zlib
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.campaign.checker import KINDS, judge
+from tests.campaign.checker import KINDS, change, judge
 from tests.campaign.facts import (
     LISTS,
     REGISTERS,
@@ -32,6 +33,8 @@ from tests.campaign.facts import (
 )
 
 KEYS = [(table, str(number)) for table in (*TOTALLED, LISTS, REGISTERS) for number in range(3)]
+BRIEF = [(table, "7") for table in TOTALLED]
+"""Accounts that are opened and closed again and again."""
 TOTAL = 600
 PARTITIONS = 2
 SEEDS = st.integers(0, 1 << 40)
@@ -51,24 +54,45 @@ class Database:
         """Add a transaction."""
         number = len(self.commits) + 1
         for write in writes:
-            self.state[write.key] = write.value or ""
+            change(self.state, write)
         self.commits.append(Commit(number, number * 10, tuple(writes)))
 
     def step(self) -> None:
-        """Commit a random transaction: a transfer and some more changes, each of which changes its row."""
-        source, target = self.dice.sample([key for key in KEYS if key[0] in TOTALLED], 2)
-        amount = self.dice.randrange(1, 9)
-        writes = [
-            Write(source, str(int(self.state[source]) - amount)),
-            Write(target, str(int(self.state[target]) + amount)),
-        ]
+        """Commit a random transaction: changes of accounts, and some more, each of which changes its row."""
         working = dict(self.state)
+        writes = self.transfer(working)
+        if self.dice.random() < 0.5:
+            writes += self.opened_or_closed(working)
         for _ in range(self.dice.randrange(1, 4)):
             key = self.dice.choice([key for key in KEYS if key[0] not in TOTALLED])
             number = next(self.numbers)
             working[key] = f"{working[key]}{number}," if key[0] == LISTS else str(number)
             writes.append(Write(key, working[key]))
         self.commit(writes)
+
+    def transfer(self, working: State) -> list[Write]:
+        """Move an amount, often the same one, from an account to another one."""
+        source, target = self.dice.sample([key for key in KEYS if key[0] in TOTALLED], 2)
+        amount = self.dice.randrange(1, 4)
+        return [
+            written(working, source, int(working[source]) - amount),
+            written(working, target, int(working[target]) + amount),
+        ]
+
+    def opened_or_closed(self, working: State) -> list[Write]:
+        """Open an account, or close it."""
+        key = self.dice.choice(BRIEF)
+        other = self.dice.choice([key for key in KEYS if key[0] in TOTALLED])
+        if key in working:
+            amount = int(working[other]) + int(working.pop(key))
+            return [Write(key, None), written(working, other, amount)]
+        return [written(working, other, int(working[other]) - 5), written(working, key, 5)]
+
+
+def written(state: State, key: Key, amount: int) -> Write:
+    """Change an account."""
+    state[key] = str(amount)
+    return Write(key, state[key])
 
 
 def place_of(key: Key) -> Place:
@@ -116,7 +140,7 @@ def history_of(seed: int) -> History:
             if number % 2:
                 topics.write("r", Write(key, value), 0)
         topics.cut(0, is_whole=False)
-        for table, partition in sorted({place_of(key) for key in KEYS} | {place_of((LISTS, "9"))}):
+        for table, partition in sorted({place_of(key) for key in [*KEYS, *BRIEF, (LISTS, "9")]}):
             topics.truncate((table, partition))
     for key, value in database.state.items():
         topics.write("r", Write(key, value), 0)
@@ -126,7 +150,7 @@ def history_of(seed: int) -> History:
         database.step()
         commit = database.commits[-1]
         for write in commit.writes:
-            topics.write("u", write, commit.xid)
+            topics.write("d" if write.value is None else "u", write, commit.xid)
         if number % 3 == 2 or dice.random() < 0.4:
             topics.cut(commit.end_lsn)
     topics.cut(database.commits[-1].end_lsn)
@@ -141,13 +165,38 @@ def history_of(seed: int) -> History:
 
 def streamed(history: History, dice: random.Random) -> int:
     """Return the number of a record of the stream."""
-    return dice.choice([n for n, one in enumerate(history.records) if one.op == "u"])
+    return dice.choice([n for n, one in enumerate(history.records) if one.op in ("u", "d")])
 
 
 def lost(history: History, dice: random.Random) -> History:
     """A record that was never written."""
     at = streamed(history, dice)
     return replace(history, records=(*history.records[:at], *history.records[at + 1 :]))
+
+
+def lost_between_cuts(history: History, dice: random.Random) -> History:
+    """No record of a row between two cuts at which the row is the same: its whole life, or back to its value."""
+    begin = first_streamed(history) - 1
+    found = []
+    for cut, following in pairwise(history.cuts[begin:]):
+        between = [
+            one
+            for one in history.records
+            if cut.offsets.get(one.place, 0) <= one.offset < following.offsets.get(one.place, 0)
+        ]
+        for key in {one.key for one in between}:
+            if value_at(history, key, cut) == value_at(history, key, following):
+                found.append([one for one in between if one.key == key])
+    gone = dice.choice(found)
+    return replace(history, records=tuple(one for one in history.records if one not in gone))
+
+
+def value_at(history: History, key: Key, cut: Cut) -> str | None:
+    """Return the value that a row has at a cut."""
+    values = [
+        one.value for one in history.records if one.key == key and one.offset < cut.offsets.get(one.place, 0)
+    ]
+    return values[-1] if values else None
 
 
 def repeated(history: History, dice: random.Random) -> History:
@@ -265,6 +314,7 @@ def emptied(history: History, dice: random.Random) -> History:
 
 PLANTS = {
     lost: {"lost"},
+    lost_between_cuts: {"lost"},
     repeated: {"repeated"},
     reordered: {"reordered"},
     torn: {"torn"},
