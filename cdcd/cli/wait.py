@@ -16,7 +16,7 @@ from typing import Any
 from cdcd.cli.daemon_port import Answer, NoAnswer, ask_daemon
 from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.config import Config
-from cdcd.errors import CdcdError, NotDurableYet, TablesParked
+from cdcd.errors import CdcdError, NotDurableYet
 from cdcd.lsn import Lsn, format_lsn
 from cdcd.redaction import clean
 
@@ -90,11 +90,4 @@ def wait_mirrored(target: str, options: Mapping[str, str], lsn: Lsn, timeout_s: 
     with imports_of_spark():
         from cdcd.spark.reading.mirror import wait
     opened = wait(target, lsn, timeout_s=timeout_s, target_options=options)
-    if left := sorted({*opened.parked, *opened.loading}):
-        raise TablesParked(
-            "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
-            hint="`python -m cdcd.spark status` has the reasons",
-            target=opened.target.uri,
-            tables=", ".join(left[:10]),
-        )
     return f"visible in the mirror: all commits up to {format_lsn(max(opened.end_lsn, opened.commit_lsn))}"

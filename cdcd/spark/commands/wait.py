@@ -1,6 +1,7 @@
 """`python -m cdcd.spark wait`: wait until a mirror has a commit.
 
-In: the parsed arguments.  Out: a line, and the exit status.  Must not: start Spark.
+In: the parsed arguments.  Out: a line, and the exit status: 0 only if all tables have the commit.
+Must not: start Spark.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, MirrorBehind
+from cdcd.errors import EXIT_FAILURE, EXIT_OK, CdcdError, MirrorBehind, TablesParked
 from cdcd.lsn import format_lsn, parse_lsn
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading.mirror import wait
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         opened = wait(
             options.target, lsn, timeout_s=options.timeout_s, target_options=dict(options.target_option)
         )
-    except MirrorBehind as error:
+    except (MirrorBehind, TablesParked) as error:
         log.error("%s", error)
         return EXIT_FAILURE
     except CdcdError as error:

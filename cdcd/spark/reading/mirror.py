@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
+from cdcd.errors import ConfigError, MirrorBehind, SparkReadError, TablesParked
 from cdcd.lsn import format_lsn, parse_lsn
 from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.storage.uri import Storage, Target, open_storage
@@ -165,10 +165,14 @@ def wait(
     *,
     timeout_s: float = 60.0,
     target_options: Mapping[str, str] | None = None,
+    loading: bool = False,
+    parked: bool = False,
 ) -> Mirror:
     """Wait until the mirror has all commits up to an LSN, and return it: to read your own writes.
 
     `lsn`: what `SELECT pg_current_wal_insert_lsn()` returns after the COMMIT. Raises MirrorBehind after `timeout_s`.
+    Raises TablesParked if the mirror has the commits, except in some tables: those that cdcd still copies, unless
+    `loading` accepts that they lack rows, and those of an earlier commit, unless `parked` accepts them.
     """
     storage = open_storage(target, target_options)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
@@ -185,7 +189,20 @@ def wait(
             )
         time.sleep(LOOK_AGAIN_S)
         version = _newer(storage, version)
-    return Mirror(storage, version)
+    return _with_all_tables(Mirror(storage, version), loading=loading, parked=parked)
+
+
+def _with_all_tables(opened: Mirror, *, loading: bool, parked: bool) -> Mirror:
+    """Return the mirror. Raises TablesParked if tables are not as of its position."""
+    lacking = {*(() if loading else opened.loading), *(() if parked else opened.parked)}
+    if not lacking:
+        return opened
+    raise TablesParked(
+        "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
+        hint="`python -m cdcd.spark status` has the reasons; in Python pass parked=True or loading=True to accept it",
+        target=opened.target.uri,
+        tables=", ".join(sorted(lacking)[:10]),
+    )
 
 
 def _newer(storage: Storage, version: TargetVersion | None) -> TargetVersion | None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
+from cdcd.cli.wait import wait_mirrored
+from cdcd.errors import ConfigError, MirrorBehind, SparkReadError, TablesParked
 from cdcd.spark.__main__ import main
 from cdcd.spark.reading.mirror import read_mirror, wait
 from cdcd.spark.target.target_writer import TargetWriter, take_over
@@ -73,6 +75,30 @@ def test_a_wait_returns_with_the_commit_or_at_its_end(writer: TargetWriter, tmp_
     later.join()
     with pytest.raises(MirrorBehind, match=r"lsn=0/191.*reached=0/190|reached=0/190.*lsn=0/191"):
         wait(tmp_path, 401, timeout_s=0.1)
+
+
+@pytest.mark.parametrize("lacking", ["parked", "loading"])
+def test_a_wait_is_not_over_where_tables_are_parked_or_still_copied(
+    writer: TargetWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture, lacking: str
+) -> None:
+    """The position of the mirror is not that of these tables. Both commands and the function have one rule."""
+    assert writer.version is not None
+    entry = TableEntry("shop.public.t", parked=Parked("CDCD-GAP", "CDCD-GAP: a gap", 100, 0.0))
+    over: dict[str, Any] = {
+        "parked": {"tables": {"shop.public.t": entry}},
+        "loading": {"loading": ("shop.public.t",)},
+    }
+    writer.publish(replace(writer.version, **over[lacking]))
+    assert main(["wait", "--target", str(tmp_path), "--lsn", "0/12C"]) == 1
+    assert "CDCD-MIRROR-PARKED" in caplog.text
+    for waits in (
+        lambda: wait_mirrored(str(tmp_path), {}, 300, 1),
+        lambda: wait(tmp_path, 300),
+        lambda: wait(tmp_path, 300, parked=lacking != "parked", loading=lacking != "loading"),
+    ):
+        with pytest.raises(TablesParked, match=r"shop\.public\.t"):
+            waits()
+    assert wait(tmp_path, 300, parked=True, loading=True).end_lsn == 300
 
 
 def test_a_wait_begins_before_the_mirror(tmp_path: Path) -> None:
