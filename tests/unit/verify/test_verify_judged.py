@@ -45,11 +45,11 @@ class Rows(Server):
         return [[row for bucket, row in self.held if bucket in buckets]]
 
 
-Judged = Callable[..., TableOutcome]
+Judge = Callable[..., TableOutcome]
 
 
 @pytest.fixture
-def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """Return what compares the source's rows with those of a topic. `unread`: topics that arose meanwhile."""
 
     def judge(
@@ -85,14 +85,14 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
     return judge
 
 
-def test_equal_rows_are_equal(judged: Judged) -> None:
+def test_equal_rows_are_equal(judged: Judge) -> None:
     rows = [row_of("a"), row_of("b")]
     outcome = judged(rows, rows)
     assert (outcome.state, outcome.rows_in_source, outcome.rows_in_topics) == (EQUAL, 2, 2)
 
 
 @pytest.mark.parametrize("second", [row_of("a"), row_of("a", "other")], ids=["equal", "other value"])
-def test_a_key_that_the_source_has_twice_is_not_equal(judged: Judged, second: tuple[bytes, int]) -> None:
+def test_a_key_that_the_source_has_twice_is_not_equal(judged: Judge, second: tuple[bytes, int]) -> None:
     """A damaged index, such as after a change of the collation, lets PostgreSQL store a key again."""
     outcome = judged([row_of("a"), second, row_of("b")], [row_of("a"), row_of("b")])
     assert (outcome.state, outcome.different) == (UNKNOWN, 0)
@@ -100,7 +100,7 @@ def test_a_key_that_the_source_has_twice_is_not_equal(judged: Judged, second: tu
     assert "REINDEX" in outcome.reason
 
 
-def test_other_rows_that_differ_are_named_where_a_key_is_there_twice(judged: Judged) -> None:
+def test_other_rows_that_differ_are_named_where_a_key_is_there_twice(judged: Judge) -> None:
     outcome = judged([row_of("a"), row_of("a"), row_of("b")], [row_of("a"), row_of("b", "old")])
     assert (outcome.state, outcome.different, outcome.missing) == (DIFFERS, 1, 0)
     assert "REINDEX" in outcome.reason
@@ -108,7 +108,7 @@ def test_other_rows_that_differ_are_named_where_a_key_is_there_twice(judged: Jud
     assert (outcome.state, outcome.different, outcome.missing) == (DIFFERS, 0, 1)
 
 
-def test_rows_that_a_topic_may_have_that_was_not_read_are_no_difference(judged: Judged) -> None:
+def test_rows_that_a_topic_may_have_that_was_not_read_are_no_difference(judged: Judge) -> None:
     """A broker may list a new topic late."""
     sides = [row_of("a"), row_of("b")], [row_of("a")]
     assert judged(*sides).state == DIFFERS
