@@ -129,8 +129,8 @@ class TableCopies:
         self._is_changed = True
 
     def read_signals(self, next_offset: int) -> None:
-        """Note that the signals below this offset have had their effect."""
-        self._now = replace(self._now, signals_at=max(next_offset, self._now.signals_at))
+        """Note that the signals below this offset have had their effect. A new topic begins with lower offsets."""
+        self._now = replace(self._now, signals_at=next_offset)
         self._is_changed = True
 
     # --- the stream ---

@@ -72,7 +72,8 @@ _REPLACED = """
         SELECT %(relid)s::oid
         UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
         WHERE %(is_partitioned)s)
-    SELECT c.oid::int8, c.oid::regclass::text, c.relfilenode <> pg_relation_filenode(c.oid), pg_relation_size(c.oid) = 0,
+    SELECT c.oid::int8, c.oid::regclass::text,
+           c.relfilenode <> pg_relation_filenode(c.oid), pg_relation_size(c.oid) = 0,
            (SELECT EXISTS (SELECT FROM pg_class o
                            WHERE o.relkind IN ('r', 'm') AND o.relpersistence <> 't' AND o.relfilenode <> 0
                              AND o.relfilenode IS DISTINCT FROM pg_relation_filenode(o.oid)

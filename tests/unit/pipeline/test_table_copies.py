@@ -51,9 +51,14 @@ def test_a_position_is_the_same_object_until_something_has_changed() -> None:
 def test_signals_that_were_read_are_never_forgotten() -> None:
     copies = TableCopies()
     copies.read_signals(4)
-    copies.read_signals(2)
     assert copies.state_at(1 << 40) == CopyState(signals_at=4)
     assert TableCopies(CopyState(signals_at=4)).signals_at == 4
+
+
+def test_the_signals_of_a_topic_that_was_created_again_are_counted_from_its_offsets() -> None:
+    copies = TableCopies(CopyState(signals_at=100))
+    copies.read_signals(4)
+    assert copies.state_at(1 << 40) == CopyState(signals_at=4)
 
 
 def test_a_table_of_which_a_part_was_copied_is_remembered_until_all_of_it_is() -> None:
