@@ -122,6 +122,10 @@ _CONDITION_HINT = (
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
 
 
+class NotPublished(SnapshotRefused):
+    """The table was dropped, or is not published any more."""
+
+
 class ChunkTable(NamedTuple):
     """A table as it is published now. `key_names`: the columns of its records' key, () without one.
 
@@ -272,7 +276,7 @@ class ChunkReader:
                 return None
             found = self._published(relid)
             if found is None:
-                raise SnapshotRefused(
+                raise NotPublished(
                     "the table is not published", hint=_NOT_PUBLISHED_HINT, table=_title_of(versions, relid)
                 )
             table = replace(found.table, where=where)

@@ -18,7 +18,7 @@ from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
-from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.chunk_reader import Description, NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.reports import TableReports
 from cdcd.txn.assembler import Assembler
@@ -108,7 +108,7 @@ def described(relid: int) -> Description:
 class Session:
     """A session whose stream is at a position. `begun`: a table whose copy has begun."""
 
-    def __init__(self, *relids: int, begun: int = 0) -> None:
+    def __init__(self, *relids: int, begun: int = 0, reports: TableReports | None = None) -> None:
         self.written = Written()
         tables = {begun: TableCopyState(str(begun), began_lsn=90, began_as="x:public.t1")} if begun else {}
         self.copies = TableCopies(CopyState(tables=tables))
@@ -120,8 +120,9 @@ class Session:
         writer: Any = self.written
         not_used: Any = unused
         blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
+        self.reports = reports or TableReports(lambda: 0.0, lambda *_: None)
         self.copying = IncrementalSnapshots(
-            self.emitter, progress, writer, published, not_used, TableReports(lambda: 0.0, lambda *_: None),
+            self.emitter, progress, writer, published, not_used, self.reports,
             blocking, not_used, CopyOptions(workers=1),
         )  # fmt: skip
         self.ends: list[Record] | Exception = []
@@ -178,3 +179,28 @@ def test_tables_that_lack_rows_are_recorded_once() -> None:
     (chunk,) = session.written.chunks
     assert chunk.commit_position is not None
     assert chunk.commit_position.copy == CopyState(partial=(5, 6))
+
+
+def test_the_copy_of_a_table_that_is_not_published_any_more_is_ended_with_its_end_record() -> None:
+    """Readers count its topic as loading as long as the progress record has the copy."""
+    session = Session(begun=1)
+
+    async def run() -> None:
+        raise NotPublished("the table is not published")
+
+    copier: Any = SimpleNamespace(run=run)
+    asyncio.run(session.copying._run(copier, 1, session.copies.tables[1]))
+    (chunk,) = session.written.chunks
+    assert [record.topic for record in chunk.records] == ["transactions"]
+    assert chunk.commit_position is not None
+    assert chunk.commit_position.copy == CopyState(partial=(1,))
+    assert not session.copying.relids
+
+
+def test_a_session_does_not_report_copies_that_its_progress_record_does_not_have() -> None:
+    """A new snapshot, or an accepted gap, has ended them; those that continue have their names."""
+    first = Session(1, 2)
+    first.start()
+    assert [one.table for one in first.reports.all()] == [described(relid).table.title for relid in (1, 2)]
+    next_one = Session(begun=1, reports=first.reports)
+    assert [one.table for one in next_one.reports.all()] == [described(1).table.title]
