@@ -102,8 +102,9 @@ _NOT_PUBLISHED_HINT = (
     "add the table to the publication; with publish_via_partition_root, name the partitioned table"
 )
 _NO_KEY_HINT = (
-    "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity; "
-    "or run `cdcd snapshot start --table {table} --blocking --recopy`, which stops the stream while it copies"
+    "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity, "
+    "and VALIDATE a NOT NULL constraint of the key that is NOT VALID; or run `cdcd snapshot start --table "
+    "{table} --blocking --recopy`, which stops the stream while it copies"
 )
 NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
 """SQLSTATEs; the last is a class. Row-level security that applies is a missing privilege, too."""
