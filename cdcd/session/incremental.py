@@ -129,8 +129,9 @@ class IncrementalSnapshots:
         """Copy the tables, some at the same time, until cancelled. Raises errors that are not of the tree."""
         blocking = asyncio.create_task(self._blocking.run())
         try:
-            with contextlib.suppress(CdcdError):  # a command tries it again
-                await self._name_tables()
+            for step in (self._name_tables, self._end_dropped):
+                with contextlib.suppress(CdcdError):  # a command, or the next session, tries it again
+                    await step()
             while True:
                 self._changed.clear()
                 self._start_tables()
@@ -150,6 +151,22 @@ class IncrementalSnapshots:
             blocking.cancel()
             await asyncio.wait([blocking])
             await self._close()
+
+    async def _end_dropped(self) -> None:
+        """End the copies of tables that do not exist any more, also paused and failed ones. Raises CdcdError."""
+        if not (relids := list(self.relids)):
+            return
+        reader = await self._in_thread(self._new_reader)  # it compares the server with that of the stream
+        self._readers.add(reader)
+        try:
+            existing = await self._in_thread(reader.existing, relids)
+        finally:
+            await self._release(reader)
+        if gone := tuple(relid for relid in relids if relid not in existing):
+            for relid in gone:
+                table = self._reports.name_of(relid)
+                _LOG.warning("table_not_copied", table=table, error="the table was dropped")
+            await self._stop(SnapshotCommand("stop", relids=gone))
 
     async def _name_tables(self) -> None:
         """Learn the names of tables that an earlier process has begun. Raises Source errors."""
