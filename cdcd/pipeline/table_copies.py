@@ -30,10 +30,13 @@ NO_COPY = CopyState()
 
 
 class WatchedTable:
-    """One table that is being copied. `described`: the latest description of the stream since a chunk was begun."""
+    """One table that is being copied. `described`: the latest description of the stream since a chunk was begun.
 
-    def __init__(self, state: TableCopyState) -> None:
-        changed = ChangedKeys(MAX_TRACKED_BYTES)
+    `settling`: see `ChangedKeys`.
+    """
+
+    def __init__(self, state: TableCopyState, settling: set[ChangedKeys] | None = None) -> None:
+        changed = ChangedKeys(MAX_TRACKED_BYTES, settling)
         self.copy = TableCopy(state, changed, max_keys=MAX_KEYS_TO_READ_AGAIN, keys_per_chunk=KEYS_PER_CHUNK)
         self.described: Relation | None = None
         self.key_header: bytes | None = None
@@ -60,7 +63,11 @@ class TableCopies:
     def __init__(self, copy: CopyState | None = None) -> None:
         self._now = copy or NO_COPY
         self._is_changed = False
-        self.tables = {relid: WatchedTable(state) for relid, state in self._now.tables.items()}
+        self._settling: set[ChangedKeys] = set()
+        """The trackers that wait for the end of a transaction; each transaction would otherwise pass all tables."""
+        self.tables = {
+            relid: WatchedTable(state, self._settling) for relid, state in self._now.tables.items()
+        }
 
     @property
     def is_watching(self) -> bool:
@@ -110,12 +117,14 @@ class TableCopies:
 
     def begin(self, relid: int, state: TableCopyState) -> None:
         """Begin to watch a table, or begin its copy again."""
-        self.tables[relid] = WatchedTable(state)
+        self.end(relid)
+        self.tables[relid] = WatchedTable(state, self._settling)
         self._is_changed = True
 
     def end(self, relid: int) -> None:
         """Stop watching a table: its copy is complete, or was stopped."""
-        if self.tables.pop(relid, None) is not None:
+        if (table := self.tables.pop(relid, None)) is not None:
+            self._settling.discard(table.copy.changed)
             self._is_changed = True
 
     def pause(self, relid: int, *, is_paused: bool) -> None:
@@ -129,8 +138,8 @@ class TableCopies:
         self._is_changed = True
 
     def read_signals(self, next_offset: int) -> None:
-        """Note that the signals below this offset have had their effect."""
-        self._now = replace(self._now, signals_at=max(next_offset, self._now.signals_at))
+        """Note that the signals below this offset have had their effect. A new topic begins with lower offsets."""
+        self._now = replace(self._now, signals_at=next_offset)
         self._is_changed = True
 
     # --- the stream ---
@@ -172,8 +181,8 @@ class TableCopies:
 
     def committed(self, xid: int) -> None:
         """Note that a transaction is received completely. Its changes are all noted."""
-        for table in self.tables.values():
-            table.copy.changed.committed(xid)
+        for changed in tuple(self._settling):
+            changed.committed(xid)
 
     def described(self, relation: Relation) -> None:
         """Note the stream's description of a table."""

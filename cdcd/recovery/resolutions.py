@@ -14,7 +14,16 @@ from dataclasses import replace
 
 from cdcd.errors import CdcdError, ResumeRefused, SourceTimeline
 from cdcd.lsn import Lsn
-from cdcd.model import CopyState, Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import (
+    CopyState,
+    Gap,
+    PartPosition,
+    PreparedBefore,
+    Progress,
+    SourceIdentity,
+    TableCopyState,
+    Timelines,
+)
 from cdcd.recovery.halts import Resolution, resolutions_of
 from cdcd.recovery.start_decision import Server, Slot
 
@@ -85,7 +94,7 @@ def after_gap(
         # F58: a transaction written in part on another timeline is not sent again, whatever has its LSN on this one.
         part=None if allows_parts else _part_to_resume(stored, to_lsn),
         gap=Gap(from_lsn, to_lsn, halt.code, now_us),
-        copy=_without_copies(stored) if allows_parts else _compared_again(stored.copy),
+        copy=_without_copies(stored) if allows_parts else _begun_again(stored.copy),
         signals_at=-1,
     )
 
@@ -95,15 +104,23 @@ def _without_copies(stored: Progress) -> CopyState | None:
     return None if stored.next_signal < 0 else CopyState(signals_at=stored.next_signal)
 
 
-def _compared_again(copy: CopyState | None) -> CopyState | None:
-    """Return the state in which tables whose rows are compared begin again: rows were deleted in this gap, too."""
+def _begun_again(copy: CopyState | None) -> CopyState | None:
+    """Return the state in which copies begin again that a change in the gap makes incomplete.
+
+    Where rows are compared, rows were deleted in this gap, too. Where rows are read by blocks, an update in the gap
+    may have moved a row from a block that is still to be read into one that was.
+    """
     if copy is None:
         return None
     tables = {
-        relid: one if one.compared_from is None else one.from_the_first_row()
+        relid: one.from_the_first_row() if _depends_on_each_change(one) else one
         for relid, one in copy.tables.items()
     }
     return replace(copy, tables=tables)
+
+
+def _depends_on_each_change(table: TableCopyState) -> bool:
+    return table.compared_from is not None or (table.is_by_blocks and not table.is_scanned)
 
 
 def before_snapshot(

@@ -76,6 +76,11 @@ class BlockingSnapshots:
         """The tables that are left to copy, failed ones included."""
         return self._copies.blocking.keys()
 
+    @property
+    def live(self) -> Set[int]:
+        """Those of them that have not failed."""
+        return {relid for relid, state in self._copies.blocking.items() if not state.has_failed}
+
     # --- commands ---
 
     def refuse(self, tables: Sequence[CopiedTable]) -> None:

@@ -3,7 +3,8 @@
 In: an exported snapshot, the hold of the stream, the tables.  Out: their rows, and each position with what is left.
 Invariant: rows are written only at a hold that the stream has reached. A table is left to copy until the position
 after its last row. Before the first row of a table without a key, the progress record says that its next attempt
-begins with a truncate event: such rows cannot be replaced one by one.
+begins with a truncate event: such rows cannot be replaced one by one. The first attempt begins with one if the topic
+has records: the stream may have written some of the rows since the command.
 Must not: end a table's copy for a reason of another table.
 """
 
@@ -150,6 +151,11 @@ class BlockingPositions:
         """Return whether a truncate event has to precede the rows."""
         return self._copies.blocking[self._relids[topic]].empties
 
+    def empty_first(self, relid: int) -> None:
+        """Note that a truncate event has to precede the rows; until all are copied, the topic lacks some."""
+        self._copies.set_blocking(relid, replace(self._copies.blocking[relid], empties=True))
+        self._copies.note_coverage(relid, is_whole=False)
+
     def announce(self, relid: int, topic: str) -> None:
         """Note that copied rows follow in the topic of a table."""
         self.begin(relid, topic)
@@ -271,6 +277,8 @@ class BlockingCopy:
         )
         for plan in await plans.plan_tables([relation for _, relation in tables]):
             positions.set_topic(plan.relation.relid, plan.topic)
+            if plan.relation.relid in keyless and await self._has_records(plan.topic):
+                positions.empty_first(plan.relation.relid)
         copying = Snapshotter(
             plans,
             parts.writer.add,
@@ -294,6 +302,11 @@ class BlockingCopy:
                 _LOG.info("table_copied", table=table.title, rows=rows)
                 parts.reports.complete(table.relid)
         return copying.failures
+
+    async def _has_records(self, topic: str) -> bool:
+        """Return whether a topic ever had a record, with all that the stream has passed on before the hold."""
+        await self._parts.writer.flush()
+        return await in_thread(self._parts.has_records, topic)
 
     def _forget(self, unpublished: Iterable[int]) -> None:
         """Copy no table that was removed from the publications, or dropped, since the command."""

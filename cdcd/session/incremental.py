@@ -2,7 +2,8 @@
 
 In: the state of the progress record, commands.  Out: rows between the stream's transactions.
 Invariant: a command is applied where no transaction is open, and returns when the progress record has it. A table
-whose copy fails stays in the record, and does not stop the stream or another table.
+whose copy fails stays in the record, and does not stop the stream or another table. One that is not published any
+more, or was dropped, leaves it: nothing is left to copy.
 Must not: end the session because of one table, or of the connection that reads it.
 """
 
@@ -33,7 +34,7 @@ from cdcd.session.comparison import TopicKeys, check_comparable
 from cdcd.session.published_tables import PublishedTables
 from cdcd.session.table_copier import InThread, Parts, TableCopier, describe_as_received
 from cdcd.snapshot.chunk_pace import ChunkPace
-from cdcd.snapshot.chunk_reader import ChunkReader, Description
+from cdcd.snapshot.chunk_reader import ChunkReader, Description, NotPublished
 from cdcd.snapshot.command_json import MAX_TABLES
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.load_limits import LoadGate, LoadLimits
@@ -119,6 +120,7 @@ class IncrementalSnapshots:
         self._parts = Parts(
             copies, emitter, published.plan_of, self._in_thread, reports, self._wait_for_load, topic_keys
         )
+        reports.retain([*copies.tables, *copies.blocking])
         self._blocking = blocking(self._in_thread, self._release)
         for relid, table in copies.tables.items():
             reports.begin(relid, table.copy.state)
@@ -127,8 +129,9 @@ class IncrementalSnapshots:
         """Copy the tables, some at the same time, until cancelled. Raises errors that are not of the tree."""
         blocking = asyncio.create_task(self._blocking.run())
         try:
-            with contextlib.suppress(CdcdError):  # a command tries it again
-                await self._name_tables()
+            for step in (self._name_tables, self._end_dropped):
+                with contextlib.suppress(CdcdError):  # a command, or the next session, tries it again
+                    await step()
             while True:
                 self._changed.clear()
                 self._start_tables()
@@ -148,6 +151,22 @@ class IncrementalSnapshots:
             blocking.cancel()
             await asyncio.wait([blocking])
             await self._close()
+
+    async def _end_dropped(self) -> None:
+        """End the copies of tables that do not exist any more, also paused and failed ones. Raises CdcdError."""
+        if not (relids := list(self.relids)):
+            return
+        reader = await self._in_thread(self._new_reader)  # it compares the server with that of the stream
+        self._readers.add(reader)
+        try:
+            existing = await self._in_thread(reader.existing, relids)
+        finally:
+            await self._release(reader)
+        if gone := tuple(relid for relid in relids if relid not in existing):
+            for relid in gone:
+                table = self._reports.name_of(relid)
+                _LOG.warning("table_not_copied", table=table, error="the table was dropped")
+            await self._stop(SnapshotCommand("stop", relids=gone))
 
     async def _name_tables(self) -> None:
         """Learn the names of tables that an earlier process has begun. Raises Source errors."""
@@ -174,8 +193,7 @@ class IncrementalSnapshots:
             self._reading[table] = reader
             pace = ChunkPace(self._chunk_time_s, self._gate.limits.most_rows(self._chunk_time_s))
             copier = TableCopier(relid, table, reader, self._parts, pace, described)
-            if await copier.run():
-                await self._complete(relid, table)
+            await self._run(copier, relid, table)
         except (SourceUnavailable, SinkUnavailable) as error:
             if self._copies.tables.get(relid) is not table:
                 return  # its query was cancelled
@@ -196,6 +214,18 @@ class IncrementalSnapshots:
                 self._descriptions[relid] = copier.described
             if reader is not None:
                 await self._release(reader)
+
+    async def _run(self, copier: TableCopier, relid: int, table: WatchedTable) -> None:
+        """Copy, and record the end if it is reached. Raises CdcdError."""
+        try:
+            is_complete = await copier.run()
+        except NotPublished as error:
+            name = self._reports.name_of(relid)
+            _LOG.warning("table_not_copied", table=name, error=str(error), hint=error.advice)
+            await self._end_unpublished(relid, table)
+            return
+        if is_complete:
+            await self._complete(relid, table)
 
     def _cancel(self, tables: Iterable[WatchedTable]) -> None:
         """Cancel the queries of copies that are not wanted any more: one chunk may be a scan of the whole table."""
@@ -239,6 +269,20 @@ class IncrementalSnapshots:
         hit("table_copied")
         _LOG.info("table_copied", table=self._reports.name_of(relid), rows=self._reports.rows_of(relid))
         self._reports.complete(relid)
+
+    async def _end_unpublished(self, relid: int, table: WatchedTable) -> None:
+        """End the copy of a table without further rows, as a command to stop it does."""
+        await self._emitter.between_transactions()
+        try:
+            if self._copies.tables.get(relid) is not table:
+                return
+            end = await self._ends_of([relid])
+            self._copies.end(relid)
+            self._copies.note_coverage(relid, is_whole=False)
+            self._reports.end(relid)
+            await self._write_state(end)
+        finally:
+            self._emitter.turn.release()
 
     async def _write_state(self, records: Sequence[Record] = ()) -> None:
         """Add the position with the present state, and records with it; `turn` is held."""
@@ -453,6 +497,11 @@ class IncrementalSnapshots:
     def relids(self) -> Collection[int]:
         """The tables that are being copied, failed ones included."""
         return [*self._copies.tables, *self._blocking.relids]
+
+    @property
+    def live(self) -> Collection[int]:
+        """Those of them that have not failed."""
+        return [*(relid for relid in self._copies.tables if relid not in self._failed), *self._blocking.live]
 
     @property
     def blocking(self) -> Collection[int]:

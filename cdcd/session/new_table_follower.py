@@ -13,7 +13,7 @@ import asyncio
 
 import structlog
 
-from cdcd.errors import CdcdError, SnapshotRefused, SourceSetup
+from cdcd.errors import CdcdError, Retry, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.session.incremental import IncrementalSnapshots
@@ -29,6 +29,10 @@ _RIGHT_HINT = f"{GRANT_HINT}. cdcd tries again; until then the table's changes a
 _RULES_HINT = (
     "correct snapshot.overrides for this table, and restart cdcd; until then its changes are streamed only"
 )
+_FULL_HINT = (
+    f"{MOST_AT_ONCE} tables are being copied, paused ones included; the others follow. `cdcd snapshot status` shows "
+    "what they wait for"
+)
 
 
 class NewTableFollower:
@@ -41,6 +45,7 @@ class NewTableFollower:
         self._publications = publications
         self._new = publications.new_tables
         self._selection = selection
+        self._is_full = False
 
     async def run(self) -> None:
         """Begin copies until cancelled."""
@@ -65,7 +70,7 @@ class NewTableFollower:
         try:
             for relid in ordered:
                 is_begun = relid in self._copying.relids
-                if not is_begun and len(self._copying.relids) >= MOST_AT_ONCE:
+                if not is_begun and self._is_limit_reached():
                     break
                 is_again = self._new.waiting.get(relid, False)
                 if not is_begun or is_again:
@@ -80,8 +85,15 @@ class NewTableFollower:
                 self._publications.begun(done)
         return has_failed
 
+    def _is_limit_reached(self) -> bool:
+        """Return whether the tables that are being copied hold new ones back, and log it once until they do not."""
+        was_full, self._is_full = self._is_full, len(self._copying.live) >= MOST_AT_ONCE
+        if self._is_full and not was_full:
+            _LOG.info("new_tables_wait", waiting=len(self._new.names), hint=_FULL_HINT)
+        return self._is_full
+
     async def _begin(self, relid: int, choice: Choice, name: str, *, is_again: bool) -> bool:
-        """Begin the copy of a table, or decide that there is none; return False if its rules are wrong.
+        """Begin the copy of a table, or decide that there is none; return False if it cannot begin now.
 
         A copy that is left from before lacks changes of the rows that it has: it is not continued, whatever follows.
         """
@@ -98,8 +110,16 @@ class NewTableFollower:
             await self._copying.execute(command)
         except SnapshotRefused as refusal:
             _LOG.warning("new_table_streamed_only", table=name, reason=refusal.message, hint=refusal.advice)
-        except SourceSetup as error:
-            hint = _RIGHT_HINT if error.context.get("sqlstate") == NO_PRIVILEGE else _RULES_HINT
+        except CdcdError as error:
+            if error.retry is not Retry.OPERATOR:
+                raise
+            hint = _hint_of(error)
             _LOG.warning("new_table_not_begun", table=name, error=str(error), hint=hint, pause_s=RETRY_S)
             return False
         return True
+
+
+def _hint_of(error: CdcdError) -> str:
+    if not isinstance(error, SourceSetup):
+        return error.advice
+    return _RIGHT_HINT if error.context.get("sqlstate") == NO_PRIVILEGE else _RULES_HINT

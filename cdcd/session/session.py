@@ -354,6 +354,7 @@ class Session:
     async def _copy(self, begin: Snapshot, start_state: StartState, writer: Writer) -> Resume | None:
         """Create the slot and copy; return where the stream begins, None if no stream follows."""
         self.has_begun_copy = True
+        self._commands.table_reports.retain(())
         # A change that the copy does not have commits later.
         self._durable_us = self._status.lag.now_us() if begin.left is None else begin.left.since_us
         handover = SnapshotHandover(self._parts(writer), self._state.stale)

@@ -2,28 +2,30 @@
 
 In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
 Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is skipped,
-with a line in the log. Signals that are sent during an initial snapshot wait for the stream: the progress record has
-the offset of the first one from the beginning of the snapshot on. A topic that cannot be read does not end the
-session, and delays a snapshot for a limited time: it is tried again. Signals that are skipped because of that are in
-the log.
+with a line in the log; one that fails for a reason that passes is tried again, and later ones wait for it. Signals
+that are sent during an initial snapshot wait for the stream: the progress record has the offset of the first one from
+the beginning of the snapshot on. A topic that cannot be read does not end the session, and delays a snapshot for a
+limited time: it is tried again. Signals that are skipped because of that are in the log.
 Must not: show a command's condition.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable
 
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import CdcdError, SinkUnavailable, SnapshotRefused, SourceError
+from cdcd.errors import CdcdError, Retry, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.session.incremental import IncrementalSnapshots
+from cdcd.session.stale_tables import TRIES
 from cdcd.sink.settings import SinkSettings
 from cdcd.sink.signal_topic import end_of_signals
-from cdcd.snapshot.signal_reader import SignalReader
+from cdcd.snapshot.control import SnapshotCommand
+from cdcd.snapshot.signal_reader import NewSignalReader
 from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
@@ -80,9 +82,7 @@ def _note_skipped(end: int) -> None:
 class SignalFollower:
     """`new_reader` makes a reader that continues at an offset; None: at the end of the topic."""
 
-    def __init__(
-        self, copying: IncrementalSnapshots, new_reader: Callable[[int | None], SignalReader]
-    ) -> None:
+    def __init__(self, copying: IncrementalSnapshots, new_reader: NewSignalReader) -> None:
         self._copying = copying
         self._new_reader = new_reader
 
@@ -97,20 +97,34 @@ class SignalFollower:
 
     async def _follow(self) -> None:
         at = self._copying.signals_at
-        reader = self._new_reader(at if at >= 0 else None)
+        reader = self._new_reader(at if at >= 0 else None, self._copying.pass_signals)
         try:
             next_offset = await reader.open()
             if at < 0:
                 _note_skipped(next_offset)
-                await self._copying.pass_signals(next_offset)
             async for command in reader:
-                try:
-                    await self._copying.execute(command)
-                except (SnapshotRefused, SourceError) as refusal:
-                    offset = command.signal_offset or 0
-                    _LOG.warning(
-                        "snapshot_signal_refused", offset=offset, error=str(refusal), hint=refusal.advice
-                    )
-                    await self._copying.pass_signals(offset + 1)
+                await self._execute(command)
         finally:
             await reader.close()
+
+    async def _execute(self, command: SnapshotCommand) -> None:
+        """Execute a command, when its hindrance has passed; record that a refused one needs nothing more.
+
+        Raises the errors that end the process.
+        """
+        offset = command.signal_offset or 0
+        for attempt in itertools.count(1):
+            try:
+                await self._copying.execute(command)
+                return
+            except CdcdError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                may_wait = error.retry is Retry.AUTO or (error.retry is Retry.LIMITED and attempt < TRIES)
+                event = "snapshot_signal_waits" if may_wait else "snapshot_signal_refused"
+                pause = {"pause_s": RETRY_S} if may_wait else {}
+                _LOG.warning(event, offset=offset, error=str(error), hint=error.advice, **pause)
+            if not may_wait:
+                break
+            await asyncio.sleep(RETRY_S)
+        await self._copying.pass_signals(offset + 1)

@@ -26,6 +26,8 @@ _AFTER_THE_SNAPSHOT = (
     "repeat the command when `state` of /status is streaming; a signal in snapshot.signals.topic is executed after "
     "the end of the snapshot"
 )
+_ENDED = "the session ended before the command was confirmed: it may have been recorded"
+_ENDED_HINT = "`cdcd snapshot status` shows whether it was; if not, repeat the command"
 
 
 class SnapshotCommands:
@@ -57,7 +59,7 @@ class SnapshotCommands:
         try:
             return await or_stop(self._session.execute(command), self._ended)
         except StopRequested:
-            raise NotStreaming("the session ended before the command was recorded") from None
+            raise NotStreaming(_ENDED, hint=_ENDED_HINT) from None
 
     def _page(self) -> list[dict[str, Any]]:
         return [fields_of(report) for report in self.table_reports.all()[:MOST_TABLES]]

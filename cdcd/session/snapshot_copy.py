@@ -28,7 +28,7 @@ from cdcd.lsn import Lsn
 from cdcd.model import POSTGRES_EPOCH_US, Record, Relation, RowBatch, SnapshotMarker, TransactionInfo
 from cdcd.pipeline.changed_rows import first_without_text
 from cdcd.schema.codec import Op
-from cdcd.schema.policy import NO_RULES, Policies
+from cdcd.schema.policy import NO_RULES, Policies, Policy
 from cdcd.schema.resolve import resolve
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
@@ -36,6 +36,7 @@ from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.key_check import record_key
+from cdcd.source.key_index import TableKeys
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
 from cdcd.source.publication_catalog import PublishedTable, published_tables
 from cdcd.source.settings import SourceSettings
@@ -280,6 +281,13 @@ def with_continuation(table: CopiedTable, relation: Relation, *, is_binary_strea
     """
     can_continue = table.has_key and not (is_binary_stream and first_without_text(relation, table.key))
     return replace(table, can_continue=can_continue)
+
+
+def may_have_text(relation: Relation, keys: TableKeys, policy: Policy) -> bool:
+    """Return whether the values of each column that may be in the records' key have a text in binary format."""
+    index = keys.of(relation.identity)
+    names = {*policy.key_columns, *(() if index is None else index.columns)}
+    return first_without_text(relation, (one.name for one in relation.columns if one.name in names)) is None
 
 
 def copied_table(table: PublishedTable, policies: Policies = NO_RULES) -> CopiedTable:

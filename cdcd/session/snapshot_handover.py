@@ -28,7 +28,13 @@ from cdcd.schema.policy import NO_RULES, Policies
 from cdcd.session.copy_workers import CopyWorkers
 from cdcd.session.parts import SessionParts
 from cdcd.session.slot_creation import create_slot_in_thread, drop_slot_if_any
-from cdcd.session.snapshot_copy import Snapshotter, in_best_format, tables_to_copy, with_continuation
+from cdcd.session.snapshot_copy import (
+    Snapshotter,
+    in_best_format,
+    may_have_text,
+    tables_to_copy,
+    with_continuation,
+)
 from cdcd.session.snapshot_server import ExportedSnapshot, Standby, of_primary
 from cdcd.session.stale_tables import StaleTables
 from cdcd.session.tables_to_continue import tables_to_continue
@@ -38,6 +44,7 @@ from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
 from cdcd.source.connection import connect_sql
 from cdcd.source.identity import ServerIdentity
+from cdcd.source.key_index import TableKeys
 from cdcd.source.lock_watch import watched
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import CreatedSlot, temporary_name
@@ -45,6 +52,7 @@ from cdcd.threads import in_thread
 
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _RULE_CHANGED = "the table's rule in snapshot.overrides has changed since its first rows were copied"
+_NO_TEXT = "with source.protocol.binary, its key cannot be compared with those of the stream"
 _NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
 _STREAMED_ONLY_HINT = (
     "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
@@ -181,11 +189,28 @@ class SnapshotHandover:
         if self._is_only or self._standby is not None or not state.tables:
             return ()
         published = await in_thread(tables_to_continue, self._source, tuple(state.tables))
-        found = tuple(table.relid for table in self._selection.continued(state.tables, published))
+        by_rules = self._selection.continued(state.tables, published)
+        found = await in_thread(self._readable, by_rules)
+        same = {table.relid for table in by_rules}
         for table in published:
             if table.relid not in found and self._selection.choice(table.title).is_included:
-                _LOG.warning("table_copied_again", table=table.title, reason=_RULE_CHANGED)
+                reason = _NO_TEXT if table.relid in same else _RULE_CHANGED
+                _LOG.warning("table_copied_again", table=table.title, reason=reason)
         return found
+
+    def _readable(self, tables: Iterable[CopiedTable]) -> tuple[int, ...]:
+        """Return the tables whose keys a binary stream sends with their text (blocking). Raises Source errors."""
+        catalog = self._clients.catalog
+        return tuple(
+            table.relid
+            for table in tables
+            if not self._is_binary_stream
+            or may_have_text(
+                catalog.relation(table.relid),
+                catalog.keys(table.relid) or TableKeys(),
+                self._policies.table(table.title),
+            )
+        )
 
     async def _included_again(self, state: CopyState) -> frozenset[int]:
         """Return the tables that earlier attempts have excluded or abandoned, and that are to be copied now."""

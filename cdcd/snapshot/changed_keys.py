@@ -45,11 +45,12 @@ class ChangedKeys:
 
     Tracking begins at a position of the stream. Until `refuse_until_visible` was called, every chunk is refused.
     `max_bytes` bounds the memory: at the limit the tracked keys are dropped, and chunks are refused until a snapshot
-    sees every one of their transactions.
+    sees every one of their transactions. `settling` has this tracker while `committed` has an effect.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, settling: set[ChangedKeys] | None = None) -> None:
         self._max_bytes = max_bytes
+        self._settling = set() if settling is None else settling
         self._unsettled: set[int] | None = None
         self._by_xid: dict[int, _Changes] = {}
         self._untracked: tuple[int, int] | None = None
@@ -66,11 +67,15 @@ class ChangedKeys:
         its commit record before the tracked part of the stream, and not be visible yet (F36).
         """
         self._unsettled = set(xids)
+        if self._unsettled:
+            self._settling.add(self)
 
     def settle(self, xids: Iterable[int]) -> None:
         """Note that these transactions have no commit record before the tracked part of the stream."""
         if self._unsettled is not None:
             self._unsettled.difference_update(xids)
+            if not self._unsettled:
+                self._settling.discard(self)
 
     # --- the stream ---
 

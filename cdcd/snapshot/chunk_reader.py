@@ -78,6 +78,12 @@ _PARTITIONS = """
     LEFT JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid
     WHERE t.level > 0 ORDER BY t.relid::oid
 """
+_IS_PUBLISHED = """
+    SELECT EXISTS (SELECT FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
+                   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+                   WHERE t.pubname = ANY(%s) AND c.oid = %s)
+"""
+_EXISTING = "SELECT c.oid::int8 FROM pg_class c WHERE c.oid = ANY(%s::oid[])"
 # The name as it is resolved now, not as of the snapshot.
 _IS_STILL = "SELECT to_regclass(%s)::oid IS NOT DISTINCT FROM %s::oid"
 _ESTIMATE = """
@@ -102,8 +108,9 @@ _NOT_PUBLISHED_HINT = (
     "add the table to the publication; with publish_via_partition_root, name the partitioned table"
 )
 _NO_KEY_HINT = (
-    "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity; "
-    "or run `cdcd snapshot start --table {table} --blocking --recopy`, which stops the stream while it copies"
+    "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity, "
+    "and VALIDATE a NOT NULL constraint of the key that is NOT VALID; or run `cdcd snapshot start --table "
+    "{table} --blocking --recopy`, which stops the stream while it copies"
 )
 NO_PRIVILEGE, _READ_ONLY, _DATA_EXCEPTION = "42501", "25006", "22"
 """SQLSTATEs; the last is a class. Row-level security that applies is a missing privilege, too."""
@@ -120,6 +127,10 @@ _CONDITION_HINT = (
     "run this command with the same condition and --recopy"
 )
 _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the table with --blocking"
+
+
+class NotPublished(SnapshotRefused):
+    """The table was dropped, or is not published any more."""
 
 
 class ChunkTable(NamedTuple):
@@ -252,6 +263,10 @@ class ChunkReader:
         rows, self._rows_read = self._rows_read, 0
         return rows
 
+    def existing(self, relids: Sequence[int]) -> set[int]:
+        """Return those of these tables that exist. Raises Source errors."""
+        return {relid for (relid,) in self._rows(_EXISTING, (list(relids),))}
+
     def look(self, relid: int) -> CatalogVersions:
         """Return the row versions of a table's catalog rows. Raises Source errors."""
         with self._transaction():
@@ -272,7 +287,10 @@ class ChunkReader:
                 return None
             found = self._published(relid)
             if found is None:
-                raise SnapshotRefused(
+                # Another connection has looked: only this one is known to lead to the stream's server.
+                ((is_published,),) = self._rows(_IS_PUBLISHED, (list(self._publications), relid))
+                refusal = SnapshotRefused if is_published else NotPublished
+                raise refusal(
                     "the table is not published", hint=_NOT_PUBLISHED_HINT, table=_title_of(versions, relid)
                 )
             table = replace(found.table, where=where)

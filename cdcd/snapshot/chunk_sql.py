@@ -34,6 +34,9 @@ KEY_COLUMNS = f"""
             AND NOT EXISTS (SELECT FROM pg_attribute na
                             WHERE na.attrelid = i.indrelid AND NOT na.attnotnull
                               AND na.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+            AND NOT EXISTS (SELECT FROM pg_constraint nc
+                            WHERE nc.conrelid = i.indrelid AND nc.contype = 'n' AND NOT nc.convalidated
+                              AND nc.conkey[1] = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
             AND (SELECT array_agg(ka.attname::text ORDER BY ka.attname::text)
                  FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
                  JOIN pg_attribute ka ON ka.attrelid = i.indrelid AND ka.attnum = k.attnum

@@ -39,6 +39,7 @@ class ReplacedFile(NamedTuple):
     the file; False also if this cannot be queried.
     """
 
+    relid: int
     is_own: bool
     is_empty: bool
     may_be_anothers: bool
@@ -71,7 +72,8 @@ _REPLACED = """
         SELECT %(relid)s::oid
         UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN copied ON i.inhparent = copied.relid
         WHERE %(is_partitioned)s)
-    SELECT c.oid::regclass::text, c.relfilenode <> pg_relation_filenode(c.oid), pg_relation_size(c.oid) = 0,
+    SELECT c.oid::int8, c.oid::regclass::text,
+           c.relfilenode <> pg_relation_filenode(c.oid), pg_relation_size(c.oid) = 0,
            (SELECT EXISTS (SELECT FROM pg_class o
                            WHERE o.relkind IN ('r', 'm') AND o.relpersistence <> 't' AND o.relfilenode <> 0
                              AND o.relfilenode IS DISTINCT FROM pg_relation_filenode(o.oid)
@@ -114,10 +116,10 @@ def replaced_files(cursor: Any, relid: int, *, is_partitioned: bool) -> list[Rep
     """
     cursor.execute(_REPLACED, {"relid": relid, "is_partitioned": is_partitioned})
     files = []
-    for name, is_own, is_empty, may_be_anothers, may_ask in cursor.fetchall():
+    for leaf, name, is_own, is_empty, may_be_anothers, may_ask in cursor.fetchall():
         is_asked = is_own and not is_empty and not may_be_anothers and may_ask
         sees_rows = is_asked and _sees_rows(cursor, name)
-        files.append(ReplacedFile(is_own, is_empty, may_be_anothers, sees_rows))
+        files.append(ReplacedFile(leaf, is_own, is_empty, may_be_anothers, sees_rows))
     return files
 
 

@@ -8,7 +8,7 @@ Must not: read the clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,6 +130,11 @@ class TableReports:
         """Note that a table is copied completely."""
         self.end(relid)
         self._counts.table_copied()
+
+    def retain(self, relids: Iterable[int]) -> None:
+        """Note that no other tables than these are copied: a new snapshot or a gap has ended their copies."""
+        left = frozenset(relids)
+        self._tables = {relid: table for relid, table in self._tables.items() if relid in left}
 
     def end(self, relid: int) -> None:
         """Note that a table is not copied any more."""

@@ -3,14 +3,16 @@
 In: a topic, the name of the configuration, the offset of the next record.  Out: commands, each with its offset.
 Invariant: a record under another key is ignored: one topic may serve several daemons. A record that is not a command
 is skipped, with one line in the log that has its offset and what is wrong, never its content. Each command is
-executed exactly once if the progress record with its effect has the next offset too.
+executed exactly once if the progress record with its effect has the next offset too. A reader that cannot continue at
+its offset records the new one before the next command: a topic that was created again may have the old one later.
 Must not: execute a command; block the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -21,11 +23,16 @@ from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.signals import command_of_signal
 from cdcd.threads import in_thread, settled, start_in_thread
 
-__all__ = ["SignalReader"]
+__all__ = ["NewSignalReader", "SignalReader"]
 
 _LOG = structlog.stdlib.get_logger("cdcd.snapshot.signals")
 _LOOK_AGAIN_S = 0.25
 _AT_A_TIME = 100
+Moved = Callable[[int], Awaitable[None]]
+
+
+async def _note_nothing(_next_offset: int) -> None:
+    """Record nothing."""
 
 
 class SignalReader:
@@ -33,15 +40,23 @@ class SignalReader:
 
     `next_offset`: the offset of the next record, None at the first start: records before `open` are then ignored.
     While no command that was yielded waits for its effect, the attribute is the offset that a later reader continues
-    from; it also passes records that were ignored.
+    from; it also passes records that were ignored. `moved` records that the reader continues at another offset.
     """
 
-    def __init__(self, settings: SinkSettings, topic: str, key: str, next_offset: int | None) -> None:
+    def __init__(
+        self,
+        settings: SinkSettings,
+        topic: str,
+        key: str,
+        next_offset: int | None,
+        moved: Moved = _note_nothing,
+    ) -> None:
         self._name = topic
         self._key = key.encode()
         self._topic = SignalTopic(settings, topic, next_offset)
         self._opening: asyncio.Future[int] | None = None
         self.next_offset = next_offset
+        self._moved = moved
 
     async def open(self) -> int:
         """Return the offset of the next record: a record that is written after this call is not missed.
@@ -50,7 +65,9 @@ class SignalReader:
         """
         await settled(self._opening)
         self._opening = start_in_thread(self._topic.open)
-        self.next_offset = await asyncio.shield(self._opening)
+        before, self.next_offset = self.next_offset, await asyncio.shield(self._opening)
+        if self.next_offset != before:
+            await self._moved(self.next_offset)
         return self.next_offset
 
     async def renew(self, settings: SinkSettings) -> None:
@@ -101,3 +118,9 @@ class SignalReader:
                 "snapshot_signal_refused", topic=self._name, partition=0, offset=record.offset, error=str(bad)
             )
             return None
+
+
+class NewSignalReader(Protocol):
+    """Makes a reader that continues at an offset, as `SignalReader`."""
+
+    def __call__(self, next_offset: int | None, moved: Moved) -> SignalReader: ...  # noqa: D102

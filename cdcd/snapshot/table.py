@@ -114,7 +114,8 @@ class SnapshotReader:
         self._translate = translate
         self._snapshot_name = snapshot_name
         self._locked_table: CopiedTable | None = None
-        self._is_emptied = False
+        self._emptied: frozenset[int] = frozenset()
+        """Of the locked table, it or those of its partitions whose files have no rows any more."""
         self._connection = connect()
 
     def check_publications(
@@ -286,8 +287,8 @@ class SnapshotReader:
         fate = fate_of(files, is_standby=self._is_standby) if is_there else Fate.STALE
         if fate is Fate.STALE:
             raise _stale(table)
-        self._is_emptied = fate is Fate.EMPTIED
-        if self._is_emptied:
+        self._emptied = frozenset(file.relid for file in files if file.is_empty)
+        if fate is Fate.EMPTIED:
             _LOG.warning("copied_as_empty", table=table.title, hint=_EMPTIED_HINT)
 
     def _statement(self, unit: CopyUnit) -> str | None:
@@ -301,7 +302,7 @@ class SnapshotReader:
             if name.isdecimal():
                 return None
             source = leaf_source(table, name)
-        if isinstance(unit.range, Blocks) and unit.range.node and unit.condition and not self._is_emptied:
+        if isinstance(unit.range, Blocks) and unit.range.node and unit.condition:
             self._check_file(table, unit.range)
         columns = sql.SQL(", ").join(sql.Identifier(column) for column in table.selected)
         query = sql.SQL("SELECT {} FROM {}").format(columns, source)
@@ -315,8 +316,11 @@ class SnapshotReader:
 
     def _check_file(self, table: CopiedTable, blocks: Blocks) -> None:
         """Raise SnapshotStale if the blocks of another unit were read from another file: VACUUM FULL moves rows."""
+        relid = blocks.leaf or table.relid
+        if relid in self._emptied:
+            return
         with self._connection.cursor() as cursor:
-            cursor.execute("SELECT pg_relation_filenode(%s::oid)::int8", (blocks.leaf or table.relid,))
+            cursor.execute("SELECT pg_relation_filenode(%s::oid)::int8", (relid,))
             ((node,),) = cursor.fetchall()
         if node != blocks.node:
             raise _stale(table)

@@ -18,7 +18,8 @@ from cdcd.model import ReplicaIdentity
 from cdcd.source.connection import fetch
 
 # INCLUDE columns follow after indnkeyatts. Partitions of an index may be DEFERRABLE although the index is not, and
-# PostgreSQL 18 accepts an invalid one as an identity. `is_total`: the index distinguishes all rows, also with nulls.
+# PostgreSQL 18 accepts an invalid one as an identity. `is_total`: the index distinguishes all rows, also with nulls,
+# which a column may have although its NOT NULL constraint exists: NOT VALID (contype n, since PostgreSQL 18).
 _KEY_INDEXES = """
     SELECT i.indrelid, i.indisprimary, i.indisreplident,
            ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -37,7 +38,9 @@ _KEY_INDEXES = """
            i.indexprs IS NULL AND i.indpred IS NULL AND ({nulls_not_distinct} OR NOT EXISTS (
                SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-               WHERE k.place <= i.indnkeyatts AND NOT a.attnotnull))
+               WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR EXISTS (
+                   SELECT FROM pg_constraint n WHERE n.conrelid = i.indrelid AND n.contype = 'n'
+                     AND NOT n.convalidated AND n.conkey[1] = k.attnum))))
     FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
     WHERE i.indrelid = ANY(%s::oid[]) AND i.indisunique
     ORDER BY i.indrelid, i.indexrelid

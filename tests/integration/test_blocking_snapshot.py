@@ -266,6 +266,22 @@ def test_a_table_without_a_key_is_not_copied_twice(
         assert bag(events) == Counter(rows)
 
 
+def test_rows_that_the_stream_writes_between_the_command_and_the_copy_are_not_doubled(
+    source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The topic has no record when the command comes, and the snapshot has the rows of the open transaction, too."""
+    server, database = source
+    with streaming(new_daemon(server, database)) as daemon:
+        with contextlib.closing(psycopg2.connect(server.dsn(database))) as connection:
+            connection.cursor().execute("INSERT INTO log VALUES (-1, 'open')")
+            start(daemon, LOG, blocking=True)
+            waits_for(daemon, "temporary slot")
+            connection.commit()
+        await_copied(daemon)
+        events = assert_bag(server, database, daemon, reader)
+        assert [event.op for event in events[:2]] == ["c", "t"]
+
+
 def test_a_repetition_doubles_no_row_without_a_key(
     source: tuple[PostgresServer, str], new_daemon: NewDaemon, reader: Reader
 ) -> None:

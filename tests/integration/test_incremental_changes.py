@@ -57,8 +57,8 @@ CASES = {
     ),
 }
 FEW = ("add_column", "drop_column", "new_key", "renamed", "truncated", "rewritten")
+DROPPED = "dropped"
 REFUSED = {
-    "dropped": ("DROP TABLE dropped", "not published"),
     "no_key": ("ALTER TABLE no_key DROP CONSTRAINT no_key_pkey, REPLICA IDENTITY FULL", "no key"),
 }
 
@@ -86,7 +86,7 @@ def test_a_table_is_altered_in_the_middle(
     new_daemon: NewDaemon,
     reader: Reader,
 ) -> None:
-    server, tables = postgres, [*changes, *REFUSED]
+    server, tables = postgres, [*changes, *REFUSED, DROPPED]
     for table in tables:
         run_script(
             server.dsn(database),
@@ -106,12 +106,16 @@ def test_a_table_is_altered_in_the_middle(
             stand_after_a_chunk(daemon, closed, f"public.{table}")
         closed.open()
         for table in tables:
-            change = CASES[table].change if table in CASES else REFUSED[table][0]
-            run_script(server.dsn(database), *change.split(";"))
+            if table != DROPPED:
+                change = CASES[table].change if table in CASES else REFUSED[table][0]
+                run_script(server.dsn(database), *change.split(";"))
+        run_script(server.dsn(database), f"DROP TABLE {DROPPED}")
         assert command(daemon, "resume")[0] == 200
         eventually(lambda: {one["state"] for one in reports(daemon)} == {"failed"}, "all others are copied")
         reasons = {one["table"].removeprefix("public."): one["reason"] for one in reports(daemon)}
         assert REFUSED.keys() <= reasons.keys() <= REFUSED.keys() | may_be_refused, reasons
+        ended = [line["error"] for line in daemon.events("table_not_copied") if DROPPED in line["table"]]
+        assert [error for error in ended if "not published" in error] == ended != [], "its copy is not left"
         if streaming == "off":
             assert all(reason in reasons[table] for table, (_, reason) in REFUSED.items())
         assert command(daemon, "stop")[0] == 200

@@ -24,6 +24,7 @@ from cdcd.snapshot.chunk_sql import (
 from cdcd.snapshot.key_sql import KeyColumn, key_columns
 from cdcd.snapshot.table import CopiedTable
 from cdcd.source.connection import connect_sql
+from cdcd.source.key_index import table_keys
 from cdcd.source.publication_catalog import published_tables
 from cdcd.source.settings import SourceSettings
 from tests.support.nightly import nightly_except
@@ -266,6 +267,28 @@ def test_a_key_without_a_unique_index_has_no_order(pg_server: PostgresServers) -
         for key in ("k", "n", "h"):
             with reading(settings, key) as table:
                 assert table.key == ()
+
+
+def test_a_not_null_constraint_counts_only_when_it_is_valid(pg_server: PostgresServers) -> None:
+    """PostgreSQL 18 accepts one that is not as the column of a replica identity; a null is behind no key."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (k int, n int)",
+        "INSERT INTO public.t VALUES (NULL, 1), (NULL, 2), (3, 3)",
+        "ALTER TABLE public.t ADD CONSTRAINT k_set NOT NULL k NOT VALID",
+        "CREATE UNIQUE INDEX t_k ON public.t (k)",
+        "ALTER TABLE public.t REPLICA IDENTITY USING INDEX t_k",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    ) as settings:
+        for is_valid in (False, True):
+            with reading(settings, "k") as table:
+                assert [column.name for column in table.key] == ["k"] * is_valid
+                relid = table.table.relid
+            with contextlib.closing(connect_sql(settings)) as connection:
+                assert table_keys(connection, (relid,))[relid].is_unique(("k",)) is is_valid
+            execute(
+                settings, "DELETE FROM public.t WHERE n < 3; ALTER TABLE public.t VALIDATE CONSTRAINT k_set"
+            )
 
 
 @pytest.mark.parametrize("major", nightly_except(MAJORS, 18))

@@ -623,6 +623,30 @@ def test_a_table_truncated_after_the_snapshot_is_reported(pg_server: PostgresSer
         assert [(line["event"], line["table"]) for line in lines] == [("copied_as_empty", "public.t")]
 
 
+def test_an_emptied_partition_does_not_hide_that_another_one_was_moved(pg_server: PostgresServers) -> None:
+    """F81: the second unit would read blocks of another file, which has some of its rows in those of the first."""
+    with source_database(
+        pg_server(18),
+        "CREATE TABLE public.t (id int, pad text) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.t_low PARTITION OF public.t FOR VALUES FROM (0) TO (1000)",
+        "CREATE TABLE public.t_high PARTITION OF public.t FOR VALUES FROM (1000) TO (2000)",
+        "INSERT INTO public.t SELECT g, repeat('x', 500) FROM generate_series(0, 1999) g",
+        "DELETE FROM public.t WHERE id BETWEEN 1000 AND 1100",
+        "CREATE PUBLICATION pub FOR TABLE public.t WITH (publish_via_partition_root = true)",
+    ) as settings:
+        table = published(settings)["t"]
+        with snapshot_of(settings) as reader:
+            units = reader.units([table], unit_pages=20).units
+            run_script(plain(settings), "TRUNCATE public.t_low")
+            first, *others = [unit for unit in units if unit.leaf == units[-1].leaf]
+            assert list(reader.copy(first, LSN))
+            assert not [rows for unit in units if unit.leaf != first.leaf for rows in reader.copy(unit, LSN)]
+            reader.release()
+            run_script(plain(settings), "VACUUM FULL public.t_high")
+            with pytest.raises(SnapshotStale):
+                list(reader.copy(others[0], LSN))
+
+
 def drop_slot_of(settings: SourceSettings) -> None:
     run_script(plain(settings), f"SELECT pg_drop_replication_slot('{settings.slot}')")
 

@@ -138,8 +138,9 @@ def test_finished_ranges_are_not_copied_again(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("is_switched_on_later", [False, True])
 def test_a_key_that_a_binary_stream_does_not_send_as_text_is_copied_again(
-    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+    is_switched_on_later: bool, pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
 ) -> None:
     """An incremental snapshot would refuse the table, and the rest of its rows would be missing."""
     tables = (
@@ -150,8 +151,9 @@ def test_a_key_that_a_binary_stream_does_not_send_as_text_is_copied_again(
     with filled_database(pg_server, 18, tables) as (server, database):
         given = new_daemon(server, database, snapshot={"workers": 1}, sink=sink)
         with with_small_units(given) as daemon:
-            daemon.config["source"]["protocol"] = {"binary": True}
+            daemon.config["source"]["protocol"] = {"binary": not is_switched_on_later}
             started_until(daemon, "committed:6")
+            daemon.config["source"]["protocol"] = {"binary": True}
             run(server, database, "DELETE FROM big WHERE id IN (1, 1000, 3000)")
             daemon.start().wait_state("streaming")
             await_confirmed(server, daemon)

@@ -192,6 +192,42 @@ async def test_a_topic_that_was_created_again_is_read_from_its_end(
     assert (skipped["from_offset"], skipped["to_offset"]) == (9, 1)
 
 
+async def test_the_signals_of_a_topic_that_was_created_again_are_counted_on_from_its_end(
+    kafka: KafkaBroker, settings: SinkSettings, topic: str
+) -> None:
+    """A signal that is sent while cdcd is down is executed, and none is skipped when the topic has as many again."""
+    send(kafka, topic, start("s.old"))
+    recorded: list[int] = []
+
+    async def record(next_offset: int) -> None:
+        recorded.append(next_offset)
+
+    reader = SignalReader(settings, topic, "shop", 3, record)
+    assert await reader.open() == 1
+    assert recorded == [1]
+    await reader.close()
+    send(kafka, topic, start("s.a"), start("s.b"), STOP)
+    async with reading(settings, topic, recorded[-1]) as reader:
+        assert [one.signal_offset for one in await take(reader)] == [1, 2, 3]
+
+
+async def test_a_reader_that_has_to_move_records_where_it_continues(
+    kafka: KafkaBroker, settings: SinkSettings, topic: str
+) -> None:
+    send(kafka, topic, start("s.a"), start("s.b"), STOP)
+    recorded: list[int] = []
+
+    async def record(next_offset: int) -> None:
+        recorded.append(next_offset)
+
+    reader = SignalReader(settings, topic, "shop", 0, record)
+    await reader.open()
+    delete_before(kafka, topic, 2)  # its client asks for records only when they are taken
+    assert [one.signal_offset for one in await take(reader)] == [2]
+    assert recorded == [2]
+    await reader.close()
+
+
 async def test_a_topic_without_an_order_or_without_existence_is_refused(
     kafka: KafkaBroker, settings: SinkSettings
 ) -> None:

@@ -51,9 +51,14 @@ def test_a_position_is_the_same_object_until_something_has_changed() -> None:
 def test_signals_that_were_read_are_never_forgotten() -> None:
     copies = TableCopies()
     copies.read_signals(4)
-    copies.read_signals(2)
     assert copies.state_at(1 << 40) == CopyState(signals_at=4)
     assert TableCopies(CopyState(signals_at=4)).signals_at == 4
+
+
+def test_the_signals_of_a_topic_that_was_created_again_are_counted_from_its_offsets() -> None:
+    copies = TableCopies(CopyState(signals_at=100))
+    copies.read_signals(4)
+    assert copies.state_at(1 << 40) == CopyState(signals_at=4)
 
 
 def test_a_table_of_which_a_part_was_copied_is_remembered_until_all_of_it_is() -> None:
@@ -104,3 +109,20 @@ def test_a_table_that_has_lost_its_key_does_not_stop_the_stream() -> None:
     assert copies.tables[7].copy.state == TableCopyState("topic")
     copies.tables[7].copy.changed.refuse_until_visible(())
     assert not copies.tables[7].copy.may_read(Snapshot.parse("12:90:12"))
+
+
+def test_a_transaction_concerns_only_the_trackers_that_wait_for_one() -> None:
+    """With 1,000 copied tables each transaction would otherwise cost 0.1 ms."""
+    copies = TableCopies(CopyState(tables={relid: TableCopyState(str(relid)) for relid in (7, 8, 9)}))
+    trackers = {relid: table.copy.changed for relid, table in copies.tables.items()}
+    trackers[7].refuse_until_visible({12, 13})
+    trackers[8].refuse_until_visible({12})
+    trackers[9].refuse_until_visible(())
+    assert copies._settling == {trackers[7], trackers[8]}
+    copies.committed(12)
+    assert copies._settling == {trackers[7]}
+    earlier = Snapshot.parse("12:13:12")
+    assert trackers[8].may_use(earlier)
+    assert not trackers[7].may_use(earlier)
+    copies.begin(7, TableCopyState("7"))
+    assert not copies._settling, "the tracker of a copy that has ended is not retained"

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cdcd.errors import CdcdError, ResumeRefused, SlotActive, SlotAhead, SlotLost, SourceSetup, SourceTimeline
-from cdcd.model import Gap, PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.model import (
+    CopyState,
+    Gap,
+    PartPosition,
+    PreparedBefore,
+    Progress,
+    SourceIdentity,
+    TableCopyState,
+    Timelines,
+)
 from cdcd.recovery.resolutions import after_gap, before_snapshot, check_accepts_gap
 from cdcd.session.gap import gap_details, marker_place
 
@@ -198,3 +207,25 @@ def test_a_marker_says_what_was_accepted_and_when() -> None:
         "decided": b"2023-11-14T22:13:20.123456+00:00",
     }
     assert "to_lsn" not in gap_details(Gap(1, None, "requested", decided_us))
+
+
+BY_BLOCKS = TableCopyState("t", ("0/7/100/",), is_by_blocks=True, read_again={b"k": ("1",)}, rows=50)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TableCopyState("t", ("5",)), TableCopyState("t", ("5",))),
+        (BY_BLOCKS, BY_BLOCKS.from_the_first_row()),
+        (replace(BY_BLOCKS, is_scanned=True), replace(BY_BLOCKS, is_scanned=True)),
+        (TableCopyState("t", ("5",), compared_from=(3,)), TableCopyState("t", compared_from=())),
+    ],
+    ids=["by key", "by blocks", "all blocks read", "compared"],
+)
+def test_a_copy_that_a_change_in_the_gap_makes_incomplete_begins_again(
+    before: TableCopyState, after: TableCopyState
+) -> None:
+    """An update in the gap may have moved a row from a block that is still to be read into one that was."""
+    stored = replace(STORED, copy=CopyState(tables={7: before}))
+    now = after_gap(stored, AHEAD, 600, NOW, history_of(AHEAD), PreparedBefore(), 8)
+    assert now.copy == CopyState(tables={7: after})

@@ -58,3 +58,13 @@ def test_rows_at_one_position_are_numbered_on_across_attempts() -> None:
     assert copy is not None
     assert (copy.point_lsn, copy.tx_seq) == (300, 5)
     assert positions_of(TableCopies(copy)).tx_seq == 5
+
+
+def test_a_table_that_is_emptied_first_lacks_rows_until_it_is_complete() -> None:
+    copies = TableCopies(CopyState(blocking={KEYLESS: BlockingCopyState(), KEYED: BlockingCopyState()}))
+    positions = positions_of(copies)
+    positions.empty_first(KEYLESS)
+    assert positions.is_begun("log")
+    assert copies.partial == {KEYLESS}
+    positions.complete(KEYLESS)
+    assert not copies.partial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.stream_progress import StreamProgress
 from cdcd.pipeline.table_copies import TableCopies
 from cdcd.session.incremental import CopyOptions, IncrementalSnapshots
-from cdcd.snapshot.chunk_reader import Description
+from cdcd.snapshot.chunk_reader import Description, NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.reports import TableReports
 from cdcd.txn.assembler import Assembler
@@ -57,7 +58,8 @@ class Parts:
 
 
 class NoBlockingSnapshots:
-    relids = ()
+    relids = frozenset[int]()
+    live = frozenset[int]()
     is_copying = False
 
     def refuse(self, _tables: object) -> None: ...
@@ -73,7 +75,8 @@ def test_a_connection_is_closed_after_the_thread_that_reads_from_it() -> None:
         unused: Any = Parts()
         copies = TableCopies(CopyState(tables={7: TableCopyState("topic")}))
         reports = TableReports(lambda: 0.0, lambda _table, _rows: None)
-        new_reader: Any = lambda: reader  # noqa: E731
+        readers = iter([Existing([7]), reader])
+        new_reader: Any = lambda: next(readers)  # noqa: E731
         blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
         options = CopyOptions(workers=1)
         progress = StreamProgress(unused, PositionTracker(0), copies=copies)
@@ -101,6 +104,20 @@ class Written:
     async def flush(self) -> None: ...
 
 
+class Existing:
+    """A connection to a server that has these tables."""
+
+    def __init__(self, relids: Sequence[int]) -> None:
+        self._relids = relids
+
+    def existing(self, relids: Sequence[int]) -> set[int]:
+        return set(self._relids).intersection(relids)
+
+    def hang_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def described(relid: int) -> Description:
     return Description(table_of(relid), relation_of(relid), ("id",), (), (), (), frozenset(), None)
 
@@ -108,7 +125,7 @@ def described(relid: int) -> Description:
 class Session:
     """A session whose stream is at a position. `begun`: a table whose copy has begun."""
 
-    def __init__(self, *relids: int, begun: int = 0) -> None:
+    def __init__(self, *relids: int, begun: int = 0, reports: TableReports | None = None) -> None:
         self.written = Written()
         tables = {begun: TableCopyState(str(begun), began_lsn=90, began_as="x:public.t1")} if begun else {}
         self.copies = TableCopies(CopyState(tables=tables))
@@ -116,12 +133,14 @@ class Session:
         pump: Any = SimpleNamespace(progress=progress, is_between_transactions=True)
         self.emitter = ChunkEmitter(pump, self.written, _context, lambda: None, self.end)
         plans, unused = Plans(relids), Parts()
-        published: Any = SimpleNamespace(plan_of=plans.by_relid.__getitem__)
+        published: Any = SimpleNamespace(plan_of=plans.by_relid.__getitem__, titles_of=unused.titles_of)
+        new_reader: Any = lambda: Existing(relids)  # noqa: E731
         writer: Any = self.written
         not_used: Any = unused
         blocking: Any = lambda *_: NoBlockingSnapshots()  # noqa: E731
+        self.reports = reports or TableReports(lambda: 0.0, lambda *_: None)
         self.copying = IncrementalSnapshots(
-            self.emitter, progress, writer, published, not_used, TableReports(lambda: 0.0, lambda *_: None),
+            self.emitter, progress, writer, published, new_reader, self.reports,
             blocking, not_used, CopyOptions(workers=1),
         )  # fmt: skip
         self.ends: list[Record] | Exception = []
@@ -178,3 +197,41 @@ def test_tables_that_lack_rows_are_recorded_once() -> None:
     (chunk,) = session.written.chunks
     assert chunk.commit_position is not None
     assert chunk.commit_position.copy == CopyState(partial=(5, 6))
+
+
+def test_the_copy_of_a_table_that_is_not_published_any_more_is_ended_with_its_end_record() -> None:
+    """Readers count its topic as loading as long as the progress record has the copy."""
+    session = Session(begun=1)
+
+    async def run() -> None:
+        raise NotPublished("the table is not published")
+
+    copier: Any = SimpleNamespace(run=run)
+    asyncio.run(session.copying._run(copier, 1, session.copies.tables[1]))
+    (chunk,) = session.written.chunks
+    assert [record.topic for record in chunk.records] == ["transactions"]
+    assert chunk.commit_position is not None
+    assert chunk.commit_position.copy == CopyState(partial=(1,))
+    assert not session.copying.relids
+
+
+def test_a_session_does_not_report_copies_that_its_progress_record_does_not_have() -> None:
+    """A new snapshot, or an accepted gap, has ended them; those that continue have their names."""
+    first = Session(1, 2)
+    first.start()
+    assert [one.table for one in first.reports.all()] == [described(relid).table.title for relid in (1, 2)]
+    next_one = Session(begun=1, reports=first.reports)
+    assert [one.table for one in next_one.reports.all()] == [described(1).table.title]
+
+
+def test_the_copy_of_a_table_that_was_dropped_is_ended_at_the_start_whatever_its_state() -> None:
+    """Nobody resumes a paused or failed copy of a table that does not exist."""
+    session = Session(2, begun=1)
+    session.copies.pause(1, is_paused=True)
+    session.copies.begin(2, TableCopyState("2", is_paused=True))
+    asyncio.run(session.copying._end_dropped())
+    (chunk,) = session.written.chunks
+    assert [record.topic for record in chunk.records] == ["transactions"]
+    assert list(session.copying.relids) == [2]
+    asyncio.run(session.copying._end_dropped())
+    assert len(session.written.chunks) == 1

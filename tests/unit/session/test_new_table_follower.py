@@ -7,9 +7,12 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from cdcd.errors import SnapshotRefused
+import pytest
+from structlog.testing import capture_logs
+
+from cdcd.errors import CdcdError, SchemaIncompatible, SnapshotRefused, SourceUnavailable
 from cdcd.monitoring.new_tables import NewTables, TableChanges
-from cdcd.session.new_table_follower import NewTableFollower
+from cdcd.session.new_table_follower import MOST_AT_ONCE, NewTableFollower
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import CopyRule, Selection
 from cdcd.source.publication_diff import Publication, PublicationEntry
@@ -23,7 +26,9 @@ class Copying:
 
     def __init__(self, events: list[str]) -> None:
         self.relids = [BY_COMMAND]
+        self.live: list[int] = []
         self.blocking: list[int] = []
+        self.errors: dict[int, CdcdError] = {}
         self._events = events
 
     async def note_uncopied(self, relids: Collection[int], published: Collection[int]) -> None:
@@ -34,6 +39,8 @@ class Copying:
         if command.action == "stop":
             self._events.append(f"stop {relid}")
             return
+        if relid in self.errors:
+            raise self.errors[relid]
         if relid == KEYLESS and not command.is_blocking:
             raise SnapshotRefused("the table has no key to copy it by")
         words = ["begin", str(relid), *["again"] * command.recopy, *["blocking"] * command.is_blocking]
@@ -79,3 +86,39 @@ def test_a_copy_that_is_left_of_a_table_that_joins_again_is_not_continued() -> N
     assert not asyncio.run(follower._begin_some())
     begun = ["stop 1", "begin 1 again", "stop 2", "begin 2 again blocking", "stop 3", "begin 3 again"]
     assert sorted(events[1:-1]) == sorted([*begun, "stop 4"])
+
+
+def test_a_table_that_cannot_begin_does_not_hold_back_the_others() -> None:
+    """A schema that the registry refuses concerns one table; a server that does not answer concerns all."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.errors = {FIRST: SchemaIncompatible("not compatible")}
+    publications: Any = Publications(events, is_again=True)
+    follower = NewTableFollower(copying, publications, Selection())
+    with capture_logs() as log:
+        assert asyncio.run(follower._begin_some())
+    assert events[-1] == "settled [2, 3, 4]"
+    assert [(line["event"], line["table"]) for line in log] == [
+        ("new_table_not_begun", "public.first"),
+        ("new_table_streamed_only", "public.keyless"),
+    ]
+    copying.errors = {FIRST: SourceUnavailable("no connection")}
+    with pytest.raises(SourceUnavailable):
+        asyncio.run(follower._begin_some())
+
+
+def test_failed_copies_hold_no_new_table_back_and_live_ones_do_with_one_line_in_the_log() -> None:
+    events: list[str] = []
+    copying: Any = Copying(events)
+    publications: Any = Publications(events)
+    follower = NewTableFollower(copying, publications, Selection())
+    copying.relids = list(range(1000, 1000 + MOST_AT_ONCE))
+    copying.live = copying.relids[:]
+    with capture_logs() as log:
+        for _ in range(2):
+            assert not asyncio.run(follower._begin_some())
+    assert [(line["event"], line["waiting"]) for line in log] == [("new_tables_wait", len(NAMES))]
+    assert not [event for event in events if event.startswith("begin")]
+    copying.live.pop()
+    assert not asyncio.run(follower._begin_some())
+    assert "begin 1" in events

@@ -3,41 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.errors import CdcdError, SinkUnavailable, TopicMissing
+from cdcd.errors import (
+    CdcdError,
+    KeyChanged,
+    RegistryUnavailable,
+    SchemaIncompatible,
+    SinkFenced,
+    SinkUnavailable,
+    SnapshotRefused,
+    SnapshotStale,
+    SourceSetup,
+    SourceUnavailable,
+    TopicMismatch,
+    TopicMissing,
+)
 from cdcd.session import signal_follower
 from cdcd.session.signal_follower import SignalFollower, first_signal
+from cdcd.session.stale_tables import TRIES
+from cdcd.snapshot.control import SnapshotCommand
+from cdcd.snapshot.signal_reader import Moved
 
 
 class Copying:
-    """The copies of a session, with what the last progress record has of the signals."""
+    """The copies of a session, with what the last progress record has of the signals.
 
-    def __init__(self, signals_at: int) -> None:
+    `errors`: those of the next commands.
+    """
+
+    def __init__(self, signals_at: int, *errors: CdcdError) -> None:
         self.signals_at = signals_at
         self.passed: list[int] = []
+        self.executed: list[int | None] = []
+        self._errors = list(errors)
 
     async def pass_signals(self, next_offset: int) -> None:
         self.passed.append(next_offset)
 
+    async def execute(self, command: SnapshotCommand) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self.executed.append(command.signal_offset)
+
 
 class Reader:
-    """A topic without further records, whose end is at an offset."""
+    """A topic whose end is at an offset, with one signal at each offset of `signals`."""
 
-    def __init__(self, begins_at: int | None, end: int) -> None:
-        self._begins_at, self._end = begins_at, end
+    def __init__(self, begins_at: int | None, end: int, moved: Moved, signals: Sequence[int] = ()) -> None:
+        self._begins_at, self._end, self._moved = begins_at, end, moved
+        self._signals = iter(signals)
 
     async def open(self) -> int:
-        return self._end if self._begins_at is None else self._begins_at
+        if self._begins_at is None:
+            await self._moved(self._end)
+            return self._end
+        return self._begins_at
 
     def __aiter__(self) -> Reader:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> SnapshotCommand:
+        for offset in self._signals:
+            return SnapshotCommand("stop", signal_offset=offset)
         raise StopAsyncIteration
 
     async def close(self) -> None: ...
@@ -55,11 +88,59 @@ def test_signals_before_the_first_position_are_skipped_with_a_line_in_the_log(
     signals_at: int, end: int, passed: list[int], skipped: list[int]
 ) -> None:
     copying: Any = Copying(signals_at)
-    new_reader: Any = lambda at: Reader(at, end)  # noqa: E731
+    new_reader: Any = lambda at, moved: Reader(at, end, moved)  # noqa: E731
     with capture_logs() as log:
         asyncio.run(SignalFollower(copying, new_reader)._follow())
     assert copying.passed == passed
     assert [line["to_offset"] for line in log if line["event"] == "snapshot_signals_skipped"] == skipped
+
+
+LOCKED = SourceUnavailable("the table is locked; locks on tables are held by pid 7")
+
+
+@pytest.mark.parametrize(
+    ("errors", "executed", "passed", "events"),
+    [
+        ([LOCKED, LOCKED], [5, 6], [], ["snapshot_signal_waits"] * 2),
+        ([SnapshotStale("a partition was attached")], [5, 6], [], ["snapshot_signal_waits"]),
+        (
+            [SnapshotStale("a partition was attached")] * TRIES,
+            [6],
+            [6],
+            [*["snapshot_signal_waits"] * (TRIES - 1), "snapshot_signal_refused"],
+        ),
+        ([RegistryUnavailable("no answer")], [5, 6], [], ["snapshot_signal_waits"]),
+        ([SnapshotRefused("the table does not exist")], [6], [6], ["snapshot_signal_refused"]),
+        ([SourceSetup("no privilege")], [6], [6], ["snapshot_signal_refused"]),
+        ([SchemaIncompatible("not compatible")], [6], [6], ["snapshot_signal_refused"]),
+        ([KeyChanged("another key")], [6], [6], ["snapshot_signal_refused"]),
+        ([TopicMismatch("of the table")], [6], [6], ["snapshot_signal_refused"]),
+    ],
+)
+def test_a_signal_waits_for_what_passes_and_is_refused_for_other_reasons(
+    errors: list[CdcdError],
+    executed: list[int],
+    passed: list[int],
+    events: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refused signal does not stop the later ones, and one that can be executed later is not lost."""
+    monkeypatch.setattr(signal_follower, "RETRY_S", 0.0)
+    copying: Any = Copying(5, *errors)
+    new_reader: Any = lambda at, moved: Reader(at, 7, moved, (5, 6))  # noqa: E731
+    with capture_logs() as log:
+        asyncio.run(SignalFollower(copying, new_reader)._follow())
+    assert (copying.executed, copying.passed) == (executed, passed)
+    assert [line["event"] for line in log] == events
+
+
+def test_a_fenced_daemon_refuses_no_signal() -> None:
+    """The daemon that has fenced it executes the signal."""
+    copying: Any = Copying(5, SinkFenced("another producer"))
+    new_reader: Any = lambda at, moved: Reader(at, 7, moved, (5,))  # noqa: E731
+    with pytest.raises(SinkFenced):
+        asyncio.run(SignalFollower(copying, new_reader)._follow())
+    assert (copying.executed, copying.passed) == ([], [])
 
 
 class Ends:

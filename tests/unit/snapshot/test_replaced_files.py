@@ -8,9 +8,9 @@ import pytest
 
 from cdcd.snapshot.replaced_files import Fate, ReplacedFile, fate_of
 
-SAME = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
-EMPTY = ReplacedFile(is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
-SWAPPED = ReplacedFile(is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
+SAME = ReplacedFile(7, is_own=True, is_empty=False, may_be_anothers=False, sees_rows=True)
+EMPTY = ReplacedFile(7, is_own=True, is_empty=True, may_be_anothers=False, sees_rows=False)
+SWAPPED = ReplacedFile(7, is_own=True, is_empty=False, may_be_anothers=False, sees_rows=False)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_fate_of_a_table(files: list[ReplacedFile], fate: Fate) -> None:
 
 def test_whatever_is_not_proven_is_stale() -> None:
     for is_own, is_empty, may_be_anothers, sees_rows in product((False, True), repeat=4):
-        fate = fate_of([ReplacedFile(is_own, is_empty, may_be_anothers, sees_rows)])
+        fate = fate_of([ReplacedFile(7, is_own, is_empty, may_be_anothers, sees_rows)])
         is_proven = is_empty or (is_own and sees_rows and not may_be_anothers)
         assert (fate is not Fate.STALE) == is_proven
 
