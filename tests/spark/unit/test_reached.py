@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cdcd.spark.source.source_position import SlotPosition, held_until
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import TargetVersion
+from tests.support.nightly import nightly_except
 from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, read
 
 SWITCH = 0x4FFFF00
@@ -301,3 +303,34 @@ ONE = SlotPosition(900, "7", 1, 0)
 def test_how_far_a_position_is_true_in_a_later_history(after: SlotPosition, lsn: int | None) -> None:
     """The mirror's last commit is at 500."""
     assert held_until(ONE, after, 500) == lsn
+
+
+@pytest.mark.parametrize("seed", nightly_except(range(20), 1, 2, 3))
+def test_a_version_and_a_wait_have_all_commits_up_to_the_lsn(
+    seed: int, kafka: Planned, following: Following
+) -> None:
+    """Commits, idle positions, and failovers before the last one of these; the mirror does not see all records."""
+    dice, timeline, began_lsn, position = random.Random(seed), 1, 0, 100
+    had: dict[str, set[tuple[int, int]]] = {}
+    written: dict[int, int] = {}
+    """By LSN, the timeline of the commit in the present history."""
+    for _ in range(40):
+        if dice.random() < 0.15:  # no earlier than the last written commit
+            began_lsn = dice.randint(max(written, default=99) + 1, position)
+            timeline, position = timeline + 1, began_lsn
+        elif dice.random() < 0.5:
+            commit_lsn, position = position + dice.randint(0, 5), position + 10
+            written[commit_lsn] = timeline
+        else:
+            position += dice.randint(1, 20)
+        last = max(written, default=0)
+        kafka.progress(last, {T: len(written)}, end_lsn=position, timeline=timeline, began_lsn=began_lsn)
+        if dice.random() < 0.6:
+            had[following.follow().at] = set(written.items())
+    had[following.follow().at] = set(written.items())
+    for lsn in dice.sample(range(90, position + 1), 40):
+        wanted = {one for one in written.items() if one[0] < lsn}
+        found = read_mirror(following.target, at=lsn)
+        assert wanted <= had.get(found.at, set()), (lsn, found.at)
+    assert following.is_reached(position, timeline=timeline)
+    assert not following.is_reached(position + 1)
