@@ -150,7 +150,7 @@ class MirrorBatches:
         version = next_version(now, end, entries, plans, folded)
         failures |= self._lacking(version, failures)
         self._remove([one for one in folded if one.topic in failures])
-        version = with_position(park(version, now, failures, time.time()), position)
+        version = with_position(park(version, now, failures, time.time()), now, position)
         if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
             version, damaged = self._stored(self._open, version, now, sound, folded)
@@ -203,7 +203,7 @@ class MirrorBatches:
         is_new = (position.end_lsn, position.slots) != (version.end_lsn, version.positions)
         is_known = position.end_lsn or position.slots
         if is_known and is_new and time.time() > version.published_s + IDLE_S:
-            self._publish(with_position(version, position))
+            self._publish(with_position(version, version, position))
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
         """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.

@@ -56,8 +56,11 @@ def next_version(
     )
 
 
-def with_position(version: TargetVersion, position: SourcePosition) -> TargetVersion:
-    """Return the version at a position in the source; one that is not known changes nothing."""
+def with_position(version: TargetVersion, before: TargetVersion, position: SourcePosition) -> TargetVersion:
+    """Return the version at a position in the source; one that is not known changes nothing.
+
+    `before`: the version before, whose commits may be on another timeline.
+    """
     if not position.end_lsn and not position.slots:
         return version
     return replace(
@@ -65,7 +68,7 @@ def with_position(version: TargetVersion, position: SourcePosition) -> TargetVer
         end_lsn=position.end_lsn,
         commit_us=max(position.commit_us, version.commit_us),
         positions=position.slots,
-        left=left_after(version, position.slots),
+        left=left_after(before, position.slots),
     )
 
 

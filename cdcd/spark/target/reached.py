@@ -75,7 +75,7 @@ def held_in(version: TargetVersion, latest: TargetVersion) -> int:
 
 
 def left_after(version: TargetVersion, slots: Mapping[str, SlotPosition]) -> tuple[tuple[int, int], ...]:
-    """Return `TargetVersion.left` of the version after this one, with these positions."""
+    """Return `TargetVersion.left` of the version after this one, which has these positions."""
     oldest = version.complete[0][0] if version.complete else 0
     left = tuple(one for one in version.left if one[0] >= oldest)
     bounds = [lsn for slot, after in slots.items() if (lsn := _held(version, slot, after)) is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from cdcd.spark.__main__ import main
 from cdcd.spark.mirroring import batches
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.reading.mirror import Mirror, read_mirror, wait
-from cdcd.spark.source.source_position import SlotPosition, held_until
+from cdcd.spark.source.source_position import SlotPosition, held_until, position_of
 from cdcd.spark.storage.uri import open_storage
+from cdcd.spark.tables.next_version import with_position
+from cdcd.spark.target.reached import held_in
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import TargetVersion
 from tests.support.nightly import nightly_except
@@ -303,6 +306,15 @@ ONE = SlotPosition(900, "7", 1, 0)
 def test_how_far_a_position_is_true_in_a_later_history(after: SlotPosition, lsn: int | None) -> None:
     """The mirror's last commit is at 500."""
     assert held_until(ONE, after, 500) == lsn
+
+
+def test_the_last_commit_before_a_timeline_that_was_missed_is_not_one_of_the_batch_after_it() -> None:
+    before = TargetVersion("p", 4, number=3, end_lsn=900, commit_lsn=500, positions={"s": ONE})
+    batch = replace(before, commit_lsn=2000)
+    found = with_position(batch, before, position_of({"s": SlotPosition(2100, "7", 3, 700)}, 0))
+    assert found.left == ((3, 500),)
+    assert held_in(before, found) == 500
+    assert held_in(replace(found, number=4), found) == 2100
 
 
 @pytest.mark.parametrize("seed", nightly_except(range(20), 1, 2, 3))
