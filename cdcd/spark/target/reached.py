@@ -86,14 +86,15 @@ def left_after(version: TargetVersion, slots: Mapping[str, SlotPosition]) -> tup
 
 def _held(version: TargetVersion, slot: str, after: SlotPosition) -> int | None:
     """Return the LSN up to which a version's commits are in the history of a slot's next position, None: all."""
-    if after.end_lsn == NOTHING:
+    if after.end_lsn == NOTHING and slot not in version.positions:
         return None
     if not version.positions:
         return held_until(SlotPosition(version.end_lsn), after, version.commit_lsn)
     positions = {name: one for name, one in version.positions.items() if one.end_lsn != NOTHING}
     commit_lsn = version.commit_lsn if len(positions) == 1 else NOTHING
     if slot in positions:
-        return held_until(positions[slot], after, commit_lsn)
+        known = after.end_lsn or positions[slot].end_lsn  # the server of a position that is not known yet is known
+        return held_until(positions[slot], after._replace(end_lsn=known), commit_lsn)
     # A slot that the version did not have: it may have sent commits from its first position on, and none before.
     bounds = [after.end_lsn]
     for one in positions.values():

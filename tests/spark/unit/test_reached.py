@@ -136,6 +136,20 @@ def test_a_source_that_was_restored_or_moved_is_not_reached_by_the_positions_bef
     assert not following.is_reached(0x5000)
 
 
+def test_a_source_that_is_copied_again_is_not_reached_by_the_positions_before(
+    kafka: Planned, following: Following
+) -> None:
+    """The position is unknown until the first snapshot of the new server is complete."""
+    kafka.progress(0x9000, {T: 1})
+    following.follow()
+    kafka.progress(0, {T: 2}, system="8", snapshot=[T], end_lsn=0)
+    assert following.follow().end_lsn == 0
+    assert not following.is_reached(0x1000)
+    kafka.progress(0x5000, {T: 3}, system="8")
+    after = following.follow()
+    assert read_mirror(following.target, at=0x4000).at == after.at
+
+
 def test_with_two_slots_a_wait_is_for_each_or_for_the_one_that_is_named(
     kafka: Planned, following: Following
 ) -> None:
