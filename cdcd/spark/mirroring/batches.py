@@ -200,10 +200,10 @@ class MirrorBatches:
         It is lower if the source has continued on a timeline that began before the last position (F58).
         """
         version = self.version
-        is_new = (position.end_lsn, position.slots) != (version.end_lsn, version.positions)
-        is_known = position.end_lsn or position.slots
-        if is_known and is_new and time.time() > version.published_s + IDLE_S:
-            self._publish(with_position(version, version, position))
+        after = with_position(version, version, position)
+        is_new = (after.end_lsn, after.positions) != (version.end_lsn, version.positions)
+        if is_new and time.time() > version.published_s + IDLE_S:
+            self._publish(after)
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
         """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.

@@ -25,8 +25,8 @@ from cdcd.spark.source.source_position import (
     Origin,
     SlotPosition,
     SourcePosition,
+    lowest,
     origin_of,
-    position_of,
 )
 
 Offsets = dict[str, dict[str, int]]
@@ -53,7 +53,7 @@ class Commit:
     `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
     has none of its rows.
     `origin`: of its LSNs. `positions`: by slot, that of each slot with topics of the query up to here; None: there is
-    only this one. `is_foreign`: the slot has no topic of the query.
+    only this one. `ended`: the slots before that were replaced. `is_foreign`: the slot has no topic of the query.
     """
 
     commit_lsn: str
@@ -72,6 +72,7 @@ class Commit:
     firsts: Offsets | None = None
     origin: Origin = UNKNOWN_ORIGIN
     positions: Mapping[str, SlotPosition] | None = None
+    ended: frozenset[str] = frozenset()
     is_foreign: bool = False
 
     @property
@@ -98,7 +99,10 @@ def position_at(offsets: Offsets, commits: Iterable[Commit]) -> SourcePosition:
         if not covers(offsets, commit):
             break
         last, commit_us = commit, max(commit.commit_us, commit_us)
-    return SourcePosition() if last is None else position_of(last.slot_positions, commit_us)
+    if last is None:
+        return SourcePosition()
+    slots = last.slot_positions
+    return SourcePosition(lowest(slots), commit_us, slots, last.ended)
 
 
 def parse_progress(value: bytes) -> Commit:

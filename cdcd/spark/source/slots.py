@@ -83,6 +83,8 @@ class SlotPositions:
     def __init__(self) -> None:
         self._last: dict[str, Commit | None] = {}
         """By slot, its last complete commit, None while there is none."""
+        self.ended: frozenset[str] = frozenset()
+        """The slots that were replaced, or have no topic of the query."""
         self._topics: dict[str, set[str]] = {}
         """By slot, the topics that it has described or written to, and that no other one has described since."""
 
@@ -90,8 +92,10 @@ class SlotPositions:
         """Add the next record."""
         slot = record.slot
         if record.is_foreign:
-            self._last.pop(slot, None)
+            self._end(slot)
             return
+        if slot in self.ended:
+            self.ended -= {slot}
         self._last[slot] = self._last.get(slot) if record.is_part else record
         if record.described and len(self._last) > 1:
             self._end_replaced(slot, record.described)
@@ -102,8 +106,12 @@ class SlotPositions:
         for other in self._last.keys() - {slot}:
             topics = self._topics.get(other, set())
             if topics and topics <= described:
-                del self._last[other]
+                self._end(other)
             topics -= described
+
+    def _end(self, slot: str) -> None:
+        self._last.pop(slot, None)
+        self.ended |= {slot}
 
     def at(self, commit: Commit) -> Mapping[str, SlotPosition] | None:
         """Return the positions at a commit that was added last; None if it is of the only slot."""
@@ -139,10 +147,10 @@ class Slots:
             return None
         commit = record if parts is None else parts.completed_by(record)
         loading = frozenset[str]().union(*self._loading.values())
-        positions = self._positions.at(record)
-        if positions is None and loading == commit.loading:
+        positions, ended = self._positions.at(record), self._positions.ended
+        if positions is None and not ended and loading == commit.loading:
             return commit
-        return replace(commit, loading=loading, positions=positions)
+        return replace(commit, loading=loading, positions=positions, ended=ended)
 
     def _replaced_others(self, record: Commit, parts: Parts | None) -> Parts | None:
         """End the loading tables of slots that this record's slot has replaced; return its parts with theirs."""

@@ -50,17 +50,19 @@ class SourcePosition(NamedTuple):
     """The position of offsets in the source: all commits below `end_lsn` are before them; 0 if unknown.
 
     `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown. `slots`: by slot, its
-    position; `end_lsn` is the lowest of them.
+    position; `end_lsn` is the lowest of them. `ended`: the slots that have no position any more. One that is
+    in neither is where it was: compaction may have left only later records of it.
     """
 
     end_lsn: int = 0
     commit_us: int = 0
     slots: Mapping[str, SlotPosition] = {}
+    ended: frozenset[str] = frozenset()
 
 
-def position_of(slots: Mapping[str, SlotPosition], commit_us: int) -> SourcePosition:
-    """Return the position that slots have together."""
-    return SourcePosition(min((one.end_lsn for one in slots.values()), default=0), commit_us, slots)
+def lowest(slots: Mapping[str, SlotPosition]) -> int:
+    """Return the LSN below which all commits of each slot are, 0 if it is unknown."""
+    return min((one.end_lsn for one in slots.values()), default=0)
 
 
 def held_until(before: SlotPosition, after: SlotPosition, commit_lsn: int) -> int | None:
@@ -68,9 +70,9 @@ def held_until(before: SlotPosition, after: SlotPosition, commit_lsn: int) -> in
 
     `commit_lsn`: of an applied commit: cdcd follows a server to a later timeline if that has all written commits.
     """
-    if before.system_identifier and before.system_identifier != after.system_identifier:
+    if "" != before.system_identifier != after.system_identifier != "":
         return NOTHING
-    if not before.timeline or before.timeline == after.timeline:
+    if before.timeline == after.timeline or not (before.timeline and after.timeline):
         # A lower position on one timeline is that of a server that was restored from a copy.
         return None if after.end_lsn >= before.end_lsn else NOTHING
     if after.timeline < before.timeline:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
-from cdcd.spark.source.source_position import SourcePosition
+from cdcd.spark.source.source_position import SourcePosition, lowest
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import read_incomplete
@@ -63,12 +63,14 @@ def with_position(version: TargetVersion, before: TargetVersion, position: Sourc
     """
     if not position.end_lsn and not position.slots:
         return version
+    unseen = version.positions.keys() - position.slots.keys() - position.ended
+    slots = {**{slot: version.positions[slot] for slot in unseen}, **position.slots}
     return replace(
         version,
-        end_lsn=position.end_lsn,
+        end_lsn=lowest(slots) if slots else position.end_lsn,
         commit_us=max(position.commit_us, version.commit_us),
-        positions=position.slots,
-        left=left_after(before, position.slots),
+        positions=slots,
+        left=left_after(before, slots),
     )
 
 

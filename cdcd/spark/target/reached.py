@@ -93,7 +93,9 @@ def _held(version: TargetVersion, slot: str, after: SlotPosition) -> int | None:
     positions = {name: one for name, one in version.positions.items() if one.end_lsn != NOTHING}
     commit_lsn = version.commit_lsn if len(positions) == 1 else NOTHING
     if slot in positions:
-        known = after.end_lsn or positions[slot].end_lsn  # the server of a position that is not known yet is known
+        known = (
+            after.end_lsn or positions[slot].end_lsn
+        )  # the server of a position that is not known yet is known
         return held_until(positions[slot], after._replace(end_lsn=known), commit_lsn)
     # A slot that the version did not have: it may have sent commits from its first position on, and none before.
     bounds = [after.end_lsn]

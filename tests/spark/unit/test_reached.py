@@ -20,7 +20,7 @@ from cdcd.spark.__main__ import main
 from cdcd.spark.mirroring import batches
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.reading.mirror import Mirror, read_mirror, wait
-from cdcd.spark.source.source_position import SlotPosition, held_until, position_of
+from cdcd.spark.source.source_position import SlotPosition, SourcePosition, held_until
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables.next_version import with_position
 from cdcd.spark.target.reached import held_in
@@ -225,6 +225,22 @@ def test_the_slots_of_a_compacted_topic_are_known(kafka: Planned, following: Fol
     assert not following.is_reached(0x3000)
 
 
+def test_a_slot_of_which_compaction_has_left_only_later_records_is_where_it_was(
+    kafka: Planned, following: Following
+) -> None:
+    kafka.progress(0x2000, {U: 1}, "b")
+    kafka.progress(0x9000, {T: 1}, "a")
+    following.follow()
+    kafka.progress(0xA000, {T: 2}, "a")
+    kafka.progress(0x3000, {U: 2}, "b")
+    kafka.compact(["a", "b"], 2)
+    later = SourcePosition(0xA008, 0, {"a": SlotPosition(0xA008, "7", 1)})
+    after = with_position(read_mirror(following.target).version, TargetVersion("p", 4), later)
+    assert after.end_lsn == 0x2008
+    assert following.follow().end_lsn == 0x3008
+    assert following.is_reached(0xA000, slot="a")
+
+
 def test_a_slot_whose_first_transaction_is_incomplete_is_not_reached(
     kafka: Planned, following: Following
 ) -> None:
@@ -315,6 +331,7 @@ ONE = SlotPosition(900, "7", 1, 0)
         (SlotPosition(800, "7", 3, 700), 500),
         (SlotPosition(1000, "8", 1, 0), 0),
         (SlotPosition(1000, "8", 2, 950), 0),
+        (SlotPosition(1000), None),
     ],
 )
 def test_how_far_a_position_is_true_in_a_later_history(after: SlotPosition, lsn: int | None) -> None:
@@ -325,7 +342,7 @@ def test_how_far_a_position_is_true_in_a_later_history(after: SlotPosition, lsn:
 def test_the_last_commit_before_a_timeline_that_was_missed_is_not_one_of_the_batch_after_it() -> None:
     before = TargetVersion("p", 4, number=3, end_lsn=900, commit_lsn=500, positions={"s": ONE})
     batch = replace(before, commit_lsn=2000)
-    found = with_position(batch, before, position_of({"s": SlotPosition(2100, "7", 3, 700)}, 0))
+    found = with_position(batch, before, SourcePosition(2100, 0, {"s": SlotPosition(2100, "7", 3, 700)}))
     assert found.left == ((3, 500),)
     assert held_in(before, found) == 500
     assert held_in(replace(found, number=4), found) == 2100
