@@ -133,9 +133,11 @@ def _wait(options: argparse.Namespace) -> int:
     from cdcd.cli.wait import wait_durable, wait_mirrored
 
     with logged(config, "warning"):
-        say([wait_durable(config, options.lsn, options.timeout_s)])
+        durable = wait_durable(config, options.lsn, options.timeout_s)
+        say([durable.line])
         if options.mirror is not None:
-            say([wait_mirrored(options.mirror, dict(options.target_option), options.lsn, options.timeout_s)])
+            asked = (options.mirror, dict(options.target_option), options.lsn, options.timeout_s)
+            say([wait_mirrored(*asked, slot=config.source.slot.name, durable=durable)])
     return EXIT_OK
 
 

@@ -174,7 +174,8 @@ class Status:
         self.metrics.open_transactions(0)
         self._left_to_copy(0)
         is_copied = self._durable is not None and self._durable.phase == "streaming"
-        self.durable_waits.begins_at(start_lsn if is_copied else None)
+        durable_lsn = start_lsn if is_copied else None
+        self.durable_waits.begins_at(durable_lsn, server.system_identifier, server.timeline)
         self.lag.streams(ServerTimeline(server.system_identifier, server.timeline), start_lsn, durable_us)
         self.state("streaming")
 

@@ -27,6 +27,9 @@ class DurableWaits:
     def __init__(self) -> None:
         self.lsn: Lsn = INVALID_LSN
         """All commits below it are durable in Kafka; INVALID_LSN: unknown."""
+        self.system_identifier: str | None = None
+        """That of the server of the last stream, None before the first one; and its timeline."""
+        self.timeline: int | None = None
         self._is_streaming = False
         self._waiting: list[tuple[Lsn, int, asyncio.Future[Lsn]]] = []
         self._numbers = itertools.count()
@@ -36,12 +39,13 @@ class DurableWaits:
         """Return the number of waiters."""
         return self._count
 
-    def begins_at(self, lsn: Lsn | None) -> None:
+    def begins_at(self, lsn: Lsn | None, system_identifier: str, timeline: int) -> None:
         """Note that a stream is open, from a durable position on, None while that is unknown.
 
-        It may be lower than the one of the stream before: the source may be restored.
+        It may be lower than the one of the stream before: the source may be restored, or another server promoted.
         """
         self._is_streaming = True
+        self.system_identifier, self.timeline = system_identifier, timeline
         self.lsn = INVALID_LSN
         if lsn is not None:
             self.advanced(lsn)

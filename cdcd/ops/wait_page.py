@@ -1,8 +1,8 @@
 """GET /wait?lsn=16/B374D848&timeout_ms=30000: answers when all commits below the LSN are durable in Kafka.
 
 In: an LSN, as `SELECT pg_current_wal_insert_lsn()` returns it after a COMMIT.
-Out: 200 with the durable LSN; 504 after the time-out, with the LSN that is durable and the daemon's state; 400 for an
-argument that is none, 409 for the name of another daemon, 503 if too many wait.
+Out: 200 with the durable LSN, its timeline and its server; 504 after the time-out, with the LSN that is durable and
+the daemon's state; 400 for an argument that is none, 409 for the name of another daemon, 503 if too many wait.
 Invariant: a waiter takes no connection from the probes, and cannot be closed by a later one of them.
 Must not: wait without a limit.
 """
@@ -60,13 +60,22 @@ class WaitPage:
                 )
             await asyncio.wait([waiter], timeout=limit_s)
         if waiter.done() and not waiter.cancelled():
-            return _answered(200, lsn=format_lsn(lsn), durable_lsn=format_lsn(waiter.result()))
+            return _answered(
+                200, lsn=format_lsn(lsn), durable_lsn=format_lsn(waiter.result()), **self._source()
+            )
         waiter.cancel()
         durable = None if self._waits.lsn == INVALID_LSN else format_lsn(self._waits.lsn)
         status = self._status()
         shown = {name: clean(str(status.get(name) or "")) for name in ("state", "reason")}
         message = "not all commits below the LSN are durable in Kafka"
         return _answered(504, message=message, lsn=format_lsn(lsn), durable_lsn=durable, **shown)
+
+    def _source(self) -> dict[str, object]:
+        """Return what the LSN belongs to. A stream that has begun since is of that timeline or of a later one."""
+        return {
+            "timeline": self._waits.timeline,
+            "system_identifier": self._waits.system_identifier,
+        }
 
 
 def _arguments(request: web.Request) -> tuple[int, int]:

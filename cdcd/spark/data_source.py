@@ -41,7 +41,6 @@ from cdcd.spark.source.cuts import (
     LOADING,
     BatchLimits,
     Offsets,
-    SourcePosition,
     ids_of,
     is_pseudo,
     loading_of,
@@ -61,6 +60,7 @@ from cdcd.spark.source.read_limits import (
 )
 from cdcd.spark.source.record_sizes import RecordSizes
 from cdcd.spark.source.source_options import SourceOptions, parse_options
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.source.table_options import TableOptions, topics_of
 from cdcd.spark.storage.uri import Target
 

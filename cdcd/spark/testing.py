@@ -38,7 +38,8 @@ from cdcd.spark.decoding.schemas import key_subject, value_subject
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import Mirror, read_mirror
-from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import Target, open_storage
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.mirror_sizes import DEFAULT_BUCKETS

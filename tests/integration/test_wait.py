@@ -116,11 +116,14 @@ def test_a_commit_is_durable_when_the_answer_comes(
     reader, topic = None, f"{daemon.name}.public.notes"
     elsewhere = "SELECT pg_logical_emit_message(true, 'other', 'database')"
     others = Writes(postgres.dsn("postgres"))
+    system = postgres.execute("SELECT system_identifier::text FROM pg_control_system()")[0][0]
     for number in range(6):
         lsn = writes.run("INSERT INTO notes VALUES (%s, 'a')", number)
         code, page = asked(daemon, lsn)
         assert code == 200, page
         assert parse_lsn(page["durable_lsn"]) >= parse_lsn(lsn)
+        assert page["timeline"] == 1
+        assert page["system_identifier"] == system
         reader = reader or Reader(kafka, topic)
         assert len(reader.read()) == 1, "the row is readable when the answer has come"
         assert asked(daemon, others.run(elsewhere))[0] == 200

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from cdcd.spark.formats import open_tables
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables import compaction
 from cdcd.spark.target.commit_log import read_latest

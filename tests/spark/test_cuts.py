@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from cdcd.errors import ProgressUnreadable
+from cdcd.model import Progress, SourceIdentity
+from cdcd.sink.progress import dump
 from cdcd.spark.source.cuts import (
     NO_LIMITS,
     BatchLimits,
@@ -28,6 +30,7 @@ from cdcd.spark.source.cuts import (
 from cdcd.spark.source.entry import Entry
 from cdcd.spark.source.joined_commits import as_one
 from cdcd.spark.source.slots import complete_commits
+from cdcd.spark.source.source_position import SlotPosition
 from tests.spark.events import progress_value
 
 COMMITS = [
@@ -346,3 +349,10 @@ def test_offsets_never_move_back_and_have_one_order() -> None:
 def test_an_unknown_progress_record_is_an_error(value: bytes) -> None:
     with pytest.raises(ProgressUnreadable):
         parse_progress(value)
+
+
+def test_the_position_of_a_record_has_its_server_and_timeline() -> None:
+    identity = SourceIdentity("7", 3, "shop", "s", timeline_lsn=0x300)
+    found = parse_progress(dump(Progress(identity, "streaming", 0x400, 0x408, 0)))
+    assert found.position == SlotPosition(0x408, "7", 3, 0x300)
+    assert parse_progress(progress_value(1, {})).position == SlotPosition(9, "1", 1, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from cdcd.spark.clients.connection import Connection, RegistryAccess
 from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.mirroring.verify import verify
 from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
-from tests.support.daemon import Daemon, await_confirmed
+from tests.support.daemon import Daemon, await_confirmed, environment_without_cdcd
 from tests.support.nightly import nightly_except
 
 TABLES = """
@@ -81,7 +83,27 @@ def test_a_table_without_a_row_is_there_with_its_columns(
             "INSERT INTO keyless VALUES ('k'), ('k')",
             dbname=database,
         )
+        ((lsn,),) = postgres.execute("SELECT pg_current_wal_insert_lsn()::text")
         run()
+        waited = [
+            sys.executable,
+            "-m",
+            "cdcd",
+            "wait",
+            lsn,
+            "--mirror",
+            target,
+            "--config",
+            str(daemon.config_path),
+        ]
+        output = subprocess.run(
+            waited, stdout=subprocess.PIPE, text=True, env=environment_without_cdcd(), check=True, timeout=120
+        ).stdout
+        assert "visible in the mirror: all commits up to" in output, (
+            "by the daemon's slot, server and timeline"
+        )
+        ((slot, position),) = read_mirror(target).version.positions.items()
+        assert (slot, position.timeline) == (daemon.slot, 1)
     opened = read_mirror(target)
     rows = opened.table(f"{name}.public.nothing").to_pylist()
     assert [(one["id"], one["A name"], one["more"]) for one in rows] == [(7, "x", 3)]

@@ -84,20 +84,29 @@ class Planned:
         snapshot: Sequence[str] | None = None,
         loading: Sequence[str] = (),
         firsts: Mapping[str, int] | None = None,
+        end_lsn: int | None = None,
+        timeline: int = 1,
+        began_lsn: int = 0,
+        system: str = "7",
     ) -> None:
         """Append a slot's progress record.
 
         `snapshot`: the topics that an incomplete snapshot has begun. `firsts`: the first offsets of the records.
+        `timeline`, `began_lsn`, `system`: the server's.
         """
         value: dict[str, Any] = {
             "format": 2,
             "commit_lsn": format_lsn(lsn),
-            "end_lsn": format_lsn(lsn + 8),
+            "end_lsn": format_lsn(lsn + 8 if end_lsn is None else end_lsn),
+            "system_identifier": system,
+            "timeline": timeline,
             "commit_us": lsn * 1_000_000,
             "offsets": {topic: {"0": offset} for topic, offset in offsets.items()},
             "phase": "streaming" if snapshot is None else "snapshot",
             "snapshot_tables": list(snapshot or ()),
         }
+        if began_lsn:
+            value["timeline_lsn"] = format_lsn(began_lsn)
         if slot in self._described_at:
             value["topics_at"] = self._described_at[slot]
         if is_part:

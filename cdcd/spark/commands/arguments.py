@@ -268,6 +268,17 @@ def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="what pg_current_wal_insert_lsn() returns after the COMMIT",
     )
     command.add_argument(
+        "--timeline",
+        type=_number,
+        metavar="NUMBER",
+        help="the server's timeline of the LSN (default: that which the mirror has reached last)",
+    )
+    command.add_argument(
+        "--slot",
+        metavar="NAME",
+        help="the slot that sends the commit (default: the mirror waits for each slot)",
+    )
+    command.add_argument(
         "--timeout-s",
         type=_number,
         default=60,

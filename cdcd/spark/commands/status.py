@@ -46,6 +46,13 @@ def status_of(opened: Mirror, now_s: float) -> dict[str, Any]:
         "version": version.number,
         "format": version.table_format,
         "end_lsn": format_lsn(version.end_lsn) if version.end_lsn else None,
+        "slots": {
+            slot: {
+                "end_lsn": format_lsn(one.end_lsn) if one.end_lsn else None,
+                "timeline": one.timeline or None,
+            }
+            for slot, one in sorted(version.positions.items())
+        },
         "commit_lsn": format_lsn(version.commit_lsn) if version.commit_lsn else None,
         "commit_time": None if at is None else at.isoformat(),
         "published_age_s": round(now_s - version.published_s, 3),
@@ -83,6 +90,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"prefix      {found['prefix']}"
     yield f"version     {found['version']}, published {found['published_age_s']:.1f} s ago"
     yield f"position    {found['end_lsn'] or 'unknown'}, last commit at {found['commit_time'] or 'unknown'}"
+    for slot, one in found["slots"].items():
+        yield f"slot        {slot}, {one['end_lsn'] or 'unknown'}, timeline {one['timeline'] or 'unknown'}"
     if catalog := found["catalog"]:
         yield f"catalog     {catalog['name']}, {len(catalog['registered'])} tables, tried at {catalog['tried']}"
         yield from (f"not registered: {topic}: {error}" for topic, error in sorted(catalog["errors"].items()))

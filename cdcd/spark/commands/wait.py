@@ -25,7 +25,12 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_UNKNOWN
     try:
         opened = wait(
-            options.target, lsn, timeout_s=options.timeout_s, target_options=dict(options.target_option)
+            options.target,
+            lsn,
+            timeout_s=options.timeout_s,
+            target_options=dict(options.target_option),
+            timeline=options.timeline,
+            slot=options.slot,
         )
     except (MirrorBehind, TablesParked) as error:
         log.error("%s", error)
@@ -33,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     except CdcdError as error:
         log.error("the mirror cannot be read: %s", error)
         return EXIT_UNKNOWN
-    print(f"the mirror has all commits up to {format_lsn(max(opened.end_lsn, opened.commit_lsn))}")
+    print(f"the mirror has all commits up to {format_lsn(opened.reached_lsn(options.slot))}")
     return EXIT_OK

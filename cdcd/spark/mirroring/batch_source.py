@@ -23,10 +23,11 @@ from cdcd.spark.mirroring.batches import is_table
 from cdcd.spark.mirroring.records import Records, read_in_spark, read_on_driver
 from cdcd.spark.session import parallelism
 from cdcd.spark.source.backlog import Backlog
-from cdcd.spark.source.cuts import Offsets, SourcePosition, with_loading, without_start
+from cdcd.spark.source.cuts import Offsets, with_loading, without_start
 from cdcd.spark.source.pieces import pieces
 from cdcd.spark.source.record_sizes import RecordSizes
 from cdcd.spark.source.source_options import parse_options
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.target.versions import TargetVersion
 
 _INTERVAL = re.compile(

@@ -23,7 +23,8 @@ from cdcd.lsn import format_lsn
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.formats.open_tables import OpenTables
 from cdcd.spark.mirroring.records import Records, looks_of
-from cdcd.spark.source.cuts import Offsets, SourcePosition, is_pseudo
+from cdcd.spark.source.cuts import Offsets, is_pseudo
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.tables.history_merges import HistoryMerges
@@ -149,7 +150,7 @@ class MirrorBatches:
         version = next_version(now, end, entries, plans, folded)
         failures |= self._lacking(version, failures)
         self._remove([one for one in folded if one.topic in failures])
-        version = with_position(park(version, now, failures, time.time()), position)
+        version = with_position(park(version, now, failures, time.time()), now, position)
         if self._open is not None:
             sound = {topic: plan for topic, plan in plans.items() if topic not in failures}
             version, damaged = self._stored(self._open, version, now, sound, folded)
@@ -194,9 +195,15 @@ class MirrorBatches:
         self._report_parked(found)
 
     def note_position(self, position: SourcePosition) -> None:
-        """Publish a later position without changes of the mirrored tables, once in `IDLE_S` at most."""
-        if position.end_lsn > self.version.end_lsn and time.time() > self.version.published_s + IDLE_S:
-            self._publish(with_position(self.version, position))
+        """Publish another position without changes of the mirrored tables, once in `IDLE_S` at most.
+
+        It is lower if the source has continued on a timeline that began before the last position (F58).
+        """
+        version = self.version
+        after = with_position(version, version, position)
+        is_new = (after.end_lsn, after.positions) != (version.end_lsn, version.positions)
+        if is_new and time.time() > version.published_s + IDLE_S:
+            self._publish(after)
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
         """Publish tables that have no row yet, unless the mirror has or has dropped them. Raises StorageError.

@@ -24,6 +24,7 @@ from cdcd.spark.reading.table_frame import table_frame
 from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.tables.table_files import count_rows, read_table
 from cdcd.spark.target.commit_log import find_version, newer_versions, read_latest, read_version
+from cdcd.spark.target.reached import Wanted, missing, reached_lsn
 from cdcd.spark.target.shape import KEY
 from cdcd.spark.target.versions import Parked, TableEntry, TableFormat, TargetVersion
 
@@ -50,8 +51,12 @@ class Mirror:
 
     @property
     def end_lsn(self) -> int:
-        """The LSN below which all commits are in the mirror, 0 if it is not known."""
+        """The LSN below which all commits are in the mirror, of several slots those of each; 0 if it is not known."""
         return self.version.end_lsn
+
+    def reached_lsn(self, slot: str | None = None) -> int:
+        """Return the LSN up to which all commits of a slot, None: of each slot, are in the mirror; 0: unknown."""
+        return reached_lsn(self.version, slot)
 
     @property
     def commit_time(self) -> datetime | None:
@@ -165,27 +170,33 @@ def wait(
     *,
     timeout_s: float = 60.0,
     target_options: Mapping[str, str] | None = None,
+    timeline: int | None = None,
+    slot: str | None = None,
+    system_identifier: str | None = None,
     loading: bool = False,
     parked: bool = False,
 ) -> Mirror:
     """Wait until the mirror has all commits up to an LSN, and return it: to read your own writes.
 
-    `lsn`: what `SELECT pg_current_wal_insert_lsn()` returns after the COMMIT. Raises MirrorBehind after `timeout_s`.
+    `lsn`: what `SELECT pg_current_wal_insert_lsn()` returns after the COMMIT. `timeline`: of the server then; without
+    it the LSN is of the timeline that the mirror has reached last, which after a failover may be the former one.
+    `slot`: of the daemon that sends the commit; without it the mirror has to reach the LSN with each slot.
+    `system_identifier`: of the server. The answer of the daemon's /wait has timeline and system identifier.
+    Raises MirrorBehind after `timeout_s`.
     Raises TablesParked if the mirror has the commits, except in some tables: those that cdcd still copies, unless
     `loading` accepts that they lack rows, and those of an earlier commit, unless `parked` accepts them.
     """
     storage = open_storage(target, target_options)
-    wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    wanted = Wanted(parse_lsn(lsn) if isinstance(lsn, str) else lsn, timeline, slot, system_identifier)
     deadline_s = time.monotonic() + timeout_s
     version = read_latest(storage)
-    while version is None or max(version.end_lsn, version.commit_lsn) < wanted:
+    while version is None or (why := missing(version, wanted)):
         if time.monotonic() > deadline_s:
-            reached = 0 if version is None else max(version.end_lsn, version.commit_lsn)
             raise MirrorBehind(
                 "the mirror has not reached the LSN in time",
                 target=storage.uri,
-                lsn=format_lsn(wanted),
-                reached=format_lsn(reached),
+                lsn=format_lsn(wanted.lsn),
+                **({"reached": format_lsn(0)} if version is None else why),
             )
         time.sleep(LOOK_AGAIN_S)
         version = _newer(storage, version)

@@ -24,7 +24,6 @@ from cdcd.spark.source.cuts import (
     BatchLimits,
     Commit,
     Offsets,
-    SourcePosition,
     cut,
     has_records,
     ids_of,
@@ -53,6 +52,7 @@ from cdcd.spark.source.progress_log import ProgressLog
 from cdcd.spark.source.progress_topic import PREFIX_HINT, absence, require
 from cdcd.spark.source.retained_ranges import FirstOffset, check_history
 from cdcd.spark.source.source_options import SourceOptions
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.source.topic_ids import TopicIds, created_again
 
 _NO_ID = (

@@ -15,11 +15,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from cdcd.errors import ProgressUnreadable
 from cdcd.lsn import parse_lsn
 from cdcd.spark.source.first_offsets import of_named
+from cdcd.spark.source.source_position import (
+    UNKNOWN_ORIGIN,
+    Origin,
+    SlotPosition,
+    SourcePosition,
+    lowest,
+    origin_of,
+)
 
 Offsets = dict[str, dict[str, int]]
 PROGRESS_FORMATS = (1, 2)
@@ -44,6 +52,8 @@ class Commit:
     `place`: the offset of the record, -1 if unknown. `topics_at`: that of the slot's record of its topics, -1: none.
     `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
     has none of its rows.
+    `origin`: of its LSNs. `positions`: by slot, that of each slot with topics of the query up to here; None: there is
+    only this one. `ended`: the slots before that were replaced. `is_foreign`: the slot has no topic of the query.
     """
 
     commit_lsn: str
@@ -60,6 +70,20 @@ class Commit:
     described: frozenset[str] = frozenset()
     ends_snapshot: bool = False
     firsts: Offsets | None = None
+    origin: Origin = UNKNOWN_ORIGIN
+    positions: Mapping[str, SlotPosition] | None = None
+    ended: frozenset[str] = frozenset()
+    is_foreign: bool = False
+
+    @property
+    def position(self) -> SlotPosition:
+        """The position of its slot."""
+        return SlotPosition(parse_lsn(self.end_lsn), *self.origin)
+
+    @property
+    def slot_positions(self) -> Mapping[str, SlotPosition]:
+        """By slot, the positions of all slots up to here."""
+        return {self.slot: self.position} if self.positions is None else self.positions
 
     @property
     def size(self) -> int:
@@ -68,24 +92,17 @@ class Commit:
         return 1 + sum(map(len, self.offsets.values())) + sum(map(len, firsts.values()))
 
 
-class SourcePosition(NamedTuple):
-    """The position of offsets in the source: all commits below `end_lsn` are before them; 0 if unknown.
-
-    `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown.
-    """
-
-    end_lsn: int = 0
-    commit_us: int = 0
-
-
 def position_at(offsets: Offsets, commits: Iterable[Commit]) -> SourcePosition:
     """Return the position of offsets that are the end of one of these commits, which are in order."""
-    found = SourcePosition()
+    last, commit_us = None, 0
     for commit in commits:
         if not covers(offsets, commit):
             break
-        found = SourcePosition(parse_lsn(commit.end_lsn), max(commit.commit_us, found.commit_us))
-    return found
+        last, commit_us = commit, max(commit.commit_us, commit_us)
+    if last is None:
+        return SourcePosition()
+    slots = last.slot_positions
+    return SourcePosition(lowest(slots), commit_us, slots, last.ended)
 
 
 def parse_progress(value: bytes) -> Commit:
@@ -105,12 +122,18 @@ def parse_progress(value: bytes) -> Commit:
             end_lsn=str(fields["end_lsn"]),
             commit_us=int(fields["commit_us"]),
             topics_at=int(fields.get("topics_at", -1)),
+            origin=_origin_of_record(fields),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressUnreadable("this version cannot read a progress record") from error
     if not known:
         raise ProgressUnreadable("a progress record has an unknown format", format=fields["format"])
     return commit
+
+
+def _origin_of_record(fields: Mapping[str, Any]) -> Origin:
+    began_lsn = parse_lsn(fields.get("timeline_lsn", "0/0"))
+    return origin_of(str(fields.get("system_identifier", "")), int(fields.get("timeline", 0)), began_lsn)
 
 
 def _loading_of_record(fields: Mapping[str, Any]) -> frozenset[str]:

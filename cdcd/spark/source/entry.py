@@ -114,7 +114,8 @@ class Entry:
             former |= commit.former
             if place is not None and commit.place >= place:
                 proved = merge(self._proved(offsets), self._unnamed(ends))
-                return replace(commit, offsets=proved, former=former, firsts=None, slot=OWN)
+                found = replace(commit, positions=commit.slot_positions)
+                return replace(found, offsets=proved, former=former, firsts=None, slot=OWN)
         return None
 
     def _proved(self, offsets: Offsets) -> Offsets:

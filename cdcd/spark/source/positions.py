@@ -123,7 +123,7 @@ def records_before(
             if not before and not is_whole:
                 raise _older(position)
             return before
-    known = now_us or 0 if position.kind == TIME else max(map(_end_lsn, [*commits, *parts]), default=0)
+    known = now_us or 0 if position.kind == TIME else _known_lsn(commits, parts)
     if not commits or position.value > known:
         raise newer(position)
     return len(commits)
@@ -136,9 +136,14 @@ def _reached(position: Position, commits: Sequence[Commit]) -> list[int]:
     return list(accumulate((one.commit_us for one in commits), max))
 
 
-def _end_lsn(commit: Commit) -> int:
-    """Return the LSN before which all commits are in Kafka."""
-    return parse_lsn(commit.end_lsn)
+def _known_lsn(commits: Sequence[Commit], parts: Sequence[Commit]) -> int:
+    """Return the LSN before which all commits are in Kafka, of several slots the highest one.
+
+    It is that of each slot's last record: after a failover it may be lower than before (F58).
+    """
+    slots = dict(commits[-1].slot_positions) if commits else {}
+    slots |= {one.slot: one.position for one in parts}
+    return max((one.end_lsn for one in slots.values()), default=0)
 
 
 def _after_snapshot(position: Position, commits: Sequence[Commit], parts: Sequence[Commit]) -> int:

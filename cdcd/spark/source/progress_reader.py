@@ -135,7 +135,8 @@ class ProgressReader:
         partition that no later record names has had all of its records since.
         """
         new = self._new.pop(slot, frozenset[str]())
-        commit = replace(parse_progress(value), place=place, slot=slot, described=new)
+        is_foreign = self._recorded.get(slot) == {}
+        commit = replace(parse_progress(value), place=place, slot=slot, described=new, is_foreign=is_foreign)
         if commit.topics_at >= 0 and (slot, commit.topics_at) not in self._described_at:
             return without_offsets(commit, commit.offsets.keys())
         recorded = self._recorded.get(slot)

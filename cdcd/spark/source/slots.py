@@ -3,7 +3,7 @@
 In: progress records in order.  Out: commits, each complete.
 Invariant: a commit has all records of its slot since the slot's previous commit, and none of another slot, whose
 transaction or snapshot may be incomplete at the same time. The tables that are loading at a commit are those of all
-slots, each at its last complete commit.
+slots, each at its last complete commit. So are its positions in the source (`SlotPositions`).
 Must not: do I/O.
 
 A topic has one slot at a time. Slots of one name that run at the same time have different topics; where a slot
@@ -12,11 +12,12 @@ describes or writes to a topic of another one, it has replaced that one, whose r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdcd.spark.source.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
 from cdcd.spark.source.first_offsets import earlier, of_named
+from cdcd.spark.source.source_position import NOTHING, SlotPosition
 
 
 @dataclass(slots=True)
@@ -73,16 +74,67 @@ def pairs_of(offsets: Offsets) -> set[tuple[str, str]]:
     return {(topic, number) for topic, numbers in offsets.items() for number in numbers}
 
 
+class SlotPositions:
+    """The position of each slot at its last complete commit, without slots that others have replaced completely.
+
+    A slot is replaced when others have described all of its topics since, and lives again with its next record.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, Commit | None] = {}
+        """By slot, its last complete commit, None while there is none."""
+        self.ended: frozenset[str] = frozenset()
+        """The slots that were replaced, or have no topic of the query."""
+        self._topics: dict[str, set[str]] = {}
+        """By slot, the topics that it has described or written to, and that no other one has described since."""
+
+    def add(self, record: Commit) -> None:
+        """Add the next record."""
+        slot = record.slot
+        if record.is_foreign:
+            self._end(slot)
+            return
+        if slot in self.ended:
+            self.ended -= {slot}
+        self._last[slot] = self._last.get(slot) if record.is_part else record
+        if record.described and len(self._last) > 1:
+            self._end_replaced(slot, record.described)
+        topics = self._topics.setdefault(slot, set())
+        topics.update(record.offsets, record.described)
+
+    def _end_replaced(self, slot: str, described: frozenset[str]) -> None:
+        for other in self._last.keys() - {slot}:
+            topics = self._topics.get(other, set())
+            if topics and topics <= described:
+                self._end(other)
+            topics -= described
+
+    def _end(self, slot: str) -> None:
+        self._last.pop(slot, None)
+        self.ended |= {slot}
+
+    def at(self, commit: Commit) -> Mapping[str, SlotPosition] | None:
+        """Return the positions at a commit that was added last; None if it is of the only slot."""
+        if self._last.keys() == {commit.slot}:
+            return None
+        return {
+            slot: SlotPosition(NOTHING) if last is None else last.position
+            for slot, last in self._last.items()
+        }
+
+
 class Slots:
     """The state of each slot. `open`: by slot, the records that are not complete."""
 
     def __init__(self) -> None:
         self.open: dict[str, Parts] = {}
         self._loading: dict[str, frozenset[str]] = {}
+        self._positions = SlotPositions()
 
     def add(self, record: Commit) -> Commit | None:
         """Return the commit that the next record completes, None for a part."""
         parts = self.open.pop(record.slot, None)
+        self._positions.add(record)
         if not record.is_part or record.slot not in self._loading:
             self._loading[record.slot] = record.loading
         if len(self._loading) > 1:
@@ -95,7 +147,10 @@ class Slots:
             return None
         commit = record if parts is None else parts.completed_by(record)
         loading = frozenset[str]().union(*self._loading.values())
-        return commit if loading == commit.loading else replace(commit, loading=loading)
+        positions, ended = self._positions.at(record), self._positions.ended
+        if positions is None and not ended and loading == commit.loading:
+            return commit
+        return replace(commit, loading=loading, positions=positions, ended=ended)
 
     def _replaced_others(self, record: Commit, parts: Parts | None) -> Parts | None:
         """End the loading tables of slots that this record's slot has replaced; return its parts with theirs."""

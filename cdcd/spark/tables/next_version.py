@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from cdcd.errors import MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
-from cdcd.spark.source.cuts import Offsets, SourcePosition, ids_of, loading_of, merge, of_topics, with_ids
+from cdcd.spark.source.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
+from cdcd.spark.source.source_position import SourcePosition, lowest
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
+from cdcd.spark.target.reached import left_after
 from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
 
@@ -54,12 +56,22 @@ def next_version(
     )
 
 
-def with_position(version: TargetVersion, position: SourcePosition) -> TargetVersion:
-    """Return the version at a position in the source; one that is not known changes nothing."""
-    if not position.end_lsn:
+def with_position(version: TargetVersion, before: TargetVersion, position: SourcePosition) -> TargetVersion:
+    """Return the version at a position in the source; one that is not known changes nothing.
+
+    `before`: the version before, whose commits may be on another timeline.
+    """
+    if not position.end_lsn and not position.slots:
         return version
-    commit_us = max(position.commit_us, version.commit_us)
-    return replace(version, end_lsn=position.end_lsn, commit_us=commit_us)
+    unseen = version.positions.keys() - position.slots.keys() - position.ended
+    slots = {**{slot: version.positions[slot] for slot in unseen}, **position.slots}
+    return replace(
+        version,
+        end_lsn=lowest(slots) if slots else position.end_lsn,
+        commit_us=max(position.commit_us, version.commit_us),
+        positions=slots,
+        left=left_after(before, slots),
+    )
 
 
 def park(

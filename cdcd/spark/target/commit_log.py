@@ -21,6 +21,7 @@ from itertools import pairwise
 
 from cdcd.errors import SparkReadError
 from cdcd.spark.storage.uri import Storage, StoredFile, Target, open_storage
+from cdcd.spark.target.reached import held_in, reached_lsn
 from cdcd.spark.target.versions import TargetVersion, is_complete_record, version_after
 
 __all__ = [
@@ -113,6 +114,7 @@ def read_version(target: Target, number: int) -> TargetVersion:
 def find_version(target: Target, *, lsn: int | None = None, time_us: int | None = None) -> TargetVersion:
     """Return the first version with all commits up to an LSN, or the last one without a commit after a time.
 
+    The LSN is in the history of the source that the newest version has (`reached.held_in`).
     Raises SparkReadError if it is not retained, or not published yet.
     """
     storage = open_storage(target)
@@ -135,23 +137,19 @@ def oldest_version(target: Target) -> TargetVersion:
 
 
 def _first_with(storage: Storage, latest: TargetVersion, lsn: int) -> TargetVersion:
-    if not _has(latest, lsn):
+    if reached_lsn(latest) < lsn:
         raise SparkReadError(
             "the mirror has not reached this LSN yet", hint="wait for it", target=storage.uri, lsn=lsn
         )
     low, high = _oldest(storage, latest), latest
-    if _has(low, lsn):
-        if low.number > 1 and max(low.end_lsn, low.commit_lsn) > lsn:
+    if held_in(low, latest) >= lsn:
+        if low.number > 1 and held_in(low, latest) > lsn:
             raise _expired(storage, low)
         return low
     while high.number - low.number > 1:
         middle = _at(storage, latest, (low.number + high.number) // 2)
-        low, high = (low, middle) if _has(middle, lsn) else (middle, high)
+        low, high = (low, middle) if held_in(middle, latest) >= lsn else (middle, high)
     return high
-
-
-def _has(version: TargetVersion, lsn: int) -> bool:
-    return max(version.end_lsn, version.commit_lsn) >= lsn
 
 
 def _last_until(storage: Storage, latest: TargetVersion, time_us: int) -> TargetVersion:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from cdcd.errors import SparkReadError
 from cdcd.spark.decoding.events import BEGINNING, Sequence
 from cdcd.spark.source.cuts import Offsets
+from cdcd.spark.source.source_position import SlotPosition
 from cdcd.spark.target.mirror_sizes import DEFAULT_RETAIN_S
 from cdcd.spark.target.shape import Field, TableShape
 
@@ -40,10 +41,10 @@ TABLE_FORMATS: tuple[TableFormat, ...] = ("parquet", "delta", "iceberg")
 ScdType = Literal[1, 2]
 SCD_TYPES: tuple[ScdType, ...] = (1, 2)
 
-FORMAT = 8
-"""The format of the records. Format 7 lacks `cleaned` of a table and `offsets` of a parked one; format 6 also has
-`delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
-READABLE = (6, 7, FORMAT)
+FORMAT = 9
+"""The format of the records. Format 8 lacks `positions` and `left`; format 7 also `cleaned` of a table and
+`offsets` of a parked one; format 6 also has `delta_version` in place of `table_version`; 1 to 5: a manifest.json."""
+READABLE = (6, 7, 8, FORMAT)
 ALL_BUCKETS = -1
 """The bucket of a file that has rows of several buckets: a delta, or a file of a table in an open format."""
 
@@ -134,7 +135,7 @@ class TargetVersion:
 
     `commit_lsn`: the highest LSN of an applied change. `end_lsn`: all commits below it are applied, 0 if unknown.
     `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown.
-    `offsets`: the next offsets of every partition read.
+    `offsets`: the next offsets of every partition read. `reached` decides which commits a version has.
     """
 
     prefix: str
@@ -168,6 +169,11 @@ class TargetVersion:
     """A version whose successor was published at this time (Unix epoch), or later, can be read."""
     replaced: tuple[tuple[str, float], ...] = ()
     """Files of earlier versions that this one no longer has and that still exist, with the time since when."""
+    positions: Mapping[str, SlotPosition] = field(default_factory=dict)
+    """By slot, its position, of which `end_lsn` is the lowest; empty: unknown."""
+    left: tuple[tuple[int, int], ...] = ()
+    """Where the source has continued from an earlier position, as a promoted server does: the number of the last
+    version before, and the LSN up to which the commits of the versions up to there are true afterwards."""
     complete: tuple[tuple[int, float], ...] = ()
     """The numbers of the complete records that still exist, with the times of their publication, the last one's
     included."""
@@ -265,6 +271,8 @@ def _version(before: TargetVersion | None, fields: dict[str, Any]) -> TargetVers
     fields["tables"] = _merged(known.tables, tables)
     fields["offsets"] = _merged(known.offsets, fields["offsets"])
     fields["loading"] = tuple(fields["loading"])
+    fields["positions"] = {slot: SlotPosition(*one) for slot, one in fields.get("positions", {}).items()}
+    fields["left"] = tuple((number, lsn) for number, lsn in fields.get("left", ()))
     fields["dropped"] = {topic: _table(one) for topic, one in fields.get("dropped", {}).items()}
     complete = known.complete if fields["complete"] is None else fields["complete"]
     fields["complete"] = tuple((number, time_s) for number, time_s in complete)

@@ -21,7 +21,7 @@ from cdcd.spark.formats.open_schemas import MOST_NESTED, check_names, iceberg_sc
 from cdcd.spark.mirroring import batches as mirror_batches
 from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.source.cuts import SourcePosition
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target import target_writer
 from cdcd.spark.target.left_files import sweep

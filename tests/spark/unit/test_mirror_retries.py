@@ -33,7 +33,8 @@ from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.mirroring.retries import LOST_WORKER, OTHER, Retries, code_of, heals
 from cdcd.spark.mirroring.session import MirrorSessions, MirrorSettings
 from cdcd.spark.source.backlog import Backlog
-from cdcd.spark.source.cuts import Offsets, SourcePosition
+from cdcd.spark.source.cuts import Offsets
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage import local as storage_local
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.commit_log import LATEST, path_of, read_latest

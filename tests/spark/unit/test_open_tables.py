@@ -39,7 +39,8 @@ from cdcd.spark.formats.table_log import CommitLabel, TableLog
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.mirroring.records import RecordsOnDriver
 from cdcd.spark.reading.mirror import read_mirror
-from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables.compaction import MergeUncertain
 from cdcd.spark.target.commit_log import read_latest

@@ -10,7 +10,8 @@ import pytest
 
 from cdcd.errors import TablesParked
 from cdcd.spark.mirroring.records import RecordsOnDriver, looks_of
-from cdcd.spark.source.cuts import SourcePosition, with_loading
+from cdcd.spark.source.cuts import with_loading
+from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.tables.plan import Look
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.versions import Parked

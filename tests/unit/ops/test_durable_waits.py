@@ -10,7 +10,7 @@ from cdcd.ops.durable_waits import DurableWaits
 
 def opened(lsn: int) -> DurableWaits:
     waits = DurableWaits()
-    waits.begins_at(lsn)
+    waits.begins_at(lsn, "7", 1)
     return waits
 
 
@@ -36,7 +36,7 @@ async def test_nothing_is_durable_while_the_position_is_unknown() -> None:
     """Before the first position, and after a start during the initial snapshot, whose rows are missing."""
     waits = DurableWaits()
     assert not waits.waiter(0).done()
-    waits.begins_at(None)
+    waits.begins_at(None, "7", 1)
     assert not waits.waiter(0).done()
     waits.advanced(100)
     assert waits.waiter(50).done()
@@ -53,10 +53,12 @@ async def test_nothing_is_durable_while_no_stream_is_open() -> None:
 
 async def test_a_source_that_was_restored_has_a_lower_position() -> None:
     waits = opened(100)
+    assert (waits.system_identifier, waits.timeline) == ("7", 1)
     waits.ends()
-    waits.begins_at(60)
+    waits.begins_at(60, "7", 2)
     assert not waits.waiter(100).done()
     assert waits.waiter(60).done()
+    assert waits.timeline == 2
 
 
 async def test_those_that_have_given_up_take_no_memory() -> None:
