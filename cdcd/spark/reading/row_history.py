@@ -18,13 +18,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructField, StructType
 
-from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.decoding.events import SNAPSHOT
 from cdcd.spark.decoding.exact_json import EXACT_JSON
-from cdcd.spark.reading.mirror import At, Mirror, read_mirror
+from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
+from cdcd.spark.reading.mirror import At, read_mirror
 from cdcd.spark.storage.uri import Storage, Target
 from cdcd.spark.tables.table_files import read_ends, read_history
 from cdcd.spark.target.shape import AT_TYPE, KEY, SPECIAL, SPECIAL_TYPE
@@ -68,10 +69,8 @@ def history(
     Raises SparkReadError if the target has no history, or the table has none, TablesParked, ConfigError.
     """
     opened = read_mirror(target, target_options, at=at)
-    topic = f"{opened.version.prefix}.{table}"
-    entry = opened.version.tables.get(topic)
-    if entry is None:
-        raise SparkReadError("the mirror has no such table", table=table, target=opened.target.uri)
+    topic = topic_of(opened, table)
+    entry = opened.version.tables[topic]
     if opened.version.scd_type != 2:
         raise SparkReadError(
             "the mirror has no history",
@@ -85,26 +84,9 @@ def history(
         raise SparkReadError(
             "the table has columns with names of the history", table=table, columns=", ".join(taken)
         )
-    _refuse(opened, topic, loading=loading, parked=parked)
+    refuse_unfinished(opened, topic, loading=loading, parked=parked)
     tracked = _tracked(names, track_history_column_list, track_history_except_column_list)
     return _versions(_lines(spark, opened.target, entry), _ends(spark, opened.target, entry), entry, tracked)
-
-
-def _refuse(opened: Mirror, topic: str, *, loading: bool, parked: bool) -> None:
-    if topic in opened.parked and not parked:
-        raise TablesParked(
-            "the table is not updated any more, so its versions may have ended",
-            hint="copy it again; or pass parked=True to read what there is",
-            target=opened.target.uri,
-            tables=topic,
-            first_reason=opened.parked[topic].reason,
-        )
-    if topic in opened.loading and not loading:
-        raise SparkReadError(
-            "cdcd still copies the table at this commit, so it lacks rows",
-            hint="wait until it is complete, or pass loading=True",
-            table=topic,
-        )
 
 
 def _tracked(names: Sequence[str], only: Sequence[str] | None, without: Sequence[str] | None) -> list[str]:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import SparkReadError, TablesParked
 from cdcd.escaped_names import unescape
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
-from cdcd.spark.source.table_options import topics_of
+from cdcd.spark.source.table_options import named_topic, topics_of
 from cdcd.spark.storage.uri import Target
 
 __all__ = ["ConsistentView", "consistent_view", "view_names"]
@@ -97,8 +97,7 @@ def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str
     if loading:
         return list(chosen)
     copied = set(opened.loading)
-    names = {topic.removeprefix(f"{opened.version.prefix}.") for topic in copied}
-    if asked := sorted(names & {*tables, *(unescape(name) for name in tables)}):
+    if asked := [one for one in tables if named_topic(one, opened.version.prefix, chosen) in copied]:
         raise SparkReadError(
             "cdcd still copies the table at this commit, so it lacks rows",
             hint="wait until it is complete, or pass loading=True",

@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
+from cdcd.escaped_names import escape
+from cdcd.spark import changes, consistent_view, history
 from cdcd.spark.__main__ import main
 from cdcd.spark.reading.mirror import read_mirror, wait
+from cdcd.spark.reading.mirrored_table import MirroredTable
+from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 
@@ -101,3 +107,20 @@ def test_the_commands_say_what_a_mirror_has(
     assert found["tables"]["shop.public.t"]["state"] == "parked"
     assert found["tables"]["shop.public.t"]["reason"] == "CDCD-GAP: a gap"
     assert main(["status", "--target", str(tmp_path / "none")]) == 2
+
+
+def test_a_table_has_postgresqls_name_for_each_reader(tmp_path: Path) -> None:
+    """As much as its topic's; a table that is still copied is in no view, and not left out of one."""
+    topic = f"shop.public.{escape('my table')}"
+    entry = TableEntry(topic, keyed=True)
+    take_over(tmp_path, TargetVersion("shop", 4, tables={topic: entry}, loading=(topic,)))
+    spark = cast("SparkSession", None)
+    for name in ("public.my table", topic.removeprefix("shop.")):
+        with pytest.raises(SparkReadError, match="still copies"):
+            consistent_view(spark, tmp_path, tables=[name])
+        with pytest.raises(SparkReadError, match="still copies"):
+            changes(spark, tmp_path, name, "v1")
+        with pytest.raises(SparkReadError, match="the mirror has no history"):
+            history(spark, tmp_path, name)
+        with pytest.raises(SparkReadError, match="still copies"):
+            MirroredTable(open_storage(tmp_path), name).entry()
