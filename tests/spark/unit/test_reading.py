@@ -71,6 +71,17 @@ def test_a_position_that_is_none_or_not_there_is_an_error(writer: TargetWriter, 
         read_mirror(tmp_path, at=301)
 
 
+def test_a_version_has_a_name_that_no_version_of_another_target_has(tmp_path: Path) -> None:
+    first, second = (take_over(tmp_path / name, TargetVersion("shop", 4)) for name in ("a", "b"))
+    for writer in (first, second):
+        _reach(writer, 100)
+    opened = read_mirror(tmp_path / "a")
+    assert read_mirror(tmp_path / "a", at=opened.at).version == opened.version
+    assert read_mirror(tmp_path / "a", at="v2").version == opened.version, "a name of an earlier release"
+    with pytest.raises(SparkReadError, match="mirrored anew"):
+        read_mirror(tmp_path / "b", at=opened.at)
+
+
 def test_a_wait_returns_with_the_commit_or_at_its_end(writer: TargetWriter, tmp_path: Path) -> None:
     assert wait(tmp_path, 300).end_lsn == 300
     later = threading.Timer(0.2, _reach, (writer, 400))
