@@ -91,6 +91,18 @@ def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches)
         )
 
 
+def test_a_text_outside_its_type_makes_a_version_only_if_its_column_is_tracked(
+    spark: SparkSession, items: Batches
+) -> None:
+    outside = {"special": {"after.note": "infinity"}}
+    items.run([items.change("c", 10, 1, after=item(1, "a", None), **outside)], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "a", None))], loading=False)
+    assert versions_of(spark, items.target, track_history_except_column_list=["note"]) == [
+        (1, "a", None, (10, 1), None)
+    ]
+    assert len(versions_of(spark, items.target)) == 2
+
+
 def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSession, items: Batches) -> None:
     """The TRUNCATE of a copy removes the rows that were not copied; one of the source ends all rows."""
     items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2, 3)], loading=False)

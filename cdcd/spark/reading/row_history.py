@@ -277,7 +277,8 @@ def _values(row: Column, entry: TableEntry, names: Sequence[str]) -> Column:
     columns = (
         row[f"c{place}"].alias(f"c{place}") for place, one in enumerate(entry.fields) if one.name in names
     )
-    return F.to_json(F.struct(*columns, specials.alias("special")), EXACT_JSON)
+    special = F.when(F.size(specials) > 0, specials)  # the row may have texts of other columns only
+    return F.to_json(F.struct(*columns, special.alias("special")), EXACT_JSON)
 
 
 def _position(change: str) -> Column:
