@@ -110,7 +110,7 @@ def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSessi
     items.run([*again, items.change("r", 20, 3, after=item(2, "b"))], loading=False)
     assert versions_of(spark, items.target) == [
         (1, "a", "n", (10, 1), None),
-        (2, "a", "n", (10, 2), (20, 1)),
+        (2, "a", "n", (10, 2), (20, 3)),
         (2, "b", "n", (20, 3), None),
         (3, "a", "n", (10, 3), (20, 1)),
     ]
@@ -154,7 +154,7 @@ def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
     assert versions_of(spark, items.target) == [
         version
         for one in range(1, 9)
-        for version in ((one, "a", "old", (10, one), (20, 1)), (one, "b", "new", (30, one), None))
+        for version in ((one, "a", "old", (10, one), (21, one)), (one, "b", "new", (30, one), None))
     ]
 
 

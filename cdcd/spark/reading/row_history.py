@@ -179,7 +179,7 @@ def _versions(lines: DataFrame, ends: DataFrame, entry: TableEntry, tracked: Seq
     before = F.lag(F.struct(_ROW, "is_known", _CHANGE)).over(by_key)
     described = filled.select(
         *(_ROW, KEY, "is_known", _CHANGE),
-        F.least(F.lead(_CHANGE).over(by_key), _first_end()).alias("ended"),
+        _ended(F.lead(_CHANGE).over(by_key)).alias("ended"),
         _continues(before, entry, tracked).alias("continues"),
     )
     number = F.sum(F.when(F.col("continues"), 0).otherwise(1)).over(by_key)
@@ -245,10 +245,23 @@ def _text_of(special: Column, name: str) -> Column:
     return F.try_element_at(special, F.lit(name))
 
 
-def _first_end() -> Column:
-    """Return the first change after the line that ends all rows."""
-    later = F.filter(_ENDS, lambda one: one["at"] > F.col(_CHANGE)["at"])
-    return F.get(later, F.lit(0))
+def _ended(following: Column) -> Column:
+    """Return the change that ends the row of a line, null if none does. `following`: that of the key's next line.
+
+    The TRUNCATE of a copy ends the rows that are not there any more: those without a next line, or with an insert. A
+    row that is copied, or that the stream changes or deletes before it is copied, was there until then.
+    """
+    at = F.col(_CHANGE)["at"]
+    first_end = F.get(F.filter(_ENDS, lambda one: one["at"] > at), F.lit(0))
+    is_ended = F.exists(
+        _ENDS, lambda one: (one["at"] > at) & (one["at"] < following["at"]) & ~_is_of_copy(one)
+    )
+    was_there = (following["op"] != "c") & ~is_ended
+    return F.when(was_there, following).otherwise(F.least(following, first_end))
+
+
+def _is_of_copy(end: Column) -> Column:
+    return (end["op"] == "t") & (end["at"]["phase"] == SNAPSHOT)
 
 
 def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Column:
@@ -263,7 +276,7 @@ def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Col
         lambda one: (
             (one["at"] > before[_CHANGE]["at"])
             & (one["at"] < F.col(_CHANGE)["at"])
-            & ((one["op"] != "t") | (one["at"]["phase"] != SNAPSHOT) | (F.col(_CHANGE)["op"] == "c"))
+            & (~_is_of_copy(one) | (F.col(_CHANGE)["op"] == "c"))
         ),
     )
     is_same = F.col("is_known") == before["is_known"]
