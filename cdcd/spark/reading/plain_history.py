@@ -32,7 +32,7 @@ class HistoryQuery(TableQuery):
     """The query of one table's history."""
 
     def text(self) -> str:
-        """Return the query. Raises NoSuchView."""
+        """Return the query. Raises NoSuchView, MirrorInconsistent for a file that cannot be decoded."""
         if not self._entry.history:
             types = self._dialect.types(self._types())
             return f"SELECT {', '.join(self.null(*one) for one in types.items())} WHERE false"
