@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError
@@ -118,6 +120,25 @@ def test_the_commands_say_what_a_mirror_has(
     assert found["tables"]["shop.public.t"]["state"] == "parked"
     assert found["tables"]["shop.public.t"]["reason"] == "CDCD-GAP: a gap"
     assert main(["status", "--target", str(tmp_path / "none")]) == 2
+
+
+def test_a_spark_that_forbids_settings_makes_views_nevertheless(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a managed one: then the log says that the views of an earlier call stay."""
+
+    class Settings:
+        def get(self, name: str, default: str | None) -> str | None:
+            return default
+
+        def set(self, name: str, value: str) -> None:
+            raise PySparkException(f"{name} is not available")
+
+    topic = "shop.public.items"
+    take_over(tmp_path, TargetVersion("shop", 4, tables={topic: TableEntry(topic)}, loading=(topic,)))
+    spark = cast("SparkSession", SimpleNamespace(conf=Settings()))
+    assert consistent_view(spark, tmp_path).views == {}
+    assert "does not store the names of the views (PySparkException)" in caplog.text
 
 
 def test_a_table_has_postgresqls_name_for_each_reader(tmp_path: Path) -> None:
