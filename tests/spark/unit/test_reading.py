@@ -73,6 +73,17 @@ def test_a_position_that_is_none_or_not_there_is_an_error(writer: TargetWriter, 
         read_mirror(tmp_path, at=301)
 
 
+def test_an_lsn_names_the_version_that_has_the_rows_of_the_first_snapshot(tmp_path: Path) -> None:
+    """All versions while it is copied have the LSN of its end."""
+    writer = take_over(tmp_path, TargetVersion("shop", 4))
+    for lsn, loading in ((100, ["a", "b"]), (100, ["b"]), (100, []), (200, ["b"]), (200, ["b"]), (300, [])):
+        assert writer.version is not None
+        writer.publish(replace(writer.version, end_lsn=lsn, loading=tuple(loading)))
+    found = [read_mirror(tmp_path, at=lsn).version for lsn in (50, 100, 101, 200, 201)]
+    assert [one.number for one in found] == [4, 4, 6, 6, 7]
+    assert read_mirror(tmp_path, at="v2").loading == ["a", "b"]
+
+
 def test_a_version_has_a_name_that_no_version_of_another_target_has(tmp_path: Path) -> None:
     first, second = (take_over(tmp_path / name, TargetVersion("shop", 4)) for name in ("a", "b"))
     for writer in (first, second):
