@@ -107,7 +107,7 @@ def _drop_earlier(spark: SparkSession, uri: str, prefix: str, made: Iterable[str
     """
     digest = hashlib.blake2b(f"{uri}\n{prefix}".encode(), digest_size=8).hexdigest()
     setting, now = f"cdcd.views.{digest}", list(made)
-    earlier = json.loads(spark.conf.get(setting, None) or "[]")
+    earlier = json.loads(spark.conf.get(setting, "[]") or "[]")
     for name in sorted(set(earlier) - set(now)):
         spark.catalog.dropTempView(name)
     try:
