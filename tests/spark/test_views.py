@@ -100,9 +100,7 @@ def test_a_table_that_is_copied_is_in_no_view_unless_it_is_asked_for(
     assert asked.table("public.items").count() == 1
 
 
-def test_no_view_of_an_earlier_call_is_beside_those_of_a_later_one(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_no_view_of_an_earlier_call_is_left_by_a_later_one(spark: SparkSession, tmp_path: Path) -> None:
     """A join would mix two versions. The views of another prefix, and of another mirror, stay."""
     items, others = (
         testing.Table(f"public.{name}", {"id": "int"}, ["id"]) for name in ("my items", "others")

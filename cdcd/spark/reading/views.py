@@ -2,7 +2,7 @@
 
 In: a mirror, a position in the source.  Out: DataFrames and views of one version.
 Invariant: each view has all rows of its table as of the commit. A table that is still copied, or parked, is in a view
-only if the caller asks for it. A session has no view of an earlier call beside those of a later one.
+only if the caller asks for it. A session does not have views of an earlier call and of a later one together.
 Must not: read rows before a query does.
 """
 
