@@ -116,7 +116,7 @@ class Table:
         return Change(self, "r", after=self._row(row))
 
     def truncate(self) -> Change:
-        """Return a TRUNCATE."""
+        """Return a TRUNCATE; before copied rows of the same commit, the event that begins the copy."""
         return Change(self, "t")
 
     def _row(self, row: Row) -> dict[str, Any]:
@@ -170,18 +170,23 @@ class Database:
                 table.alter(table._columns)
 
     def commit(self, *changes: Change, lsn: int | None = None) -> int:
-        """Commit changes in this order; return the LSN of the commit, which is higher than that of the last one."""
+        """Commit changes in this order; return the LSN of the commit, which is higher than that of the last one.
+
+        A TRUNCATE that copied rows of the table follow in the commit is the event that begins their copy.
+        """
         self.lsn = self.lsn + 100 if lsn is None else lsn
         for number, change in enumerate(changes, 1):
-            self._records.append(self._record(change, self.lsn, number))
+            begins = any(one.op == "r" and one.table is change.table for one in changes[number:])
+            is_copy = change.op == "r" or (change.op == "t" and begins)
+            self._records.append(self._record(change, self.lsn, number, is_copy=is_copy))
         return self.lsn
 
-    def _record(self, change: Change, lsn: int, number: int) -> dict[str, Any]:
+    def _record(self, change: Change, lsn: int, number: int, *, is_copy: bool) -> dict[str, Any]:
         table, row = change.table, change.after or change.before
         schema, _, name = table.name.partition(".")
         source = _SOURCE | {
             "name": self.prefix, "schema": schema, "table": name, "timeline": 1, "commit_lsn": lsn, "lsn": lsn,
-            "tx_seq": number, "snapshot": "true" if change.op == "r" else "false", "unchanged": change.unchanged,
+            "tx_seq": number, "snapshot": "true" if is_copy else "false", "unchanged": change.unchanged,
         }  # fmt: skip
         envelope = {"before": change.before, "after": change.after, "source": source, "op": change.op}
         key = None

@@ -14,11 +14,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import ConfigError
-from cdcd.spark import decode
+from cdcd.spark import consistent_view, decode
 from cdcd.spark.clients.connection_options import connection_from
 from cdcd.spark.data_source import register
 from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.session import run_to_end
+from cdcd.spark.testing import Database, Table
 
 
 def main(url: str, task: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +42,20 @@ def main(url: str, task: dict[str, Any]) -> dict[str, Any]:
         mirror(spark, connection, str(folder / "mirror"))
     except ConfigError as refused:
         found["mirror"] = str(refused)
+    found["views"] = views(spark, str(folder / "views"))
     spark.stop()
+    return found
+
+
+def views(spark: SparkSession, target: str) -> list[int]:
+    """Return the numbers of views that two calls of `consistent_view` leave; a table is loading at the second one."""
+    items, others = (Table(f"public.{name}", {"id": "int"}, ["id"]) for name in ("items", "others"))
+    shop, found = Database(items, others), []
+    for loading in ([], [items]):
+        shop.commit(items.insert(id=shop.lsn), others.insert(id=shop.lsn))
+        shop.mirror(target, loading=loading)
+        consistent_view(spark, target)
+        found.append(sum(spark.catalog.tableExists(f"public_{name}") for name in ("items", "others")))
     return found
 
 

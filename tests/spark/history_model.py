@@ -87,17 +87,27 @@ def batch_of(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random
 
 
 def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
-    """Copy the table again: most rows are as they were, some are not, some are not found."""
+    """Copy the table again: most rows are as they were, some are not, some are not found.
+
+    The stream changes or deletes others before their chunk is read.
+    """
     records = [items.change("t", lsn, 1, snapshot=True)]
+    streamed: list[Record] = []
     for place, old in enumerate(list(model.rows.values()), 2):
         kind = chosen.random()
         row = old if kind > 0.6 else {**old, "name": chosen.choice(["a", "z"])}
-        if kind < 0.2 or row != old:
+        if kind < 0.2:
             model.end(old["id"], (lsn, 1))
-        if kind >= 0.2:
+        elif kind < 0.7:
             model.put(row, (lsn, place))
             records.append(items.change("r", lsn, place, after=row))
-    return records
+        elif kind < 0.85:
+            model.put({**row, "name": "s"}, (lsn + 1, place))
+            streamed.append(items.change("u", lsn + 1, place, after={**row, "name": "s"}))
+        else:
+            model.end(old["id"], (lsn + 1, place))
+            streamed.append(items.change("d", lsn + 1, place, before=old))
+    return [*records, *streamed]
 
 
 def versions_of(spark: SparkSession, target: Path, **options: Any) -> list[Version]:

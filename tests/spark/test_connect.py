@@ -35,4 +35,5 @@ def test_each_way_of_reading_works_through_connect(topics: TopicsWriter, tmp_pat
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("session").startswith("pyspark.sql.connect")
     assert "run the mirror by spark-submit" in found.pop("mirror")
+    assert found.pop("views") == [2, 1]
     assert found == {"table": IDS, "decode": IDS, "stream": IDS}

@@ -91,6 +91,18 @@ def test_only_tracked_columns_make_versions(spark: SparkSession, items: Batches)
         )
 
 
+def test_a_text_outside_its_type_makes_a_version_only_if_its_column_is_tracked(
+    spark: SparkSession, items: Batches
+) -> None:
+    outside = {"special": {"after.note": "infinity"}}
+    items.run([items.change("c", 10, 1, after=item(1, "a", None), **outside)], loading=False)
+    items.run([items.change("u", 20, 1, after=item(1, "a", None))], loading=False)
+    assert versions_of(spark, items.target, track_history_except_column_list=["note"]) == [
+        (1, "a", None, (10, 1), None)
+    ]
+    assert len(versions_of(spark, items.target)) == 2
+
+
 def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSession, items: Batches) -> None:
     """The TRUNCATE of a copy removes the rows that were not copied; one of the source ends all rows."""
     items.run([items.change("c", 10, number, after=item(number, "a")) for number in (1, 2, 3)], loading=False)
@@ -98,7 +110,7 @@ def test_rows_that_are_copied_again_go_on_if_they_are_the_same(spark: SparkSessi
     items.run([*again, items.change("r", 20, 3, after=item(2, "b"))], loading=False)
     assert versions_of(spark, items.target) == [
         (1, "a", "n", (10, 1), None),
-        (2, "a", "n", (10, 2), (20, 1)),
+        (2, "a", "n", (10, 2), (20, 3)),
         (2, "b", "n", (20, 3), None),
         (3, "a", "n", (10, 3), (20, 1)),
     ]
@@ -142,7 +154,7 @@ def test_values_before_a_copy_are_not_those_of_rows_that_are_not_copied_yet(
     assert versions_of(spark, items.target) == [
         version
         for one in range(1, 9)
-        for version in ((one, "a", "old", (10, one), (20, 1)), (one, "b", "new", (30, one), None))
+        for version in ((one, "a", "old", (10, one), (21, one)), (one, "b", "new", (30, one), None))
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import SparkReadError
-from cdcd.spark import changes
+from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.spark import changes, read_mirror
+from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.tables.compaction import FAN
 from cdcd.spark.tables.table_files import changed_rows, read_keys, read_table, write_delta
 from cdcd.spark.target.commit_log import read_latest
@@ -197,3 +199,87 @@ def test_a_truncate_of_a_table_without_base_files_removes_each_row(
     items.run([items.change("t", 20, 1)], loading=False)
     found = changes(spark, str(items.target), "public.items", 10).collect()
     assert sorted((one["op"], one["before"]["id"]) for one in found) == [("d", 1), ("d", 2), ("d", 3)]
+
+
+def _park(items: Batches) -> None:
+    items.run([items.change("u", 20, 1, after={"id": 9, "name": None}, unchanged=["name"])], loading=False)
+
+
+def _drop(items: Batches) -> None:
+    drop_table(str(items.target), "public.items")
+
+
+def _create_again(items: Batches) -> None:
+    items.alter(FIELDS, relid=8)
+
+
+LEAVES = {"parked": _park, "dropped": _drop, "created again": _create_again}
+
+
+@pytest.mark.parametrize(
+    ("how", "is_empty", "table_format"),
+    nightly_except(
+        product(LEAVES, [False, True], TABLE_FORMATS),
+        *product(LEAVES, [False], ["parquet"]),
+        ("parked", False, "delta"),
+        ("dropped", True, "parquet"),
+    ),
+)
+def test_a_table_that_began_anew_has_its_former_values(
+    spark: SparkSession, tmp_path: Path, how: str, is_empty: bool, table_format: TableFormat
+) -> None:
+    """Its columns have other numbers in the new files, and no version between may have the table."""
+    items = Batches(tmp_path / "mirror", FIELDS, table_format=table_format)
+    items.on_error = "park"
+    items.alter(FIELDS, relid=7)
+    items.run(
+        [items.change("r", 10, one, after={"id": one, "name": "a"}) for one in (1, 2, 3)], loading=False
+    )
+    since = read_mirror(items.target).at
+    LEAVES[how](items)
+    rows = [] if is_empty else [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    copied = [items.change("r", 30, 1 + row["id"], after=row) for row in rows]
+    items.run([items.change("t", 30, 1, snapshot=True), *copied], loading=False)
+    found = [tuple(one) for one in changes(spark, str(items.target), "public.items", since).collect()]
+    former = [{"id": one, "name": "a", "__special": None} for one in (1, 2, 3)]
+    expected: list[tuple[Any, ...]] = [("d", one, None) for one in former]
+    if rows:
+        expected = [("u", former[1], former[1] | {"name": "b"}), ("d", former[2], None)]
+    shown = [(op, *(side and side.asDict() for side in sides)) for op, *sides in found]
+    assert sorted(shown, key=lambda one: one[1]["id"]) == expected
+
+
+def test_a_table_copied_with_another_type_has_no_former_values(spark: SparkSession, tmp_path: Path) -> None:
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.on_error = "park"
+    items.run([items.change("c", 10, 1, after={"id": 1, "name": "a"})], loading=False)
+    items.alter([FIELDS[0], column("name", "int")])
+    items.run([items.change("u", 20, 1, after={"id": 1, "name": 5})], loading=False)
+    items.run([items.change("t", 30, 1)], loading=False)
+    with pytest.raises(SparkReadError, match="another type of a column"):
+        changes(spark, str(items.target), "public.items", 10)
+
+
+def test_positions_in_the_wrong_order_and_unfinished_tables_are_errors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """None of them is an empty answer, or one in which rows that are not copied yet are deleted."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.on_error = "park"
+    rows = [items.change("c", 10, one, after={"id": one, "name": "a"}) for one in (1, 2)]
+    items.run(rows, loading=False)
+    found = partial(changes, spark, str(items.target), "public.items")
+    items.run([items.change("t", 20, 1, snapshot=True)], loading=True)
+    with pytest.raises(ConfigError, match="since is later than until"):
+        found(20, 10)
+    with pytest.raises(SparkReadError, match="still copies"):
+        found(10)
+    assert found(10, loading=True).count() == 2
+    items.run([items.change("r", 20, 2, after={"id": 1, "name": "a"})], loading=False)
+    assert [(one["op"], one["before"]["id"]) for one in found(10).collect()] == [("d", 2)]
+    items.run([items.change("u", 30, 1, after={"id": 9, "name": None}, unchanged=["name"])], loading=False)
+    with pytest.raises(TablesParked, match="not updated any more"):
+        found(10)
+    assert found(10, parked=True).count() == 1
+    with pytest.raises(SparkReadError, match="no such table"):
+        changes(spark, str(items.target), "public.item", 10)

@@ -76,6 +76,14 @@ def test_a_table_follows_its_columns(tmp_path: Path) -> None:
     ]
 
 
+def test_a_table_is_copied_again_in_one_commit(tmp_path: Path) -> None:
+    orders = Table("public.orders", {"id": "bigint"}, key=["id"])
+    shop = Database(orders)
+    shop.commit(orders.insert(id=1), orders.insert(id=2))
+    shop.commit(orders.truncate(), orders.copied(id=2), orders.copied(id=3))
+    assert _rows(shop.mirror(tmp_path), orders) == [{"id": 2}, {"id": 3}]
+
+
 def test_what_ends_a_mirror_is_raised(tmp_path: Path) -> None:
     orders = Table("public.orders", {"id": "bigint", "note": "text"}, key=["id"])
     shop = Database(orders)

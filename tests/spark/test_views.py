@@ -100,6 +100,32 @@ def test_a_table_that_is_copied_is_in_no_view_unless_it_is_asked_for(
     assert asked.table("public.items").count() == 1
 
 
+def test_no_view_of_an_earlier_call_is_left_by_a_later_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A join would mix two versions. The views of another prefix, and of another mirror, stay."""
+    items, others = (
+        testing.Table(f"public.{name}", {"id": "int"}, ["id"]) for name in ("my items", "others")
+    )
+    shop = testing.Database(items, others)
+    shop.commit(items.insert(id=1), others.insert(id=1))
+    target, other = str(tmp_path / "mirror"), str(tmp_path / "other")
+    shop.mirror(target)
+    with_accounts(tmp_path / "other", 1)
+    for prefix in ("e_", "f_"):
+        consistent_view(spark, target, prefix=prefix)
+    theirs = consistent_view(spark, other, prefix="e_").views.values()
+    shop.commit(others.insert(id=2))
+    shop.mirror(target, loading=[items])
+    assert consistent_view(spark.newSession(), target, prefix="e_").views.keys() == {"public.others"}
+    assert spark.catalog.tableExists("`e_public_my items`"), "another session has its own views"
+    assert consistent_view(spark, target, prefix="e_").views.keys() == {"public.others"}
+    assert not spark.catalog.tableExists("`e_public_my items`")
+    assert spark.table("e_public_others").count() == 2
+    assert all(spark.table(one).count() == 1 for one in ("`f_public_my items`", *theirs))
+    with pytest.raises(SparkReadError, match="still copies"):
+        consistent_view(spark, target, prefix="e_", tables=["public.my items"])
+    assert spark.table("e_public_others").count() == 2, "a call that fails changes nothing"
+
+
 def test_readers_of_two_mirrors_have_their_own_views(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -29,7 +28,8 @@ from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.compaction import Compactor, FileMerges, Merges
 from cdcd.spark.tables.history_merges import HistoryMerges
 from cdcd.spark.tables.next_version import incomplete_tables, next_version, park, with_position, with_readable
-from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan, plan_table, resumed, with_history_of
+from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
+from cdcd.spark.tables.plan_anew import plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import TableEntry, TargetVersion
@@ -311,7 +311,9 @@ class MirrorBatches:
             if entry is None or not look.last_values:
                 continue
             try:
-                plan, planned = self._plan_of(look, entry, before)
+                plan, planned = plan_or_anew(
+                    look, entry, before, self._schema_of, accepts_gaps=self._accept_gaps
+                )
                 if self._open is not None:
                     self._open.refuse_columns(look.topic, planned.fields)
                 entries[look.topic] = planned
@@ -325,16 +327,6 @@ class MirrorBatches:
                     has_history=self.version.scd_type == 2,
                 )
         return plans, entries, failures
-
-    def _plan_of(self, look: Look, entry: TableEntry, before: TableEntry) -> tuple[TablePlan, TableEntry]:
-        """Return the plan of a table; one that was parked continues its history if its columns continue."""
-        plan = partial(plan_table, look, schema_by_id=self._schema_of, accepts_gaps=self._accept_gaps)
-        if before.parked and before.history:
-            with suppress(MirrorInconsistent):
-                planned, entry_then = plan(with_history_of(entry, before))
-                return replace(planned, lost_after=before.applied), entry_then
-            log.warning("%s: the columns of the table have changed, so a new history begins", look.topic)
-        return plan(entry)
 
     def _failure(self, error: CdcdError) -> tuple[str, str]:
         """Return code and text of an error that parks a table; raise it if it has to end the mirror."""

@@ -32,7 +32,9 @@ __all__ = ["At", "Mirror", "read_mirror", "wait"]
 
 At = int | str | datetime
 """A position: an LSN as a number or as PostgreSQL prints it, a time with its zone, or `Mirror.at` of a version."""
-_NUMBER = re.compile(r"v(\d+)")
+_NUMBER = re.compile(r"v(\d+)(?:@(.+))?")
+_OF_WRITER = 8
+"""The characters of a writer's random id in the name of a version. Names of earlier releases have none."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOOK_AGAIN_S = 0.05
 
@@ -65,8 +67,12 @@ class Mirror:
 
     @property
     def at(self) -> str:
-        """The name of exactly this version, such as "v42": several versions may have one LSN."""
-        return f"v{self.version.number}"
+        """The name of exactly this version, such as "v42@5f0c3a9e": several versions may have one LSN.
+
+        A target that is deleted and mirrored anew has other names, also for versions of the same numbers.
+        """
+        writer = self.version.writer[:_OF_WRITER]
+        return f"v{self.version.number}" + (f"@{writer}" if writer else "")
 
     @property
     def loading(self) -> list[str]:
@@ -129,7 +135,8 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
     """Open a mirror. `options` are those of the target's storage.
 
     `at`: the first version that has all commits up to an LSN, or the last one without a commit after a time; None:
-    the newest one. Raises SparkReadError if there is none, or it is not retained any more, ConfigError.
+    the newest one. Of versions with one LSN it is the first one without a loading table, else the last. Raises
+    SparkReadError if there is none, or it is not retained any more, ConfigError.
     """
     storage = open_storage(target, options)
     if at is None:
@@ -138,8 +145,34 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
             raise SparkReadError("there is no mirror", target=storage.uri)
         return Mirror(storage, version)
     if isinstance(at, str) and (found := _NUMBER.fullmatch(at)):
-        return Mirror(storage, read_version(storage, int(found[1])))
-    return Mirror(storage, find_version(storage, **_sought(at)))
+        return Mirror(storage, _version_of(storage, int(found[1]), found[2] or ""))
+    return Mirror(storage, _without_loading(storage, find_version(storage, **_sought(at))))
+
+
+def _without_loading(storage: Storage, version: TargetVersion) -> TargetVersion:
+    """Return the version, or a later one of its LSN that has more rows: while a snapshot is copied all have one."""
+    if not version.loading or not version.end_lsn:
+        return version
+    for later in newer_versions(storage, version):
+        if later.end_lsn != version.end_lsn:
+            break
+        version = later
+        if not later.loading:
+            break
+    return version
+
+
+def _version_of(storage: Storage, number: int, writer: str) -> TargetVersion:
+    """Return the version with this number, whose writer's id begins so. Raises SparkReadError."""
+    version = read_version(storage, number)
+    if not version.writer.startswith(writer):
+        raise SparkReadError(
+            "the version of this name was in a former target: it was deleted and mirrored anew",
+            hint="begin anew: read all rows, and continue from the position `at` of that mirror",
+            target=storage.uri,
+            version=number,
+        )
+    return version
 
 
 def _sought(at: At) -> dict[str, int]:

@@ -32,7 +32,7 @@ class HistoryQuery(TableQuery):
     """The query of one table's history."""
 
     def text(self) -> str:
-        """Return the query. Raises NoSuchView."""
+        """Return the query. Raises NoSuchView, MirrorInconsistent for a file that cannot be decoded."""
         if not self._entry.history:
             types = self._dialect.types(self._types())
             return f"SELECT {', '.join(self.null(*one) for one in types.items())} WHERE false"
@@ -123,18 +123,23 @@ class HistoryQuery(TableQuery):
         )
 
     def _numbered(self) -> str:
-        """Return the lines with the number of their version, the change after them, and the next end of all rows."""
+        """Return the lines with the number of their version, the change after them, and the next end of all rows.
+
+        `was_there` of the change after them: the row was there until then, also if a copy began in between.
+        """
         version = f"sum(CASE WHEN goes_on THEN 0 ELSE 1 END) OVER ({_BY_KEY}) AS version"
-        next_one = self._dialect.struct({"place": "place", "us": "us"})
+        was_there = f"op <> 'c' AND NOT {self._passed('NOT e.is_copy')}"
+        change = self._dialect.struct({"place": "place", "us": "us", "was_there": f"({was_there})"})
+        next_one = f"lead({change}) OVER ({_BY_KEY}) AS next_one"
         later = self._dialect.first(self._dialect.filtered("ends", "e.place > place"))
-        return f"SELECT *, {version}, lead({next_one}) OVER ({_BY_KEY}) AS next_one, {later} AS later FROM compared"
+        return f"SELECT *, {version}, {next_one}, {later} AS later FROM compared"
 
     def _versions(self) -> str:
         """Return the last line of each version, with its first change and the one that ended it."""
         of_version = "PARTITION BY k, version ORDER BY place"
-        is_later = "(next_one).place IS NULL OR (later).place < (next_one).place"
+        by_end = "(next_one).place IS NULL OR ((later).place < (next_one).place AND NOT (next_one).was_there)"
         ended = {
-            f"ended_{name}": f"CASE WHEN {is_later} THEN (later).{name} ELSE (next_one).{name} END"
+            f"ended_{name}": f"CASE WHEN {by_end} THEN (later).{name} ELSE (next_one).{name} END"
             for name in ("place", "us")
         }
         began = {

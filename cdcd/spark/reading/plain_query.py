@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdcd.spark.decoding.columns import arrow_type
 from cdcd.spark.formats.open_schemas import open_schema
 from cdcd.spark.reading.mirror import Mirror
 from cdcd.spark.reading.sql_dialects import Dialect
 from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.data_file import opened_in_parts
 from cdcd.spark.target.shape import SPECIAL, SPECIAL_TYPE, Field
 from cdcd.spark.target.versions import BucketFile, TableEntry
 
@@ -49,7 +49,7 @@ class TableQuery:
         self._inner = ", ".join([*(f"c{one.number}" for one in entry.fields), "s"])
 
     def text(self) -> str:
-        """Return the query. Raises NoSuchView."""
+        """Return the query. Raises NoSuchView, MirrorInconsistent for a file that cannot be decoded."""
         entry = self._entry
         if entry.table_version is not None:
             return self._of_open_table(entry.table_version)
@@ -168,8 +168,8 @@ def types_of(fields: Iterable[Field]) -> pa.Schema:
 
 
 def _opened_file(target: Storage, file: BucketFile) -> OpenedFile:
-    with target.open(file.path) as source:
-        return OpenedFile(file, _path(target, file.path), pq.read_schema(source).remove_metadata())
+    with opened_in_parts(target, file.path) as source:
+        return OpenedFile(file, _path(target, file.path), source.schema.remove_metadata())
 
 
 def _path(target: Storage, path: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.escaped_names import unescape
 from cdcd.lsn import format_lsn
 from cdcd.spark.reading.mirror import EPOCH, Mirror
@@ -29,7 +29,7 @@ __all__ = ["PlainView", "plain_views", "script_of"]
 
 @dataclass(frozen=True, slots=True)
 class PlainView:
-    """The view of one table. `statement` None: the dialect has none for it, and a note says why.
+    """The view of one table. `statement` None: there is none in the dialect, or of a damaged file; a note says why.
 
     `notes`: in which way its rows are not those of the version's commit, and what its columns cannot be.
     """
@@ -121,7 +121,7 @@ def _view(opened: Mirror, entry: TableEntry, dialect: Dialect, table: str, name:
         )
     try:
         query = TableQuery(opened, entry, dialect).text()
-    except NoSuchView as error:
+    except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view: {error}"))
     return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
 
@@ -142,7 +142,7 @@ def _history_view(
         return PlainView(table, name, None, (*notes, f"no view of the history, {why}"))
     try:
         query = HistoryQuery(opened, entry, dialect).text()
-    except NoSuchView as error:
+    except (NoSuchView, MirrorInconsistent) as error:
         return PlainView(table, name, None, (*notes, f"no view of the history: {error}"))
     return PlainView(table, name, f"{dialect.create} {dialect.identifier(name)} AS\n{query}", tuple(notes))
 

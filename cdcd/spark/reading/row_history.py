@@ -18,13 +18,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructField, StructType
 
-from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.decoding.events import SNAPSHOT
 from cdcd.spark.decoding.exact_json import EXACT_JSON
-from cdcd.spark.reading.mirror import At, Mirror, read_mirror
+from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
+from cdcd.spark.reading.mirror import At, read_mirror
 from cdcd.spark.storage.uri import Storage, Target
 from cdcd.spark.tables.table_files import read_ends, read_history
 from cdcd.spark.target.shape import AT_TYPE, KEY, SPECIAL, SPECIAL_TYPE
@@ -68,10 +69,8 @@ def history(
     Raises SparkReadError if the target has no history, or the table has none, TablesParked, ConfigError.
     """
     opened = read_mirror(target, target_options, at=at)
-    topic = f"{opened.version.prefix}.{table}"
-    entry = opened.version.tables.get(topic)
-    if entry is None:
-        raise SparkReadError("the mirror has no such table", table=table, target=opened.target.uri)
+    topic = topic_of(opened, table)
+    entry = opened.version.tables[topic]
     if opened.version.scd_type != 2:
         raise SparkReadError(
             "the mirror has no history",
@@ -85,26 +84,9 @@ def history(
         raise SparkReadError(
             "the table has columns with names of the history", table=table, columns=", ".join(taken)
         )
-    _refuse(opened, topic, loading=loading, parked=parked)
+    refuse_unfinished(opened, topic, loading=loading, parked=parked)
     tracked = _tracked(names, track_history_column_list, track_history_except_column_list)
     return _versions(_lines(spark, opened.target, entry), _ends(spark, opened.target, entry), entry, tracked)
-
-
-def _refuse(opened: Mirror, topic: str, *, loading: bool, parked: bool) -> None:
-    if topic in opened.parked and not parked:
-        raise TablesParked(
-            "the table is not updated any more, so its versions may have ended",
-            hint="copy it again; or pass parked=True to read what there is",
-            target=opened.target.uri,
-            tables=topic,
-            first_reason=opened.parked[topic].reason,
-        )
-    if topic in opened.loading and not loading:
-        raise SparkReadError(
-            "cdcd still copies the table at this commit, so it lacks rows",
-            hint="wait until it is complete, or pass loading=True",
-            table=topic,
-        )
 
 
 def _tracked(names: Sequence[str], only: Sequence[str] | None, without: Sequence[str] | None) -> list[str]:
@@ -197,7 +179,7 @@ def _versions(lines: DataFrame, ends: DataFrame, entry: TableEntry, tracked: Seq
     before = F.lag(F.struct(_ROW, "is_known", _CHANGE)).over(by_key)
     described = filled.select(
         *(_ROW, KEY, "is_known", _CHANGE),
-        F.least(F.lead(_CHANGE).over(by_key), _first_end()).alias("ended"),
+        _ended(F.lead(_CHANGE).over(by_key)).alias("ended"),
         _continues(before, entry, tracked).alias("continues"),
     )
     number = F.sum(F.when(F.col("continues"), 0).otherwise(1)).over(by_key)
@@ -263,10 +245,23 @@ def _text_of(special: Column, name: str) -> Column:
     return F.try_element_at(special, F.lit(name))
 
 
-def _first_end() -> Column:
-    """Return the first change after the line that ends all rows."""
-    later = F.filter(_ENDS, lambda one: one["at"] > F.col(_CHANGE)["at"])
-    return F.get(later, F.lit(0))
+def _ended(following: Column) -> Column:
+    """Return the change that ends the row of a line, null if none does. `following`: that of the key's next line.
+
+    The TRUNCATE of a copy ends the rows that are not there any more: those without a next line, or with an insert. A
+    row that is copied, or that the stream changes or deletes before it is copied, was there until then.
+    """
+    at = F.col(_CHANGE)["at"]
+    first_end = F.get(F.filter(_ENDS, lambda one: one["at"] > at), F.lit(0))
+    is_ended = F.exists(
+        _ENDS, lambda one: (one["at"] > at) & (one["at"] < following["at"]) & ~_is_of_copy(one)
+    )
+    was_there = (following["op"] != "c") & ~is_ended
+    return F.when(was_there, following).otherwise(F.least(following, first_end))
+
+
+def _is_of_copy(end: Column) -> Column:
+    return (end["op"] == "t") & (end["at"]["phase"] == SNAPSHOT)
 
 
 def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Column:
@@ -281,7 +276,7 @@ def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Col
         lambda one: (
             (one["at"] > before[_CHANGE]["at"])
             & (one["at"] < F.col(_CHANGE)["at"])
-            & ((one["op"] != "t") | (one["at"]["phase"] != SNAPSHOT) | (F.col(_CHANGE)["op"] == "c"))
+            & (~_is_of_copy(one) | (F.col(_CHANGE)["op"] == "c"))
         ),
     )
     is_same = F.col("is_known") == before["is_known"]
@@ -295,7 +290,8 @@ def _values(row: Column, entry: TableEntry, names: Sequence[str]) -> Column:
     columns = (
         row[f"c{place}"].alias(f"c{place}") for place, one in enumerate(entry.fields) if one.name in names
     )
-    return F.to_json(F.struct(*columns, specials.alias("special")), EXACT_JSON)
+    special = F.when(F.size(specials) > 0, specials)  # the row may have texts of other columns only
+    return F.to_json(F.struct(*columns, special.alias("special")), EXACT_JSON)
 
 
 def _position(change: str) -> Column:

@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from cdcd.errors import SparkReadError
+from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.decoding.exact_json import EXACT_JSON
+from cdcd.spark.reading.chosen_table import refuse_unfinished, topic_of
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
 from cdcd.spark.reading.table_frame import frame_of_rows, table_frame
 from cdcd.spark.storage.uri import Target
+from cdcd.spark.tables.same_columns import fields_in_former
 from cdcd.spark.tables.table_files import look_up, read_keys
 from cdcd.spark.target.commit_log import newer_versions
 from cdcd.spark.target.shape import KEY
@@ -42,18 +44,30 @@ def changes(
     until: At | None = None,
     *,
     target_options: Mapping[str, str] | None = None,
+    loading: bool = False,
+    parked: bool = False,
 ) -> DataFrame:
     """Return the rows of a table that differ between two positions: columns `op`, `before`, `after`.
 
     `op` is c, u or d; `before` is null for c, `after` for d. A row that was changed and changed back is not there.
     In a table without a key an update is a d and a c. `since`, `until`: as `at` of `read_mirror`; None: the newest
-    version. Raises SparkReadError if a version is not retained any more, or has no such table.
+    version. `loading`: also of a table that cdcd still copies at `until`, where each row that is not copied yet is a
+    d; `parked`: also of one that is not updated any more.
+
+    Raises SparkReadError if a version is not retained any more, or has no such table, or a column has another type
+    since, TablesParked; ConfigError if `since` is later than `until`.
     """
     first = read_mirror(target, target_options, at=since)
     last = read_mirror(first.target, at=until)
-    topic = f"{first.version.prefix}.{table}"
-    if topic not in last.version.tables:
-        raise SparkReadError("the mirror has no such table", table=table, target=last.target.uri)
+    if first.version.number > last.version.number:
+        raise ConfigError(
+            "the position since is later than until",
+            hint="exchange them, or omit until for the newest version",
+            since=first.at,
+            until=last.at,
+        )
+    topic = topic_of(last, table)
+    refuse_unfinished(last, topic, loading=loading, parked=parked)
     both = _Both(spark, first, last, topic)
     keys = both.changed_keys() if both.after.keyed else None
     return both.of_all() if keys is None else both.of_keys(keys)
@@ -70,9 +84,9 @@ class _Both:
 
     @property
     def before(self) -> TableEntry:
-        """The first version, with the columns of the last one."""
+        """The first version, with the columns of the last one. Raises SparkReadError."""
         entry = self.first.version.tables.get(self.topic, TableEntry(self.topic))
-        return replace(entry, fields=self.after.fields)
+        return replace(entry, fields=fields_in_former(entry, self.after))
 
     @property
     def after(self) -> TableEntry:
@@ -106,13 +120,10 @@ class _Both:
 
     def of_keys(self, keys: pa.Array) -> DataFrame:
         """Return the differences of the rows with these keys."""
-        shape = self.after.shape()
-        sides = [
-            frame_of_rows(
-                self.spark, self.after, look_up(self.last.target, shape, entry.files, entry.deltas, keys)
-            )
-            for entry in (self.before, self.after)
-        ]
+        target, sides = self.last.target, []
+        for entry in (self.before, self.after):
+            rows = look_up(target, entry.shape(), entry.files, entry.deltas, keys)
+            sides.append(frame_of_rows(self.spark, entry, rows))
         return _joined(*sides)
 
     def of_all(self) -> DataFrame:
@@ -126,8 +137,10 @@ class _Both:
 
 def _changed_files(then: TableEntry | None, now: TableEntry | None) -> list[BucketFile] | None:
     """Return the files of the rows that a version has changed; None if others may have changed as well."""
-    if now is None or then is now:
+    if then is now:
         return []
+    if now is None:  # the table was dropped from the mirror
+        return [] if then is None or then.is_empty else None
     before = TableEntry(now.topic) if then is None else then
     if now.table_version is not None:  # the files that were replaced, and those that replace them, have all
         return sorted({*before.files} ^ {*now.files}, key=lambda one: one.path)

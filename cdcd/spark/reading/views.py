@@ -2,25 +2,31 @@
 
 In: a mirror, a position in the source.  Out: DataFrames and views of one version.
 Invariant: each view has all rows of its table as of the commit. A table that is still copied, or parked, is in a view
-only if the caller asks for it.
+only if the caller asks for it. A session does not have views of an earlier call and of a later one together.
 Must not: read rows before a query does.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import SparkReadError, TablesParked
 from cdcd.escaped_names import unescape
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
-from cdcd.spark.source.table_options import topics_of
+from cdcd.spark.source.table_options import named_topic, topics_of
 from cdcd.spark.storage.uri import Target
 
 __all__ = ["ConsistentView", "consistent_view", "view_names"]
+
+log = logging.getLogger("cdcd.spark.mirror")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ def consistent_view(
 
     `at`: as `read_mirror`. `loading`: also of tables that cdcd still copies, which lack rows; without it a pattern
     leaves them out, and a name is an error. `parked`: also of tables that are of an earlier commit.
-    `prefix`: threads of one session need one each, or they replace each other's views.
+    `prefix`: threads of one session need one each, or they replace each other's views. The views that an earlier call
+    with the same target and prefix has made, and this one does not, are dropped.
     Raises TablesParked, SparkReadError.
     """
     opened = read_mirror(target, target_options, at=at)
@@ -86,9 +93,30 @@ def consistent_view(
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     views = view_names(named.values(), prefix)
     frames = {name: opened.frame(spark, topic) for topic, name in named.items()}
+    _drop_earlier(spark, opened.target.uri, prefix, views.values())
     for name, frame in frames.items():
         frame.createOrReplaceTempView(_quoted(views[name]))
     return ConsistentView(opened, views, frames)
+
+
+def _drop_earlier(spark: SparkSession, uri: str, prefix: str, made: Iterable[str]) -> None:
+    """Drop the views of an earlier call that are not made again: they are of another version.
+
+    The session's configuration has their names, so that each client of the session, also one of Spark Connect, and a
+    clone of the session, which has its views, knows them.
+    """
+    digest = hashlib.blake2b(f"{uri}\n{prefix}".encode(), digest_size=8).hexdigest()
+    setting, now = f"cdcd.views.{digest}", list(made)
+    earlier = json.loads(spark.conf.get(setting, "[]") or "[]")
+    for name in sorted(set(earlier) - set(now)):
+        spark.catalog.dropTempView(name)
+    try:
+        spark.conf.set(setting, json.dumps(now))
+    except PySparkException as error:  # a managed Spark may forbid settings of others
+        log.warning(
+            "the session does not store the names of the views (%s): a later call leaves those that it does not make",
+            type(error).__name__,
+        )
 
 
 def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str]:
@@ -97,8 +125,7 @@ def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str
     if loading:
         return list(chosen)
     copied = set(opened.loading)
-    names = {topic.removeprefix(f"{opened.version.prefix}.") for topic in copied}
-    if asked := sorted(names & {*tables, *(unescape(name) for name in tables)}):
+    if asked := [one for one in tables if named_topic(one, opened.version.prefix, chosen) in copied]:
         raise SparkReadError(
             "cdcd still copies the table at this commit, so it lacks rows",
             hint="wait until it is complete, or pass loading=True",

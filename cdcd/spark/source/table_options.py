@@ -83,14 +83,28 @@ def topics_of(tables: Iterable[str], prefix: str, existing: Iterable[str]) -> tu
     A table's name is its topic's without the prefix, or PostgreSQL's with all its characters. Raises SparkReadError
     for one that does not exist.
     """
-    names = {topic.removeprefix(f"{prefix}."): topic for topic in sorted(existing)}
+    names = _by_name(prefix, existing)
     found: dict[str, None] = {}
     for table in tables:
-        matched = [names[table]] if table in names else _matched(names, table)
+        topic = _named(names, table)
+        matched = _matched(names, table) if topic is None else [topic]
         if not matched:
             raise _missing(table, prefix, names)
         found.update(dict.fromkeys(matched))
     return tuple(found)
+
+
+def named_topic(table: str, prefix: str, existing: Iterable[str]) -> str | None:
+    """Return the topic of the table of exactly this name, None if there is none; of two, that of the topic's name."""
+    return _named(_by_name(prefix, existing), table)
+
+
+def _by_name(prefix: str, existing: Iterable[str]) -> dict[str, str]:
+    return {topic.removeprefix(f"{prefix}."): topic for topic in sorted(existing)}
+
+
+def _named(names: Mapping[str, str], table: str) -> str | None:
+    return names.get(table) or next((topic for name, topic in names.items() if unescape(name) == table), None)
 
 
 def _matched(names: Mapping[str, str], table: str) -> list[str]:

@@ -7,7 +7,7 @@ its values. The first line of a key that remains has the values that it did not 
 Must not: do I/O; look at a clock.
 
 The rules of a version are those of `row_history`: lines of a key without a difference are one version; a TRUNCATE of
-a snapshot ends the rows that are not copied again without a difference, any other end of all rows ends each.
+a snapshot ends the rows that have no line after it, or an insert; any other end of all rows ends each.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def is_copy_among(ends: pa.Table) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """An end of all rows. `is_copy`: rows that are copied again without a difference continue."""
+    """An end of all rows. `is_copy`: a row continues until a later line of a copy, an update or a delete."""
 
     at: Sequence
     is_copy: bool

@@ -112,36 +112,6 @@ def plan_table(
     return plan, replace(entry, keyed=entry.keyed if not look.keyed_rows else True)
 
 
-def resumed(look: Look, entry: TableEntry, schema_by_id: SchemaSource) -> TableEntry | None:
-    """Return the new entry of a parked table if the batch empties it; None: it remains parked.
-
-    A TRUNCATE, or the event before the rows of a new copy, makes all records before it irrelevant.
-    """
-    schemas = {number: schema_by_id(number) for number in {schema_id(one) for one in look.keyless_values}}
-    events = read_events(((None, value) for value in look.keyless_values), schemas)
-    if not any(event.op == "t" and event.sequence > entry.applied for event in events):
-        return None
-    return TableEntry(
-        entry.topic,
-        keyed=True if entry.keyed else None,  # a table without a key may have got one
-        next_number=entry.next_number,
-        applied=entry.applied,
-        relid=entry.relid,
-        former=entry.former,
-    )
-
-
-def with_history_of(entry: TableEntry, parked: TableEntry) -> TableEntry:
-    """Return the new entry of a table that was parked, with its history and the columns that the history has."""
-    return replace(
-        entry,
-        schema_id=parked.schema_id,
-        value_schema=parked.value_schema,
-        fields=parked.fields,
-        history=parked.history,
-    )
-
-
 def last_changes(values: tuple[bytes, ...], schemas: Mapping[int, Schema]) -> dict[int, Sequence]:
     """Return the position of the last change under each schema id."""
     last: dict[int, Sequence] = {}

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cdcd.errors import SparkReadError
 from cdcd.schema.attnums import ATTNUM, RELID
 from cdcd.spark.decoding import events as ev
+from cdcd.spark.decoding.columns import continues
 from cdcd.spark.decoding.frame import column_name
 from cdcd.spark.decoding.schemas import Schema, expand, value_record
 from cdcd.spark.target.shape import Field
@@ -106,6 +108,35 @@ def continued_columns(
             found.append(replace(changed, attnum=attnum or was.attnum, is_carried=not attnum))
         held = found
     return held
+
+
+def fields_in_former(former: TableEntry, entry: TableEntry) -> tuple[Field, ...]:
+    """Return the columns of a table, under the numbers that they have in the files of a former entry.
+
+    All numbers differ after a table was parked or dropped from the mirror and copied again, or created again: then
+    the columns are found as those of another schema are. Raises SparkReadError if one has another type.
+    """
+    numbers = {one.number for one in former.fields}
+    if not numbers or any(one.number in numbers for one in entry.fields):
+        return entry.fields
+    held = [Continued(one.avro_name, one.attnum, one.is_carried, one) for one in former.fields]
+    is_same = not (former.relid and entry.relid and former.relid != entry.relid)
+    attnums = {one.avro_name: one.attnum if is_same and not one.is_carried else 0 for one in entry.fields}
+    matched = {name: one.old for name, one in _matched(held, attnums).items()}
+    return tuple(_in_former(matched.get(one.avro_name), one, entry.topic) for one in entry.fields)
+
+
+def _in_former(old: Field | None, field: Field, topic: str) -> Field:
+    if old is None:
+        return field
+    if not continues(old.avro, field.avro):
+        raise SparkReadError(
+            "the table was copied again with another type of a column, so its former rows have no such values",
+            hint="begin anew: read all rows of the table, and continue from that position",
+            topic=topic,
+            column=field.name,
+        )
+    return replace(field, number=old.number)
 
 
 def _matched(held: Iterable[Continued], attnums: Mapping[str, int]) -> dict[str, Continued]:

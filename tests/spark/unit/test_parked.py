@@ -102,6 +102,18 @@ def test_a_table_in_trouble_keeps_its_rows_until_it_is_copied_again(items: Batch
     assert items.run([changed], loading=False) == [_row(2, "new"), _row(3, "c")]
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_trouble_before_a_truncate_of_the_same_batch_is_none(items: Batches, name: str) -> None:
+    """Else the table would be parked after its recovery, which no later batch has."""
+    trouble = CASES[name][0](items)
+    if name == "two columns of one name":
+        items.alter(FIELDS)
+    row = {"id": 2, "name": 5 if name == "another type" else "b", "body": None}
+    again = [items.change("t", 30, 1), items.change("c", 30, 2, after=row)]
+    assert items.run([*trouble, *again], loading=False) == [row]
+    assert _parked(items) is None
+
+
 def test_trouble_again_after_the_truncate_parks_again(items: Batches) -> None:
     items.run(_gap(items), loading=False)
     assert items.run([items.change("t", 30, 1)], loading=False) == []
@@ -123,6 +135,17 @@ def test_a_table_that_gets_a_key_is_mirrored_anew_by_a_copy(tmp_path: Path) -> N
     assert "now has one" in found.reason
     copied = [keyed.change("t", 30, 1, snapshot=True), keyed.change("r", 30, 2, after=_row(2, "b"))]
     assert log.run(copied, loading=False) == [_row(2, "b")]
+    assert _parked(log) is None
+
+
+def test_a_table_gets_a_key_and_is_copied_in_one_batch(tmp_path: Path) -> None:
+    log = Batches(tmp_path / "mirror", FIELDS, has_key=False)
+    log.on_error = "park"
+    log.run([log.change("r", 10, 1, after=_row(1, "a"))], loading=False)
+    keyed = Batches(tmp_path / "other", FIELDS)
+    copied = [keyed.change("t", 30, 1, snapshot=True), keyed.change("r", 30, 2, after=_row(2, "b"))]
+    earlier = keyed.change("c", 20, 1, after=_row(2, "b"))
+    assert log.run([earlier, *copied], loading=False) == [_row(2, "b")]
     assert _parked(log) is None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.reading.mirror import Mirror, read_mirror
 from cdcd.spark.reading.plain_views import plain_views, script_of
 from cdcd.spark.target.versions import TableFormat
@@ -98,3 +99,33 @@ def test_a_table_without_a_key_or_a_line_and_a_taken_name(tmp_path: Path) -> Non
     _, view = plain_views(read_mirror(taken.target))
     assert view.statement is None
     assert "__end_at" in view.notes[-1]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_a_new_history_begins_with_the_rows_of_the_copy(tmp_path: Path, is_one_batch: bool) -> None:
+    """Not with a part of the changes before: those of the batch in which the copy begins."""
+    items = history_of(tmp_path)
+    items.on_error = "park"
+    items.run([items.change("c", 10, one, after=item(one, "a")) for one in (1, 2, 3)], loading=False)
+    items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+    rows = [{"id": one, "name": 5, "note": "n"} for one in (1, 2)]
+    trouble = [items.change("u", 20, 1, after=rows[0])]
+    if not is_one_batch:
+        items.run(trouble, loading=False)
+        trouble = []
+    changed = [items.change("u", 30, 1, after=rows[1]), items.change("d", 30, 2, before=item(3, None))]
+    copied = [items.change("r", 40, 2, after=rows[0])]
+    items.run([*trouble, *changed, items.change("t", 40, 1, snapshot=True), *copied], loading=False)
+    opened = read_mirror(items.target)
+    assert not opened.parked
+    assert versions(opened) == [(1, 5, "n", (40, 2), None)]
+
+
+def test_the_history_of_a_table_that_was_dropped_begins_with_its_copy(tmp_path: Path) -> None:
+    items = history_of(tmp_path)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    drop_table(items.target, "public.items")
+    changed = [items.change("u", 20, 1, after=item(1, "b"))]
+    copied = [items.change("t", 30, 1, snapshot=True), items.change("r", 30, 2, after=item(2, "c"))]
+    items.run([*changed, *copied], loading=False)
+    assert versions(read_mirror(items.target)) == [(2, "c", "n", (30, 2), None)]

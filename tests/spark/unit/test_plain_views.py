@@ -28,6 +28,7 @@ from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.shape import SPECIAL
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.versions import TABLE_FORMATS, Parked, TableEntry, TableFormat
+from cdcd.spark.testing import Database, Table
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.events import column
 from tests.spark.unit.test_arrow_fold import SCHEMAS, VERSIONS, History
@@ -438,6 +439,28 @@ def test_the_command_prints_what_duckdb_runs(tmp_path: Path, capsys: pytest.Capt
     assert main([*target, "--at", "v99"]) == 2
     assert main(["views", "--target", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_table_with_a_damaged_file_has_no_view_and_the_others_have_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items, others = (Table(f"public.{name}", {"id": "bigint"}, ["id"]) for name in ("items", "others"))
+    shop = Database(items, others)
+    shop.commit(items.insert(id=1), others.insert(id=7))
+    opened = shop.mirror(tmp_path / "mirror", stored_as_scd_type=2)
+    entry = opened.version.tables[items.topic]
+    for file in (*entry.files, *entry.deltas, *entry.history):
+        path = tmp_path / "mirror" / file.path
+        path.write_bytes(path.read_bytes()[:-20])
+    assert main(["views", "--target", str(tmp_path / "mirror")]) == 0
+    script = capsys.readouterr().out
+    assert (
+        "-- public.items: no view: CDCD-MIRROR-INCONSISTENT: a file of the table cannot be decoded" in script
+    )
+    assert "-- public.items: no view of the history: CDCD-MIRROR-INCONSISTENT" in script
+    with duck() as connection:
+        connection.execute(script)
+        assert connection.execute("SELECT id FROM public_others").fetchall() == [(7,)]
 
 
 def test_two_tables_of_one_view_and_an_unknown_dialect_are_errors(tmp_path: Path) -> None:

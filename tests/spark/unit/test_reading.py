@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-from cdcd.cli.wait import wait_mirrored
+from cdcd.cli.wait import Durable, wait_mirrored
 from cdcd.errors import ConfigError, MirrorBehind, SparkReadError, TablesParked
+from cdcd.escaped_names import escape
+from cdcd.spark import changes, consistent_view, history
 from cdcd.spark.__main__ import main
 from cdcd.spark.reading.mirror import read_mirror, wait
+from cdcd.spark.reading.mirrored_table import MirroredTable
+from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 
@@ -67,6 +74,28 @@ def test_a_position_that_is_none_or_not_there_is_an_error(writer: TargetWriter, 
         read_mirror(tmp_path, at=301)
 
 
+def test_an_lsn_names_the_version_that_has_the_rows_of_the_first_snapshot(tmp_path: Path) -> None:
+    """All versions while it is copied have the LSN of its end."""
+    writer = take_over(tmp_path, TargetVersion("shop", 4))
+    for lsn, loading in ((100, ["a", "b"]), (100, ["b"]), (100, []), (200, ["b"]), (200, ["b"]), (300, [])):
+        assert writer.version is not None
+        writer.publish(replace(writer.version, end_lsn=lsn, loading=tuple(loading)))
+    found = [read_mirror(tmp_path, at=lsn).version for lsn in (50, 100, 101, 200, 201)]
+    assert [one.number for one in found] == [4, 4, 6, 6, 7]
+    assert read_mirror(tmp_path, at="v2").loading == ["a", "b"]
+
+
+def test_a_version_has_a_name_that_no_version_of_another_target_has(tmp_path: Path) -> None:
+    first, second = (take_over(tmp_path / name, TargetVersion("shop", 4)) for name in ("a", "b"))
+    for writer in (first, second):
+        _reach(writer, 100)
+    opened = read_mirror(tmp_path / "a")
+    assert read_mirror(tmp_path / "a", at=opened.at).version == opened.version
+    assert read_mirror(tmp_path / "a", at="v2").version == opened.version, "a name of an earlier release"
+    with pytest.raises(SparkReadError, match="mirrored anew"):
+        read_mirror(tmp_path / "b", at=opened.at)
+
+
 def test_a_wait_returns_with_the_commit_or_at_its_end(writer: TargetWriter, tmp_path: Path) -> None:
     assert wait(tmp_path, 300).end_lsn == 300
     later = threading.Timer(0.2, _reach, (writer, 400))
@@ -92,7 +121,7 @@ def test_a_wait_is_not_over_where_tables_are_parked_or_still_copied(
     assert main(["wait", "--target", str(tmp_path), "--lsn", "0/12C"]) == 1
     assert "CDCD-MIRROR-PARKED" in caplog.text
     for waits in (
-        lambda: wait_mirrored(str(tmp_path), {}, 300, 1),
+        lambda: wait_mirrored(str(tmp_path), {}, 300, 1, slot="", durable=Durable("0/12C", None, None)),
         lambda: wait(tmp_path, 300),
         lambda: wait(tmp_path, 300, parked=lacking != "parked", loading=lacking != "loading"),
     ):
@@ -127,3 +156,39 @@ def test_the_commands_say_what_a_mirror_has(
     assert found["tables"]["shop.public.t"]["state"] == "parked"
     assert found["tables"]["shop.public.t"]["reason"] == "CDCD-GAP: a gap"
     assert main(["status", "--target", str(tmp_path / "none")]) == 2
+
+
+def test_a_spark_that_forbids_settings_makes_views_nevertheless(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a managed one: then the log says that the views of an earlier call stay."""
+
+    class Settings:
+        def get(self, name: str, default: str | None) -> str | None:
+            return default
+
+        def set(self, name: str, value: str) -> None:
+            raise PySparkException(f"{name} is not available")
+
+    topic = "shop.public.items"
+    take_over(tmp_path, TargetVersion("shop", 4, tables={topic: TableEntry(topic)}, loading=(topic,)))
+    spark = cast("SparkSession", SimpleNamespace(conf=Settings()))
+    assert consistent_view(spark, tmp_path).views == {}
+    assert "does not store the names of the views (PySparkException)" in caplog.text
+
+
+def test_a_table_has_postgresqls_name_for_each_reader(tmp_path: Path) -> None:
+    """As much as its topic's; a table that is still copied is in no view, and not left out of one."""
+    topic = f"shop.public.{escape('my table')}"
+    entry = TableEntry(topic, keyed=True)
+    take_over(tmp_path, TargetVersion("shop", 4, tables={topic: entry}, loading=(topic,)))
+    spark = cast("SparkSession", None)
+    for name in ("public.my table", topic.removeprefix("shop.")):
+        with pytest.raises(SparkReadError, match="still copies"):
+            consistent_view(spark, tmp_path, tables=[name])
+        with pytest.raises(SparkReadError, match="still copies"):
+            changes(spark, tmp_path, name, "v1")
+        with pytest.raises(SparkReadError, match="the mirror has no history"):
+            history(spark, tmp_path, name)
+        with pytest.raises(SparkReadError, match="still copies"):
+            MirroredTable(open_storage(tmp_path), name).entry()

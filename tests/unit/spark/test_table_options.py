@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcd.errors import SparkReadError
-from cdcd.spark.source.table_options import table_options, topics_of, wrong_values
+from cdcd.spark.source.table_options import named_topic, table_options, topics_of, wrong_values
 
 TOPICS = ["shop.public.orders", "shop.public.order_lines", "shop.audit.log", "shop.crm.my_u0020table"]
 
@@ -50,7 +50,14 @@ def test_the_name_of_a_topic_comes_before_a_name_of_postgresql() -> None:
     for topic in names.values():
         (found,) = topics_of([topic.removeprefix("shop.")], "shop", names.values())
         assert found == topic
+        assert named_topic(topic.removeprefix("shop."), "shop", names.values()) == topic
     assert topics_of(["crm.my table"], "shop", names.values()) == (names["my table"],)
+
+
+def test_the_name_of_a_table_is_no_pattern() -> None:
+    topics = ["shop.crm.a_u005B1_u005D", "shop.crm.a1"]
+    assert topics_of(["crm.a[1]"], "shop", topics) == (topics[0],)
+    assert named_topic("crm.a*", "shop", topics) is None
 
 
 def test_switches_have_any_case() -> None:
