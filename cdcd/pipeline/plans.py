@@ -28,7 +28,14 @@ from cdcd.pipeline.topic_schemas import Registry, TopicSchemas, Waiting, not_wai
 from cdcd.registry.subjects import Strategy, full_record_name
 from cdcd.schema.exact_keys import merged_key_columns
 from cdcd.schema.identity import OldTuples
-from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
+from cdcd.schema.keys import (
+    is_required,
+    is_whole_row,
+    key_of,
+    nullable_columns,
+    registered_columns,
+    required_columns,
+)
 from cdcd.schema.named_types import with_full_names
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -330,13 +337,14 @@ class Plans:
         index = None if keys is None else keys.of(relation.identity)
         is_flawed = index is not None and index.flaw is not None
         self._flaws[relation.relid] = None if index is None else index.flaw
-        catalog_key = None if keys is None else () if index is None or is_flawed else index.columns
-        shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
+        is_unknown = keys is None and not is_whole_row(key_schema, policy)
+        catalog_key = None if is_unknown else () if index is None or is_flawed else index.columns
+        shared = index.columns if index is not None and is_flawed else ()
         value = self._schemas.value(topic, relation)
         # While open transactions are streamed, a table may have a key although its description has none.
         believed = nullable_columns(value) if self.is_sure else ()
-        registered = registered_columns(key_schema, policy)
+        registered = registered_columns(key_schema)
         columns = key_of(relation, catalog_key, registered, policy, believed, shared)
         # A key column that the topic's values do not have yet would be a new field without a default.
         nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
 from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
 from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
-from cdcd.schema.policy import Policies
+from cdcd.schema.policy import Policies, Policy
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead
 
@@ -144,6 +144,24 @@ async def test_another_key_goes_to_a_new_topic_only_where_that_is_wanted() -> No
         await other.plan(relation("id"))
         with pytest.raises(KeyChanged):
             await other.plan(relation("v"))
+
+
+@pytest.mark.parametrize("change", ["add_column", "add_column_and_drop_table", "add_primary_key"])
+async def test_a_key_that_is_the_whole_row_halts_if_it_gets_other_columns(change: str) -> None:
+    """F45: no later record would delete the rows under the former key."""
+    one = plans("register_with_none")
+    one._policies = Policies(Policy(keyless="row"))
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    whole = replace(relation("id", "v"), identity=ReplicaIdentity.FULL)
+    assert (await one.plan(whole)).key_indexes == (0, 1)
+    if change == "add_primary_key":
+        one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    else:
+        whole = replace(whole, columns=(*whole.columns, Column("w", 23, -1, True)))
+    if change == "add_column_and_drop_table":
+        one._catalog.keys = lambda relid: None  # type: ignore[method-assign]
+    with pytest.raises(KeyChanged):
+        await one.plan(whole)
 
 
 async def test_a_first_key_is_said() -> None:
