@@ -301,7 +301,7 @@ class PartPosition:
     """The durable part of a transaction that is written in several Kafka transactions: all changes up to `tx_seq`.
 
     `numbered_by` identifies the configuration by which its changes were numbered; "" if that was not recorded. `keys`
-    identifies those of its tables' keys that its messages do not show; "" if there are none, or they were not recorded.
+    identifies those keys of its tables that its messages do not show; "" if there are none or they were not recorded.
     """
 
     commit_lsn: Lsn

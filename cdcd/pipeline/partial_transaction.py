@@ -3,7 +3,7 @@
 In: the part that the progress record names, the transactions of the next session.
 Out: the changes to drop because they are durable, by their number in the transaction.
 Invariant: a transaction numbers its changes in the same way on every replay, streamed or not, so exactly the changes
-written already are dropped. If the transaction is not sent again, or has changed, or a table has got another key since,
+written already are dropped. If the transaction is not sent again, or has changed, or a table has another key since,
 that is an error, because readers have its beginning and would never see its end.
 Must not: do I/O.
 """

@@ -79,6 +79,8 @@ class Registry:
         self._verified = 0
         self._verified_s = -_VERIFIED_FOR_S
         """The time of the last check that found no loss, by the same registry."""
+        self._loss: tuple[str, str] | None = None
+        """A loss that was found, as the arguments of `_lost`: until `close`, nothing is registered."""
         self._levels: dict[str, str] = {}
         self._forcing = threading.RLock()
         self._silent_until_s = 0.0
@@ -100,20 +102,25 @@ class Registry:
     def latest(self, subject: str) -> dict[str, Any] | None:
         """Return the newest schema under `subject`, None when it has none.
 
-        While the registry does not answer, return the newest known schema.
+        While the registry does not answer, return the newest known schema. Raises RegistryRefused where the registry
+        has lost a schema in use.
         """
         # Each is read once: the thread of `verify_next` may clear them in between.
         is_cached, cached = subject in self._latest, self._latest.get(subject)
         if is_cached and time.monotonic() < self._silent_until_s:
             return cached
+        in_use = self._cache.newest_id_of(subject)
         try:
-            found = self._latest[subject] = self._ask_latest(subject)
+            found = self._ask_latest(subject)
+            if found is None and in_use is not None:
+                self._refuse_loss(subject, in_use)
         except RegistryUnavailable:
             if not is_cached:
                 raise
             # A registry that does not answer may use up each request's timeout, and there may be many tables.
             self._silent_until_s = time.monotonic() + _SILENT_S
             return cached
+        self._latest[subject] = found
         if found is None:
             # Deleted, or never created: its cached ids must not count as lost data of the registry.
             self._cache.forget(subject)
@@ -221,6 +228,7 @@ class Registry:
         client, self._client = self._client, None
         self._version_cache = VersionCache("")
         self._verified_s = -_VERIFIED_FOR_S
+        self._loss = None
         if client is not None:
             client.close()
 
@@ -228,6 +236,7 @@ class Registry:
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
         """Clear the cache, so that the next session queries and registers again; return this session's error."""
+        self._loss = what, subject
         self._cache.clear()
         self._latest.clear()
         self._version_cache = VersionCache("")
@@ -237,6 +246,20 @@ class Registry:
             "registers every schema again",
             subject=subject,
         )
+
+    def _refuse_loss(self, subject: str, schema_id: int) -> None:
+        """Raise RegistryRefused where an id in use has no schema, or another one, in the registry.
+
+        A subject that was deleted on purpose (F45) leaves the schemas of its ids.
+        """
+        try:
+            found = self._call("by_id", lambda client: client.by_id(schema_id), subject=subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") != _SCHEMA_NOT_FOUND:
+                return  # without the right to read, a missing schema is not a proof of loss
+            raise self._lost(f"the schema of id {schema_id}", subject) from refusal
+        if not self._cache.is_of(schema_id, found.text):
+            raise self._lost(f"the schema of id {schema_id}", subject)
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:
@@ -278,6 +301,8 @@ class Registry:
             return found
         self._refuse_unregistered(subject, text)
         self._verify_unless_lately()
+        if self._loss is not None:  # found by the plan of another table, meanwhile
+            raise self._lost(*self._loss)
         if not is_subject:
             return self._create_subject(subject, text)
         if is_forced:

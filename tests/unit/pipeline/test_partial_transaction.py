@@ -125,7 +125,7 @@ async def test_a_first_key_since_the_part_was_written_is_an_error(cut: int) -> N
 
 
 async def test_only_the_tables_of_the_part_count() -> None:
-    """The table of the batch after the part has a key meanwhile, and a batch ends where a read of the socket ended."""
+    """The table after the part has a key meanwhile; a batch may end elsewhere."""
     part = PartPosition(100, 2)
     written = await Flow().feed(begin(100), relation(), inserts("a", "b"))
     assert written.chunks[-1].reached == part
