@@ -11,8 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
-from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
+from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity
 from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
+from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
 from cdcd.schema.policy import Policies, Policy
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead
@@ -27,19 +28,27 @@ def relation(*keys: str, name: str = "t", schema: str = "s", kind: int = 25, rel
 
 
 class Catalog:
-    """A catalog without tables. `numbers`: the attnums of relations, as far as they are known."""
+    """A catalog without tables. `numbers`: the attnums of relations, as far as they are known.
+
+    `columns`: the present columns of the table in place of `numbers`; `altered`: types that are not as in TYPES.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[Relation, tuple[int, ...]] = {}
+        self.columns: tuple[NumberedColumn, ...] = ()
+        self.altered: dict[int, PgType] = {}
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
-        return {oid: TYPES[oid] for oid in oids}
+        asked = [*oids, *(part.type_oid for one in self.altered.values() for part in one.attributes)]
+        return {oid: one for oid, one in (TYPES | self.altered).items() if oid in asked}
 
     def keys(self, relid: int) -> TableKeys | None:
         return None
 
-    def attnums(self, relation: Relation) -> tuple[int, ...] | None:
-        return self.numbers.get(relation, None)
+    def attnums(self, relation: Relation) -> KnownAttnums:
+        if self.columns:
+            return known_attnums(relation, self.columns, self.columns[-1].attnum)
+        return KnownAttnums(self.numbers.get(relation))
 
 
 class Topics:
@@ -366,6 +375,47 @@ async def test_a_description_that_does_not_fit_any_more_has_the_schema_it_had() 
     again._schemas._registry = one._schemas._registry
     assert [await planned(again, number) for number in (None, 2)] == [1, 1]
     assert len(schemas_of(again)) == 1
+
+
+ID, C = Column("id", 23, -1, True), Column("c", 25, -1, False)
+NOW = (
+    NumberedColumn("id", 23, -1, 1, False),
+    NumberedColumn("c", 25, -1, 3, False),
+    NumberedColumn("d", 23, -1, 4, False),
+)
+"""The columns after DROP c, ADD c, and, after a row that has not been received yet, ADD d."""
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_the_attnum_of_a_dropped_column_is_not_given_to_one_that_was_added_since(
+    is_restarted: bool,
+) -> None:
+    """A mirror would take the value for one of the dropped column, and later rows would not have it."""
+    one = plans("register_with_none")
+    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, C))
+    one._catalog.columns = (NOW[0], NOW[1]._replace(attnum=2))  # type: ignore[attr-defined]
+    await one.plan(described)
+    again = plans("register_with_none") if is_restarted else one
+    again._schemas._registry = one._schemas._registry
+    again._catalog.columns = NOW  # type: ignore[attr-defined]
+    plan = await again.plan(described)
+    assert "pg.attnum" not in str(plan.value_schema)
+    assert await again.plan(described) is plan
+    assert len(schemas_of(again)) == 2
+
+
+async def test_an_altered_composite_type_gives_the_same_description_another_plan() -> None:
+    """A type that was dropped meanwhile remains, so that its values are not text from here on."""
+    one = plans("register_with_none")
+    pair = PgType(900, "s", "pair", "c", attributes=(Attribute("a", 25, -1),))
+    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, Column("p", 900, -1, False)))
+    altered = one._catalog.altered = {900: pair}  # type: ignore[attr-defined]
+    first = await one.plan(described)
+    assert await one.plan(described) is first
+    altered.clear()
+    assert await one.plan(described) is first
+    altered[900] = replace(pair, attributes=(*pair.attributes, Attribute("b", 23, -1)))
+    assert await one.plan(described) is not first
 
 
 async def test_where_the_attnums_were_never_known_the_schema_has_none() -> None:
