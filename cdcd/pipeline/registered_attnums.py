@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 from cdcd.schema.attnums import KnownAttnums, attnums_in, numbered_as
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.relation_schema import RelationSchemas
+
+_MOST_VERSIONS = 100
+"""How many of the newest versions a description that is read again may have: each one may cost a request."""
 
 
 class Registered(Protocol):
@@ -61,7 +65,8 @@ def numbered_before(
 
     `is_lenient`: it may lack some of them, and the relation's oid. `allow`: whether it may have these.
     """
-    for registered in registry.registered(subject):
+    schemas = registry.registered(subject)
+    for registered in schemas if is_lenient else islice(schemas, _MOST_VERSIONS):
         found = numbered_as(schema, registered, is_lenient=is_lenient)
         attnums = None if found is None else attnums_in(found)
         if attnums is not None and not allow(attnums):

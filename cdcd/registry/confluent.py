@@ -30,9 +30,16 @@ from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
 from cdcd.registry.client import is_transport, new_client
-from cdcd.registry.rest import Client, RegisteredSchema, RegistryErrorAnswer, TokenUnavailable
+from cdcd.registry.rest import (
+    Client,
+    RegisteredSchema,
+    RegistryErrorAnswer,
+    TokenUnavailable,
+    TooManyVersions,
+)
 from cdcd.registry.schema_cache import SchemaCache, VersionCache
 from cdcd.registry.settings import RegistrySettings, client_properties
+from cdcd.schema.attnums import is_equal_but_for_numbers
 from cdcd.schema.compatibility import Difference, level_differences
 from cdcd.schema.schema_index import text_of
 
@@ -48,6 +55,10 @@ _SCHEMA_NOT_FOUND = 40403
 _NO_SUCH_PATH_HINT = (
     "correct registry.url, also its path, and restart cdcd: the server at this address does not have this "
     "endpoint"
+)
+_TOO_MANY_HINT = (
+    "delete the oldest versions, whose records no reader needs any more (`curl -X DELETE "
+    "REGISTRY/subjects/SUBJECT/versions/NUMBER`), then `cdcd resume`"
 )
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
@@ -345,12 +356,18 @@ class Registry:
         """
         if level == "NONE":
             return
+        newest = self._ask_latest(subject)
+        if newest is not None and is_equal_but_for_numbers(newest, schema):
+            return  # it was compared with the others when it was registered
         numbers = self._versions(subject)  # none if all were deleted: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
         found: dict[Difference, None] = {}
         for number in reversed(numbers):  # one at a time in memory: there may be hundreds
-            found |= dict.fromkeys(level_differences(level, schema, [self._version(subject, number)]))
+            earlier = self._version(subject, number)
+            found |= dict.fromkeys(level_differences(level, schema, [earlier]))
+            if is_equal_but_for_numbers(earlier, schema):
+                break
         if found:
             raise SchemaIncompatible(
                 f"the new schema is not {level}: {'; '.join(map(str, found))}",
@@ -457,6 +474,13 @@ class Registry:
             raise RegistryUnavailable(
                 f"{operation}: the issuer gave no OAuth token",
                 hint="check the issuer's endpoint, and the client's id and secret; cdcd tries again",
+                subject=subject,
+            ) from error
+        except TooManyVersions as error:
+            self._observe(operation, "200")
+            raise RegistryRefused(
+                f"{operation}: the subject has {error.versions} versions, too many to compare a new one with all",
+                hint=_TOO_MANY_HINT,
                 subject=subject,
             ) from error
         except CdcdError:

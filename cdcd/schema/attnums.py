@@ -3,8 +3,8 @@
 In: a relation as described, the catalog's columns; two schemas.  Out: attnums; the schema with those of another one.
 Invariant: the Relation message has no attnum, and the catalog has the present ones. They are those of the description
 only if the present columns are the described ones; otherwise they are unknown, and a schema that was registered while
-they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema; unless
-a column was dropped and another one added since, which may have its name.
+they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema; except
+if a column was dropped and another one added since, which may have its name.
 Must not: do I/O.
 """
 
@@ -110,6 +110,17 @@ def numbered_as(schema: AvroSchema, registered: Any, *, is_lenient: bool = False
     changed = {name: part for name, part in ours.items() if name != RELID or RELID in theirs}
     changed["fields"] = [_numbered(one, numbers) for one in ours["fields"]]
     return _with_row(schema, ours, changed)
+
+
+def is_equal_but_for_numbers(schema: Any, other: Any) -> bool:
+    """Whether two schemas differ by attnums and the relation's oid at most, which no reader's compatibility needs."""
+    return bool(_without_numbers(schema) == _without_numbers(other))
+
+
+def _without_numbers(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _without_numbers(part) for name, part in schema.items() if name not in (ATTNUM, RELID)}
+    return [_without_numbers(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _columns(fields: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

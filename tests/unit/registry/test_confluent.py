@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import RegistryRefused, RegistryUnavailable
+from cdcd.errors import RegistryRefused, RegistryUnavailable, SchemaIncompatible
+from cdcd.model import Column, PgType, Relation, ReplicaIdentity
 from cdcd.registry import confluent
 from cdcd.registry.confluent import Registry
+from cdcd.registry.rest import TooManyVersions
+from cdcd.registry.schema_cache import VersionCache
 from cdcd.registry.settings import RegistrySettings
+from cdcd.schema.relation_schema import relation_schemas
 from tests.support.registry_content import RegistryContent
 
 KEY: dict[str, Any] = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}
@@ -84,3 +88,65 @@ def test_a_defect_in_a_request_stays_one() -> None:
 
     with pytest.raises(RuntimeError, match="a defect"):
         registry._call("lookup", request)
+
+
+def table(relid: int, *columns: str) -> dict[str, Any]:
+    """Return the value's schema of a table that was created again, with the same columns and others."""
+    described = tuple(Column(name, 25, -1, name == "id") for name in ("id", *columns))
+    relation = Relation(relid, "public", "staging", ReplicaIdentity.DEFAULT, described)
+    attnums = tuple(range(relid, relid + len(described)))
+    value = relation_schemas(relation, {}, ("id",), "shop", attnums=attnums).value
+    assert isinstance(value, dict)
+    return value
+
+
+def test_a_table_that_is_created_again_and_again_costs_the_same_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An equal schema was compared with all versions before it, also behind 10,000 versions."""
+    content = RegistryContent()
+    client = client_of(content, monkeypatch)
+    for relid in range(300):
+        client.schema_id("staging-value", table(relid))
+    before = content.requests["version"]
+    client.schema_id("staging-value", table(1000))
+    assert content.requests["version"] == before + 1
+    content.subjects["staging-value"] = content.subjects["staging-value"] * 40
+    assert client.schema_id("staging-value", table(1001))
+
+
+def test_earlier_versions_are_compared_down_to_an_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = RegistryContent()
+    client = client_of(content, monkeypatch)
+    for relid, columns in enumerate(((), ("a",), ("b",))):
+        client.schema_id("staging-value", table(relid, *columns))
+    content.requests.clear()
+    client._version_cache = VersionCache("")
+    client.schema_id("staging-value", table(9, "a"))
+    assert content.requests["version"] == 3, "the newest, and the two down to the equal one"
+    narrowed = relation_schemas(
+        Relation(9, "public", "staging", ReplicaIdentity.DEFAULT, (Column("a", 23, -1, True),)),
+        {23: PgType(23, "pg_catalog", "int4", "b")},
+        ("a",),
+        "shop",
+    ).value
+    with pytest.raises(SchemaIncompatible):
+        client.schema_id("staging-value", narrowed)
+
+
+def test_more_versions_than_can_be_compared_have_an_error_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reply does come from a registry: the hint names what helps."""
+    content = RegistryContent()
+    client = client_of(content, monkeypatch)
+    client.schema_id("staging-value", table(1))
+
+    def versions(_subject: str) -> list[int]:
+        raise TooManyVersions(10_001)
+
+    monkeypatch.setattr(content, "versions", versions)
+    with pytest.raises(RegistryRefused, match="10001 versions") as caught:
+        client.schema_id("staging-value", table(2, "a"))
+    assert "curl -X DELETE" in caught.value.advice
+    assert caught.value.context == {"subject": "staging-value"}
