@@ -323,7 +323,8 @@ class Plans:
         nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)
         is_chosen = set(columns) == set(policy.key_columns) or (policy.keyless == "row" and not catalog_key)
         is_unique = keys is None or not columns or not is_chosen or keys.is_unique(columns)
-        return PlanKey(columns, is_required(relation, catalog_key, key_schema, shared), nullable, is_unique)
+        required = is_required(relation, catalog_key, key_schema, shared, nullable)
+        return PlanKey(columns, required, nullable, is_unique)
 
     def _types(self, relation: Relation) -> dict[int, PgType]:
         return self._catalog.types([column.type_oid for column in relation.columns])

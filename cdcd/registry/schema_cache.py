@@ -67,9 +67,9 @@ class SchemaCache:
 
     def is_of(self, schema_id: int, text: str) -> bool:
         """Whether an id that was stored still has the schema that it had; False where `text` is no schema."""
-        known = self._canonical_forms.get(schema_id)
+        canonical_form = self._canonical_forms.get(schema_id)
         try:
-            return known is None or known == _canonical_digest(text)
+            return canonical_form is None or canonical_form == _canonical_digest(text)
         except (ValueError, RecursionError):
             return False
 

@@ -3,8 +3,8 @@
 In: a relation as described, the catalog's columns; two schemas.  Out: attnums; the schema with those of another one.
 Invariant: the Relation message has no attnum, and the catalog has the present ones. They are those of the description
 only if the present columns are the described ones; otherwise they are unknown, and a schema that was registered while
-they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema; except
-if a column was dropped and another one added since, which may have its name.
+they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema,
+unless another column may have replaced a dropped one.
 Must not: do I/O.
 """
 

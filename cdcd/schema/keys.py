@@ -66,15 +66,17 @@ def is_required(
     catalog_key: tuple[str, ...] | None,
     key_schema: Mapping[str, Any] | None,
     shared: Collection[str] = (),
+    nullable: Collection[str] = (),
 ) -> bool:
     """Whether no column of the key can be null, so that the Key record has no unions; `shared` as in `key_of`.
 
-    A topic's existing form remains, because another form would give the same key other bytes.
+    A topic's existing form remains, because another form would give the same key other bytes. `nullable`: the key's
+    columns that may be null in the topic's values: with FULL, rows from before the first key are encoded by it (F44).
     """
     if key_schema is not None and key_schema.get("fields"):
         return not _may_hold_nulls(key_schema)
     if relation.identity is ReplicaIdentity.FULL or shared:
-        return bool(catalog_key)
+        return bool(catalog_key) and not (nullable and relation.identity is ReplicaIdentity.FULL)
     return bool(catalog_key) or any(column.is_key for column in relation.columns)
 
 

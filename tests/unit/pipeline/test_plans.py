@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cdcd.avro.encode import encode_batch
+from cdcd.avro.plan import HEADER_BYTES
+from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
-from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity
+from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, TransactionInfo
+from cdcd.pgoutput import messages as m
 from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
 from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
 from cdcd.schema.policy import Policies, Policy
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead
+from tests.support.pgoutput_encode import row_batch_of
 
 PRIMARY = KeyIndex(True, False, ("id",), True, None, True)
 TYPES = {23: PgType(23, "pg_catalog", "int4", "b"), 25: PgType(25, "pg_catalog", "text", "b")}
@@ -207,6 +212,27 @@ async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_v
     keyed = await one.plan(relation("id"))
     assert (keyed.key_indexes, keyed.is_key_required) == ((0,), True)
     assert not any(column.is_required for column in keyed.columns)
+
+
+async def test_a_null_from_before_the_first_key_of_a_full_table_is_written() -> None:
+    """UPDATE t SET id = ... WHERE id IS NULL and ADD PRIMARY KEY, before cdcd has read the rows (F44)."""
+    full = replace(relation("id", "v"), identity=ReplicaIdentity.FULL)
+    one = plans("register_with_none")
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    assert (await one.plan(full)).key_indexes == ()
+    one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    keyed = await one.plan(full)
+    change = m.Update(1, m.OldTuple(b"O", values(None, b"a")), values(b"5", b"a"))
+    info = TransactionInfo(7, 500, 1)
+    tx = TransactionContext(info, timeline=1, name="shop", database="d", now_us=1, version="1")
+    written = encode_batch(row_batch_of([(50, change)]), {1: keyed}, tx)
+    keys = [(record.key or b"")[HEADER_BYTES:] for record in written]
+    assert keys == [b"\x00", b"\x00", b"\x02\x0a"]
+    assert [record.value is None for record in written] == [False, True, False]
+
+
+def values(*found: bytes | None) -> m.TupleData:
+    return m.TupleData(tuple(m.NULL if one is None else m.text(one) for one in found))
 
 
 async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:

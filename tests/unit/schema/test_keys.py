@@ -197,6 +197,14 @@ def test_a_key_that_the_database_does_not_guard_may_hold_nulls() -> None:
     assert not is_required(relation(FULL), ("a",), optional)
 
 
+def test_the_first_key_of_a_full_table_may_hold_the_nulls_of_rows_before_it() -> None:
+    """F44: their description does not show that they had no key."""
+    assert not is_required(relation(FULL), ("a",), None, nullable={"a"})
+    assert is_required(relation(FULL), ("a",), None, nullable=())
+    assert is_required(relation(DEFAULT, ("a",)), ("a",), None, nullable={"a"})
+    assert is_required(relation(FULL), ("a",), {"fields": [{"type": "int"}]}, nullable={"a"})
+
+
 def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:
     """F44 and F45: the topic's value schema shows that the table once had no key; a dropped key still halts."""
     keyless = relation(DEFAULT, ())
