@@ -40,6 +40,11 @@ class LruCache(Generic[K, V]):
             while len(self._values) > self._limit:
                 del self._values[next(iter(self._values))]
 
+    def newest(self) -> V | None:
+        """Return the most recently used value, None if there is none."""
+        with self._lock:
+            return next(reversed(self._values.values()), None)
+
     def clear(self) -> None:
         """Remove all values."""
         with self._lock:

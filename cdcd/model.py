@@ -300,12 +300,14 @@ class PreparedBefore:
 class PartPosition:
     """The durable part of a transaction that is written in several Kafka transactions: all changes up to `tx_seq`.
 
-    `numbered_by` identifies the configuration by which its changes were numbered; "" if that was not recorded.
+    `numbered_by` identifies the configuration by which its changes were numbered; "" if that was not recorded. `keys`
+    identifies those keys of its tables that its messages do not show; "" if there are none or they were not recorded.
     """
 
     commit_lsn: Lsn
     tx_seq: int
     numbered_by: str = ""
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,10 @@ _SPECIAL_KEY_HINT = (
     "then restart cdcd"
 )
 _OVERSIZED_KEY_HINT = "raise format.max_value_bytes and restart cdcd: a record needs all columns of its key"
-_NULL_KEY_HINT = "set a value in each row, then VALIDATE the column's NOT NULL constraint"
+_NULL_KEY_HINT = (
+    "set a value in each row of the table, and VALIDATE the column's NOT NULL constraint if it is NOT VALID; then "
+    "run `cdcd resnapshot`, which copies the tables again without this change"
+)
 
 
 class Extras:

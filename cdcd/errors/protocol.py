@@ -80,14 +80,14 @@ class PartialTransactionMissing(ProtocolError):
     hint = (
         "an option that affects the numbering of changes was modified after the first part was written "
         "(format.key_columns, format.keyless, source.publication.names, source.protocol.messages or .origin): "
-        "restore the option's value and restart cdcd. Or the slot or the server was replaced: run `cdcd "
-        "resnapshot` to copy the tables again, see docs/slot-gone.md"
+        "restore the option's value and restart cdcd. Or the slot or the server was replaced, or a table got its "
+        "first primary key since: run `cdcd resnapshot` to copy the tables again, see docs/slot-gone.md"
     )
     resolution = (
         "an option that affects the numbering of changes was modified after the first part was written "
         "(format.key_columns, format.keyless, source.publication.names, source.protocol.messages or .origin): "
-        "restore the option's value and restart cdcd. Or the slot or the server was replaced: run `cdcd "
-        "resnapshot`, see [slot-gone.md](slot-gone.md)"
+        "restore the option's value and restart cdcd. Or the slot or the server was replaced, or a table got its "
+        "first primary key since: run `cdcd resnapshot`, see [slot-gone.md](slot-gone.md)"
     )
 
 

@@ -111,6 +111,7 @@ class EventEncoder:
             if rest is None:
                 return
             batch, operations = rest, count_operations(rest)
+        self._partial.keys.note((relid for relid, _ in operations), self._plans.by_relid)
         records = begin + encode_batch(batch, self._plans.by_relid, self._tx)
         self._counts.rows_encoded(operations)
         await self._hand_on(records, len(batch.frames))
@@ -200,6 +201,8 @@ class EventEncoder:
     async def _hand_on(self, records: list[Record], size_bytes: int) -> None:
         assert self._tx is not None
         self._rows += len(records)
-        reached = PartPosition(self._tx.info.commit_lsn, self._tx.tx_seq)
+        reached = PartPosition(
+            self._tx.info.commit_lsn, self._tx.tx_seq, keys=self._partial.keys.identified()
+        )
         size_bytes += RECORD_OVERHEAD_BYTES * len(records)
         await self._add(RecordChunk(records, size_bytes, reached=reached))

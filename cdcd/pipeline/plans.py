@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import structlog
 
@@ -22,13 +21,22 @@ from cdcd.errors import CdcdError, KeyChanged, SchemaIncompatible
 from cdcd.lru_cache import LruCache
 from cdcd.model import PgType, Record, Relation
 from cdcd.pipeline.key_warnings import KeyWarnings, Say, warn
+from cdcd.pipeline.made_plans import MadePlan, PlanKey
 from cdcd.pipeline.own_topics import OwnTopics
 from cdcd.pipeline.partition_identities import PartitionIdentities
 from cdcd.pipeline.topic_schemas import Registry, TopicSchemas, Waiting, not_waiting
 from cdcd.registry.subjects import Strategy, full_record_name
+from cdcd.schema.attnums import KnownAttnums
 from cdcd.schema.exact_keys import merged_key_columns
 from cdcd.schema.identity import OldTuples
-from cdcd.schema.keys import is_required, key_of, nullable_columns, registered_columns, required_columns
+from cdcd.schema.keys import (
+    is_required,
+    is_whole_row,
+    key_of,
+    nullable_columns,
+    registered_columns,
+    required_columns,
+)
 from cdcd.schema.named_types import with_full_names
 from cdcd.schema.policy import Policies
 from cdcd.schema.relation_schema import RelationSchemas, relation_schemas
@@ -49,7 +57,7 @@ class Catalog(Protocol):
 
     def types(self, oids: Any) -> dict[int, PgType]: ...  # noqa: D102
     def keys(self, relid: int) -> TableKeys | None: ...  # noqa: D102
-    def attnums(self, relation: Relation) -> tuple[int, ...] | None: ...  # noqa: D102
+    def attnums(self, relation: Relation) -> KnownAttnums: ...  # noqa: D102
 
 
 class Topics(Protocol):
@@ -62,37 +70,6 @@ class Topics(Protocol):
 
 Incompatible = Literal["halt", "new_topic", "register_with_none"]
 """The policy for a schema that readers of the table's topic could not read."""
-
-
-class _Key(NamedTuple):
-    """The columns of a relation's key, () without one; whether none of them can be null.
-
-    `nullable`: the key columns that may be null in the topic's values nevertheless. `is_unique`: False if two rows
-    may have the same key.
-    """
-
-    columns: tuple[str, ...]
-    is_required: bool
-    nullable: frozenset[str]
-    is_unique: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A plan, and what it was made from. `attnums`: None if they were not known."""
-
-    relation: Relation
-    key: _Key
-    old: OldTuples | None
-    attnums: tuple[int, ...] | None
-    plan: RelationPlan
-
-    def has(
-        self, relation: Relation, key: _Key, old: OldTuples | None, attnums: tuple[int, ...] | None
-    ) -> bool:
-        """Whether the plan is that of this description. Attnums that were known remain if they are not known now."""
-        is_same = (self.relation, self.key, self.old) == (relation, key, old)
-        return is_same and attnums in (None, self.attnums)
 
 
 class _TopicPartitions:
@@ -134,7 +111,7 @@ class Plans:
         """Whether table descriptions are reliable: not while transactions are streamed (`option_downgrade`)."""
         self._described: dict[int, Relation] = {}
         self._identities = PartitionIdentities(catalog)
-        self._made: dict[tuple[int, str], _Made] = {}
+        self._made: dict[tuple[int, str], MadePlan] = {}
         self._by_header: dict[str, LruCache[bytes, RelationPlan]] = {}
         self._flaws: dict[int, str | None] = {}
         self._schemas = TopicSchemas(registry, name, policies, subjects, waiting)
@@ -309,7 +286,7 @@ class Plans:
 
     def _has_schema(self, relation: Relation, topic: str) -> bool:
         try:
-            schemas = self._schemas_of(relation, self._key(relation, topic), None)
+            schemas = self._schemas_of(relation, self._key(relation, topic), self._types(relation), None)
         except KeyChanged:
             return False
         return self._schemas.has(topic, schemas.value)
@@ -317,35 +294,48 @@ class Plans:
     def _in_topic(self, relation: Relation, topic: str, *, is_forced: bool = False) -> RelationPlan:
         key = self._key(relation, topic)
         made = self._made.get((relation.relid, topic))
-        old, attnums = self._identities.old_tuples(relation, key.columns), self._catalog.attnums(relation)
-        if made is None or not made.has(relation, key, old, attnums):
-            plan = self._compile(relation, topic, key, old, attnums, is_forced)
-            made = self._made[relation.relid, topic] = _Made(relation, key, old, attnums, plan)
+        old, known = self._identities.old_tuples(relation, key.columns), self._catalog.attnums(relation)
+        types = self._types(relation)
+        if made is None or not made.has(relation, key, old, types, known):
+            plan = self._compile(relation, topic, key, old, types, known, is_forced)
+            made = self._made[relation.relid, topic] = MadePlan(
+                relation, key, old, types, known.described, plan
+            )
             self._by_header.setdefault(topic, LruCache(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
         return made.plan
 
-    def _key(self, relation: Relation, topic: str) -> _Key:
+    def _key(self, relation: Relation, topic: str) -> PlanKey:
         key_schema = self._schemas.key(topic, relation)
         keys = self._catalog.keys(relation.relid)
         index = None if keys is None else keys.of(relation.identity)
         is_flawed = index is not None and index.flaw is not None
         self._flaws[relation.relid] = None if index is None else index.flaw
-        catalog_key = None if keys is None else () if index is None or is_flawed else index.columns
-        shared = index.columns if index is not None and is_flawed else ()
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
+        is_unknown = keys is None and not is_whole_row(key_schema, policy)
+        catalog_key = None if is_unknown else () if index is None or is_flawed else index.columns
+        shared = index.columns if index is not None and is_flawed else ()
         value = self._schemas.value(topic, relation)
         # While open transactions are streamed, a table may have a key although its description has none.
         believed = nullable_columns(value) if self.is_sure else ()
-        registered = registered_columns(key_schema, policy)
+        registered = registered_columns(key_schema)
         columns = key_of(relation, catalog_key, registered, policy, believed, shared)
         # A key column that the topic's values do not have yet would be a new field without a default.
         nullable = frozenset[str]() if value is None else frozenset(columns) - required_columns(value)
         is_chosen = set(columns) == set(policy.key_columns) or (policy.keyless == "row" and not catalog_key)
         is_unique = keys is None or not columns or not is_chosen or keys.is_unique(columns)
-        return _Key(columns, is_required(relation, catalog_key, key_schema, shared), nullable, is_unique)
+        required = is_required(relation, catalog_key, key_schema, shared, nullable)
+        return PlanKey(columns, required, nullable, is_unique)
 
-    def _schemas_of(self, relation: Relation, key: _Key, attnums: tuple[int, ...] | None) -> RelationSchemas:
-        types = self._catalog.types([column.type_oid for column in relation.columns])
+    def _types(self, relation: Relation) -> dict[int, PgType]:
+        return self._catalog.types([column.type_oid for column in relation.columns])
+
+    def _schemas_of(
+        self,
+        relation: Relation,
+        key: PlanKey,
+        types: Mapping[int, PgType],
+        attnums: tuple[int, ...] | None,
+    ) -> RelationSchemas:
         return relation_schemas(
             relation,
             types,
@@ -361,14 +351,16 @@ class Plans:
         self,
         relation: Relation,
         topic: str,
-        key: _Key,
+        key: PlanKey,
         old: OldTuples | None,
-        attnums: tuple[int, ...] | None,
+        types: Mapping[int, PgType],
+        known: KnownAttnums,
         is_forced: bool,
     ) -> RelationPlan:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
-        schemas = self._schemas.with_registered(topic, self._schemas_of(relation, key, attnums))
+        schemas = self._schemas_of(relation, key, types, known.described)
+        schemas = self._schemas.with_registered(topic, schemas, known)
         merged = merged_key_columns(relation, schemas)
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)
         partitions = self._prepared.pop(topic, None) or self._partitions.of(topic)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from cdcd.model import Relation
 from cdcd.pipeline.registered_attnums import Registered, numbered_before, with_registered
 from cdcd.registry.subjects import Strategy, SubjectPart, full_record_name, subject_of
+from cdcd.schema.attnums import KnownAttnums
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.names import key_record, value_record
 from cdcd.schema.policy import Policies
@@ -80,11 +81,11 @@ class TopicSchemas:
             is_known = self._registry.knows(subject, value)
             return is_known or bool(numbered_before(self._registry, subject, value, is_lenient=True))
 
-    def with_registered(self, topic: str, schemas: RelationSchemas) -> RelationSchemas:
+    def with_registered(self, topic: str, schemas: RelationSchemas, known: KnownAttnums) -> RelationSchemas:
         """Return the schemas with the attnums that the topic's registered value schema has."""
         subject = subject_of(self._subjects, topic, "value", full_record_name(schemas.value))
         with self._waiting("registry", f"subject {subject}"):
-            return with_registered(self._registry, subject, schemas)
+            return with_registered(self._registry, subject, schemas, known)
 
     def register_value(self, topic: str, schema: dict[str, Any], *, is_forced: bool) -> int:
         """Register a table's value schema, the newest one from now on; return its id."""

@@ -30,9 +30,16 @@ from cdcd.failpoints import hit
 from cdcd.findings import Finding
 from cdcd.redaction import clean
 from cdcd.registry.client import is_transport, new_client
-from cdcd.registry.rest import Client, RegisteredSchema, RegistryErrorAnswer, TokenUnavailable
+from cdcd.registry.rest import (
+    Client,
+    RegisteredSchema,
+    RegistryErrorAnswer,
+    TokenUnavailable,
+    TooManyVersions,
+)
 from cdcd.registry.schema_cache import SchemaCache, VersionCache
 from cdcd.registry.settings import RegistrySettings, client_properties
+from cdcd.schema.attnums import is_equal_but_for_numbers
 from cdcd.schema.compatibility import Difference, level_differences
 from cdcd.schema.schema_index import text_of
 
@@ -48,6 +55,10 @@ _SCHEMA_NOT_FOUND = 40403
 _NO_SUCH_PATH_HINT = (
     "correct registry.url, also its path, and restart cdcd: the server at this address does not have this "
     "endpoint"
+)
+_TOO_MANY_HINT = (
+    "delete the oldest versions, whose records no reader needs any more (`curl -X DELETE "
+    "REGISTRY/subjects/SUBJECT/versions/NUMBER`), then `cdcd resume`"
 )
 _TRY_AGAIN = frozenset({408, 425, 429})
 _UNAUTHORISED = frozenset({401, 403})
@@ -79,6 +90,8 @@ class Registry:
         self._verified = 0
         self._verified_s = -_VERIFIED_FOR_S
         """The time of the last check that found no loss, by the same registry."""
+        self._loss: tuple[str, str] | None = None
+        """A loss that was found, as the arguments of `_lost`: until `close`, nothing is registered."""
         self._levels: dict[str, str] = {}
         self._forcing = threading.RLock()
         self._silent_until_s = 0.0
@@ -100,20 +113,25 @@ class Registry:
     def latest(self, subject: str) -> dict[str, Any] | None:
         """Return the newest schema under `subject`, None when it has none.
 
-        While the registry does not answer, return the newest known schema.
+        While the registry does not answer, return the newest known schema. Raises RegistryRefused where the registry
+        has lost a schema in use.
         """
         # Each is read once: the thread of `verify_next` may clear them in between.
         is_cached, cached = subject in self._latest, self._latest.get(subject)
         if is_cached and time.monotonic() < self._silent_until_s:
             return cached
+        in_use = self._cache.newest_id_of(subject)
         try:
-            found = self._latest[subject] = self._ask_latest(subject)
+            found = self._ask_latest(subject)
+            if found is None and in_use is not None:
+                self._refuse_loss(subject, in_use)
         except RegistryUnavailable:
             if not is_cached:
                 raise
             # A registry that does not answer may use up each request's timeout, and there may be many tables.
             self._silent_until_s = time.monotonic() + _SILENT_S
             return cached
+        self._latest[subject] = found
         if found is None:
             # Deleted, or never created: its cached ids must not count as lost data of the registry.
             self._cache.forget(subject)
@@ -221,6 +239,7 @@ class Registry:
         client, self._client = self._client, None
         self._version_cache = VersionCache("")
         self._verified_s = -_VERIFIED_FOR_S
+        self._loss = None
         if client is not None:
             client.close()
 
@@ -228,6 +247,7 @@ class Registry:
 
     def _lost(self, what: str, subject: str) -> RegistryRefused:
         """Clear the cache, so that the next session queries and registers again; return this session's error."""
+        self._loss = what, subject
         self._cache.clear()
         self._latest.clear()
         self._version_cache = VersionCache("")
@@ -237,6 +257,20 @@ class Registry:
             "registers every schema again",
             subject=subject,
         )
+
+    def _refuse_loss(self, subject: str, schema_id: int) -> None:
+        """Raise RegistryRefused where an id in use has no schema, or another one, in the registry.
+
+        A subject that was deleted on purpose (F45) leaves the schemas of its ids.
+        """
+        try:
+            found = self._call("by_id", lambda client: client.by_id(schema_id), subject=subject)
+        except RegistryRefused as refusal:
+            if refusal.context.get("error_code") != _SCHEMA_NOT_FOUND:
+                return  # without the right to read, a missing schema is not a proof of loss
+            raise self._lost(f"the schema of id {schema_id}", subject) from refusal
+        if not self._cache.is_of(schema_id, found.text):
+            raise self._lost(f"the schema of id {schema_id}", subject)
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:
@@ -278,6 +312,8 @@ class Registry:
             return found
         self._refuse_unregistered(subject, text)
         self._verify_unless_lately()
+        if self._loss is not None:  # found by the plan of another table, meanwhile
+            raise self._lost(*self._loss)
         if not is_subject:
             return self._create_subject(subject, text)
         if is_forced:
@@ -320,12 +356,18 @@ class Registry:
         """
         if level == "NONE":
             return
+        newest = self._ask_latest(subject)
+        if newest is not None and is_equal_but_for_numbers(newest, schema):
+            return  # it was compared with the others when it was registered
         numbers = self._versions(subject)  # none if all were deleted: there is nothing to compare with
         if not level.endswith("_TRANSITIVE"):
             numbers = numbers[-1:]
         found: dict[Difference, None] = {}
         for number in reversed(numbers):  # one at a time in memory: there may be hundreds
-            found |= dict.fromkeys(level_differences(level, schema, [self._version(subject, number)]))
+            earlier = self._version(subject, number)
+            found |= dict.fromkeys(level_differences(level, schema, [earlier]))
+            if is_equal_but_for_numbers(earlier, schema):
+                break
         if found:
             raise SchemaIncompatible(
                 f"the new schema is not {level}: {'; '.join(map(str, found))}",
@@ -432,6 +474,13 @@ class Registry:
             raise RegistryUnavailable(
                 f"{operation}: the issuer gave no OAuth token",
                 hint="check the issuer's endpoint, and the client's id and secret; cdcd tries again",
+                subject=subject,
+            ) from error
+        except TooManyVersions as error:
+            self._observe(operation, "200")
+            raise RegistryRefused(
+                f"{operation}: the subject has {error.versions} versions, too many to compare a new one with all",
+                hint=_TOO_MANY_HINT,
                 subject=subject,
             ) from error
         except CdcdError:

@@ -22,6 +22,7 @@ from cdcd.registry.rest import (
     RegisteredSchema,
     RegistryErrorAnswer,
     TokenUnavailable,
+    TooManyVersions,
     whole,
 )
 
@@ -65,7 +66,7 @@ class ConfluentClient:
     def versions(self, subject: str) -> list[int]:  # noqa: D102
         numbers = [whole(number) for number in self._ask(lambda client: client.get_versions(subject))]
         if len(numbers) > MAX_VERSIONS:
-            raise ValueError(f"more than {MAX_VERSIONS} versions")
+            raise TooManyVersions(len(numbers))
         return numbers
 
     def version(self, subject: str, number: int | None) -> RegisteredSchema:  # noqa: D102

@@ -33,7 +33,15 @@ import certifi
 from cdcd.registry.limits import Deadline, paced_response, read_body
 from cdcd.version import __version__
 
-__all__ = ["Client", "RegisteredSchema", "RegistryErrorAnswer", "RestClient", "TokenUnavailable", "is_plain"]
+__all__ = [
+    "Client",
+    "RegisteredSchema",
+    "RegistryErrorAnswer",
+    "RestClient",
+    "TokenUnavailable",
+    "TooManyVersions",
+    "is_plain",
+]
 
 _PLAIN = frozenset(
     {
@@ -81,6 +89,14 @@ class RegistryErrorAnswer(Exception):
 
 class TokenUnavailable(Exception):
     """The issuer gave no OAuth token."""
+
+
+class TooManyVersions(ValueError):
+    """A subject has more than MAX_VERSIONS versions: each one may cost a request."""
+
+    def __init__(self, versions: int) -> None:
+        self.versions = versions
+        super().__init__(f"{versions} versions")
 
 
 class RegisteredSchema(NamedTuple):
@@ -158,8 +174,8 @@ class RestClient:
 
     def versions(self, subject: str) -> list[int]:  # noqa: D102
         numbers = [whole(number) for number in self._ask("GET", f"subjects/{_in_path(subject)}/versions")]
-        if len(numbers) > MAX_VERSIONS:  # each version may cost a request
-            raise ValueError(f"more than {MAX_VERSIONS} versions")
+        if len(numbers) > MAX_VERSIONS:
+            raise TooManyVersions(len(numbers))
         return numbers
 
     def version(self, subject: str, number: int | None) -> RegisteredSchema:  # noqa: D102

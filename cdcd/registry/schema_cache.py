@@ -60,9 +60,22 @@ class SchemaCache:
         ids = self._ids.get(subject)
         return None if ids is None else ids.get(_digest(text))
 
+    def newest_id_of(self, subject: str) -> int | None:
+        """Return the id that was stored or used last under a subject, None without one."""
+        ids = self._ids.get(subject)
+        return None if ids is None else ids.newest()
+
+    def is_of(self, schema_id: int, text: str) -> bool:
+        """Whether an id that was stored still has the schema that it had; False where `text` is no schema."""
+        canonical_form = self._canonical_forms.get(schema_id)
+        try:
+            return canonical_form is None or canonical_form == _canonical_digest(text)
+        except (ValueError, RecursionError):
+            return False
+
     def take(self, subject: str, text: str, schema_id: int) -> bool:
         """Store a schema's id; return False without storing it where the id belonged to another schema before."""
-        canonical_form = _digest(json.dumps(_canonical_form(json.loads(text)), sort_keys=True))
+        canonical_form = _canonical_digest(text)
         with self._lock:
             if (self._canonical_forms.get(schema_id) or canonical_form) != canonical_form:
                 return False
@@ -107,6 +120,10 @@ class VersionCache:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def _canonical_digest(text: str) -> bytes:
+    return _digest(json.dumps(_canonical_form(json.loads(text)), sort_keys=True))
 
 
 def _canonical_form(schema: Any) -> Any:

@@ -3,13 +3,15 @@
 In: a relation as described, the catalog's columns; two schemas.  Out: attnums; the schema with those of another one.
 Invariant: the Relation message has no attnum, and the catalog has the present ones. They are those of the description
 only if the present columns are the described ones; otherwise they are unknown, and a schema that was registered while
-they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema.
+they were known has them. So a description that is read again, after a later ALTER TABLE, gets no second schema,
+unless another column may have replaced a dropped one.
 Must not: do I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cdcd.model import Relation
@@ -30,7 +32,33 @@ class NumberedColumn(NamedTuple):
     is_optional: bool
 
 
-def attnums_of(relation: Relation, present: Iterable[NumberedColumn]) -> tuple[int, ...] | None:
+@dataclass(frozen=True, slots=True)
+class KnownAttnums:
+    """The attnums of a description, None if they are unknown; and those of the table.
+
+    `present`: without those of dropped columns; `highest`: of all columns that it has had, 0 for a dropped table.
+    """
+
+    described: tuple[int, ...] | None
+    present: frozenset[int] = frozenset()
+    highest: int = 0
+
+    def allow(self, attnums: Sequence[int]) -> bool:
+        """Whether the description may have these attnums, which an equal description had before.
+
+        If one of the columns was dropped, a column that was added later may be the described one.
+        """
+        return self.present.issuperset(attnums) or self.highest <= max(attnums)
+
+
+def known_attnums(relation: Relation, present: Iterable[NumberedColumn], highest: int) -> KnownAttnums:
+    """Return what the catalog's columns show about a description."""
+    columns = list(present)
+    # As many columns as the highest attnum prove nothing: a commit may be sent before it is visible (F36).
+    return KnownAttnums(_attnums_of(relation, columns), frozenset(one.attnum for one in columns), highest)
+
+
+def _attnums_of(relation: Relation, present: Iterable[NumberedColumn]) -> tuple[int, ...] | None:
     """Return the attnums of the relation's columns, None unless the present columns are exactly these, in order."""
     described = {column.name for column in relation.columns}
     fitting = [one for one in present if one.name in described or not one.is_optional]
@@ -38,6 +66,14 @@ def attnums_of(relation: Relation, present: Iterable[NumberedColumn]) -> tuple[i
     if [one[:3] for one in fitting] != columns:
         return None
     return tuple(one.attnum for one in fitting)
+
+
+def attnums_in(schema: Any) -> tuple[int, ...] | None:
+    """Return the attnums of the columns in a value's schema, None unless all of them have one."""
+    columns = _columns((row_record(schema) or {}).get("fields", ()))
+    if not columns or not all(ATTNUM in one for one in columns):
+        return None
+    return tuple(one[ATTNUM] for one in columns)
 
 
 def row_record(schema: Any) -> dict[str, Any] | None:
@@ -74,6 +110,17 @@ def numbered_as(schema: AvroSchema, registered: Any, *, is_lenient: bool = False
     changed = {name: part for name, part in ours.items() if name != RELID or RELID in theirs}
     changed["fields"] = [_numbered(one, numbers) for one in ours["fields"]]
     return _with_row(schema, ours, changed)
+
+
+def is_equal_but_for_numbers(schema: Any, other: Any) -> bool:
+    """Whether two schemas differ by attnums and the relation's oid at most, which no reader's compatibility needs."""
+    return bool(_without_numbers(schema) == _without_numbers(other))
+
+
+def _without_numbers(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _without_numbers(part) for name, part in schema.items() if name not in (ATTNUM, RELID)}
+    return [_without_numbers(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _columns(fields: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

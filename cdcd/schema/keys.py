@@ -66,30 +66,32 @@ def is_required(
     catalog_key: tuple[str, ...] | None,
     key_schema: Mapping[str, Any] | None,
     shared: Collection[str] = (),
+    nullable: Collection[str] = (),
 ) -> bool:
     """Whether no column of the key can be null, so that the Key record has no unions; `shared` as in `key_of`.
 
-    A topic's existing form remains, because another form would give the same key other bytes.
+    A topic's existing form remains, because another form would give the same key other bytes. `nullable`: the key's
+    columns that may be null in the topic's values: with FULL, rows from before the first key are encoded by it (F44).
     """
     if key_schema is not None and key_schema.get("fields"):
         return not _may_hold_nulls(key_schema)
     if relation.identity is ReplicaIdentity.FULL or shared:
-        return bool(catalog_key)
+        return bool(catalog_key) and not (nullable and relation.identity is ReplicaIdentity.FULL)
     return bool(catalog_key) or any(column.is_key for column in relation.columns)
 
 
-def registered_columns(
-    key_schema: Mapping[str, Any] | None, policy: Policy = DEFAULT_POLICY
-) -> tuple[str, ...] | None:
-    """Return the names of the columns in a topic's key schema, as `relation_schemas` makes it.
-
-    None where there is no key schema, or where the key is the whole row: its columns change with the table's.
-    """
+def registered_columns(key_schema: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """Return the names of the columns in a topic's key schema, as `relation_schemas` makes it; None without one."""
     if key_schema is None:
         return None
-    if policy.keyless == "row" and not policy.key_columns and _may_hold_nulls(key_schema):
-        return None
     return tuple(str(field.get("pg.name", field["name"])) for field in key_schema.get("fields", ()))
+
+
+def is_whole_row(key_schema: Mapping[str, Any] | None, policy: Policy) -> bool:
+    """Whether a topic's key is the configured whole row, which no catalog confirms."""
+    if key_schema is None or policy.keyless != "row" or policy.key_columns:
+        return False
+    return _may_hold_nulls(key_schema)
 
 
 def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:

@@ -111,8 +111,9 @@ def dump(progress: Progress) -> bytes:
             "commit_lsn": format_lsn(progress.part.commit_lsn),
             "tx_seq": progress.part.tx_seq,
         }
-        if progress.part.numbered_by:
-            document[_PART][_NUMBERED_BY] = progress.part.numbered_by
+        numbered_by = _dumped_numbers(progress.part)
+        if numbered_by:
+            document[_PART][_NUMBERED_BY] = numbered_by
     if progress.gap is not None:
         document[_GAP] = _dumped_gap(progress.gap)
     if progress.topics_at >= 0:
@@ -315,13 +316,18 @@ def _inner(
         raise _wrong(name, error) from error
 
 
+def _dumped_numbers(part: PartPosition) -> str:
+    """Return both hashes in one text: an earlier version refuses another key, and such a text only with its part."""
+    return f"{part.numbered_by}:{part.keys}" if part.keys else part.numbered_by
+
+
 def _part(document: Mapping[str, Any]) -> PartPosition | None:
     if _PART not in document:
         return None
     part = _inner(document, _PART, {"commit_lsn", "tx_seq"}, {_NUMBERED_BY})
     try:
-        numbered_by = _text(part, _NUMBERED_BY) if _NUMBERED_BY in part else ""
-        return PartPosition(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by)
+        numbered_by, _, keys = (_text(part, _NUMBERED_BY) if _NUMBERED_BY in part else "").partition(":")
+        return PartPosition(_lsn(part, "commit_lsn"), _count(part, "tx_seq"), numbered_by, keys)
     except ProgressUnreadable as error:
         raise _wrong(_PART) from error
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cdcd.errors import RegistryRefused, SchemaIdTaken, SchemaIncompatible, SinkUnavailable
+from cdcd.schema.attnums import is_equal_but_for_numbers
 from cdcd.schema.compatibility import level_differences
 from cdcd.schema.schema_index import RegisteredVersion, SchemaIndex, dump, key_of, schema_of, text_of
 from cdcd.sink.schema_log import SchemaLog
@@ -190,11 +191,18 @@ class SchemaTopic:
         return sorted(found, key=lambda one: one.version)
 
     def _refuse_incompatible(self, subject: str, schema: Mapping[str, Any]) -> None:
-        """Compare with the versions since the last forced one, the oldest first."""
+        """Compare with the versions since the last forced one, the oldest first.
+
+        An equal one of this level was compared with those before it.
+        """
         earlier: list[Any] = []
         for one in reversed(self._versions(subject)):
-            earlier.insert(0, schema_of(one))
-            if one.compatibility == "NONE":
+            registered = schema_of(one)
+            earlier.insert(0, registered)
+            is_equal = one.compatibility == self.compatibility and is_equal_but_for_numbers(
+                registered, schema
+            )
+            if is_equal or one.compatibility == "NONE":
                 break
         found = level_differences(self.compatibility, schema, earlier)
         if found:

@@ -19,7 +19,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
-from cdcd.schema.attnums import NumberedColumn, attnums_of
+from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
 from cdcd.source.connection import connect_sql, fetch
 from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable
@@ -69,8 +69,10 @@ _TABLES_IN_A_QUERY = 500
 _ATTNUMS = """
     SELECT a.attname::text, a.atttypid, a.atttypmod, a.attnum,
            a.attgenerated <> '' OR EXISTS (SELECT FROM pg_publication_rel r
-                                           WHERE r.prrelid = a.attrelid AND to_jsonb(r) ->> 'prattrs' IS NOT NULL)
-    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+                                           WHERE r.prrelid = a.attrelid AND to_jsonb(r) ->> 'prattrs' IS NOT NULL),
+           c.relnatts
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum
 """
 
@@ -149,10 +151,11 @@ class Catalog:
                 raise SnapshotStale(f"{table.schema}.{table.name} no longer has all of the published columns")
             yield with_key_flags(table.relid, table.schema, table.name, table.identity, table.keys, found)
 
-    def attnums(self, relation: Relation) -> tuple[int, ...] | None:
-        """Return the attnums of a described relation's columns, None unless it has exactly these columns now."""
+    def attnums(self, relation: Relation) -> KnownAttnums:
+        """Return what the table's present columns show about the attnums of a described relation."""
         rows = self._fetch(_ATTNUMS, (relation.relid,))
-        return attnums_of(relation, (NumberedColumn(*row) for row in rows))
+        highest = rows[0][-1] if rows else 0
+        return known_attnums(relation, (NumberedColumn(*columns) for *columns, _ in rows), highest)
 
     def columns(self, relid: int, published: Collection[str] | None) -> tuple[Column, ...]:
         """Return the published columns of a table in its order, without key flags; none if the table is missing."""

@@ -267,6 +267,7 @@ def test_a_registry_that_gives_an_id_in_use_to_another_schema_is_found_out(
         assert mine._cache.take("another", '"string"', given)
     with pytest.raises(RegistryRefused, match="lost"):
         mine.schema_id(subject, V2)
+    mine.close()
     assert mine.schema_id(subject, V2)
 
 

@@ -127,7 +127,9 @@ async def test_the_catalogs_relation_is_the_relation_message(pg_server: Postgres
             assert wire_form(catalog.relation(relid, table.columns)) == sent_form(sent[relid])
             assert catalog.relation(relid) == catalog.relation(relid, table.columns)
             with contextlib.closing(connect_sql(settings)) as connection:
-                assert catalog.attnums(catalog.relation(relid)) == attnums(connection, relid, table.columns)
+                known = catalog.attnums(catalog.relation(relid))
+                assert known.described == attnums(connection, relid, table.columns)
+                assert known.highest >= max(known.present)
 
 
 @pytest.mark.parametrize("major", [nightly(14), 18])

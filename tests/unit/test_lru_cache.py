@@ -24,3 +24,13 @@ def test_what_is_put_again_takes_no_more_room() -> None:
     assert [cache.get(key) for key in "abc"] == [3, None, 4]
     cache.clear()
     assert len(cache) == 0
+
+
+def test_the_newest_value_is_the_one_used_last() -> None:
+    cache: LruCache[int, str] = LruCache(2)
+    assert cache.newest() is None
+    cache.put(1, "one")
+    cache.put(2, "two")
+    assert cache.newest() == "two"
+    cache.get(1)
+    assert cache.newest() == "one"

@@ -206,5 +206,6 @@ def test_a_value_that_a_key_cannot_hold_halts(policies: Policies, is_required: b
 
 
 def test_null_in_a_key_that_cannot_be_null_halts() -> None:
-    with pytest.raises(ValueUnencodable, match="null in a key column"):
+    with pytest.raises(ValueUnencodable, match="null in a key column") as caught:
         Table(ORDERS, ("id",)).encode("I", b"N" + row(None, None, "n"))
+    assert "cdcd resnapshot" in caught.value.advice, "the row in the WAL keeps its null"

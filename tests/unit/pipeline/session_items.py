@@ -55,10 +55,12 @@ def commit(commit_lsn: int) -> Control:
     return control(m.Commit(commit_lsn, commit_lsn + LENGTH, commit_lsn))
 
 
-def relation(*columns: str, xid: int | None = None) -> Control:
-    """Describe `public.items` with text columns; the first one is the key."""
-    described = tuple(m.RelationColumn(at == 0, name, 25, -1) for at, name in enumerate(columns or ("id",)))
-    message = m.Relation(RELID, "public", "items", "d", described, xid=xid)
+def relation(*columns: str, xid: int | None = None, is_full: bool = False) -> Control:
+    """Describe `public.items` with text columns; the first one is the key, which FULL does not show."""
+    described = tuple(
+        m.RelationColumn(is_full or at == 0, name, 25, -1) for at, name in enumerate(columns or ("id",))
+    )
+    message = m.Relation(RELID, "public", "items", "f" if is_full else "d", described, xid=xid)
     return control(message, in_stream=xid is not None)
 
 
@@ -73,6 +75,11 @@ def inserts(*rows: str | tuple[str, ...], lsn: int = 50, xid: int | None = None)
 
 def key_change(old: str, new: str) -> RowBatch:
     return row_batch_of([(50, m.Update(RELID, m.OldTuple(b"K", _tuple((old,))), _tuple((new,))))])
+
+
+def update(old: tuple[str, ...], new: tuple[str, ...]) -> RowBatch:
+    """Return an update of a table with REPLICA IDENTITY FULL."""
+    return row_batch_of([(50, m.Update(RELID, m.OldTuple(b"O", _tuple(old)), _tuple(new)))])
 
 
 def truncate() -> Control:
@@ -123,6 +130,8 @@ class RealPlans:
         self.schemas: list[RelationSchemas] = []
         self.ahead: list[Lookahead] = []
         self._described: dict[int, Relation] = {}
+        self.key: tuple[str, ...] | None = None
+        """The key in the catalog, which a table with REPLICA IDENTITY FULL gets; None for that of the relation."""
 
     def describe(self, relation: Relation) -> None:
         self._described[relation.relid] = relation
@@ -140,14 +149,14 @@ class RealPlans:
         self.ahead.append(ahead)
 
     def _plan(self, relation: Relation) -> None:
-        schemas = relation_schemas(relation, {}, None, "shop")
+        schemas = relation_schemas(relation, {}, self.key, "shop")
         self.schemas.append(schemas)
         self.by_relid[relation.relid] = compile_plan(
             relation,
             schemas,
             topic="shop.public.items",
             partitions=3,
-            key_schema_id=1,
+            key_schema_id=None if schemas.key is None else 1,
             value_schema_id=2,
             tombstones=True,
         )
@@ -209,10 +218,12 @@ class Flow:
         part: PartPosition | None = None,
         refuse_unsafe_streaming: bool = False,
         copies: TableCopies | None = None,
+        key: tuple[str, ...] | None = None,
     ) -> None:
         self.chunks: list[RecordChunk] = []
         self.idles: list[tuple[CommitPosition, bool]] = []
         self.plans = RealPlans()
+        self.plans.key = key
         self.tally = Tally()
         assembler = Assembler(
             4,

@@ -23,6 +23,7 @@ from tests.unit.pipeline.session_items import (
     relation,
     streamed,
     truncate,
+    update,
 )
 
 CHANGES: list[Item] = [
@@ -100,6 +101,37 @@ async def test_a_rest_that_does_not_come_is_an_error(items: list[Item]) -> None:
     """Readers have the beginning of the transaction, so cdcd must not guess."""
     with pytest.raises(PartialTransactionMissing):
         await Flow(start_lsn=50, part=PartPosition(100, 2)).feed(*items)
+
+
+UPDATES: list[Item] = [
+    begin(100),
+    relation("id", "v", is_full=True),
+    *(update((f"{number}", "a"), (f"{number + 100}", "a")) for number in range(6)),
+    truncate(),
+    inserts(("1", "a"), ("2", "b")),
+    commit(100),
+]
+
+
+@pytest.mark.parametrize("cut", [4, 7, 9])
+async def test_a_first_key_since_the_part_was_written_is_an_error(cut: int) -> None:
+    """F27, F47: with a key each of these updates has two numbers, so rows would be written a second time."""
+    written = await Flow(key=()).feed(*UPDATES)
+    (part,) = {chunk.reached for chunk in written.chunks if chunk.reached and chunk.reached.tx_seq == cut}
+    again = await Flow(part=part, key=()).feed(*UPDATES)
+    assert [change[2] for change in again.changes()][:1] == ([] if cut == 9 else [cut + 1])
+    with pytest.raises(PartialTransactionMissing, match="other keys"):
+        await Flow(part=part, key=("id",)).feed(*UPDATES)
+
+
+async def test_only_the_tables_of_the_part_count() -> None:
+    """The table after the part has a key meanwhile; a batch may end elsewhere."""
+    part = PartPosition(100, 2)
+    written = await Flow().feed(begin(100), relation(), inserts("a", "b"))
+    assert written.chunks[-1].reached == part
+    later: list[Item] = [relation("id", "v", is_full=True), *UPDATES[2:]]
+    again = await Flow(part=part, key=("id",)).feed(begin(100), relation(), inserts("a", "b", "c"), *later)
+    assert again.commit_positions[-1].part is None
 
 
 @pytest.mark.parametrize(

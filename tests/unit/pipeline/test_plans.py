@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cdcd.avro.encode import encode_batch
+from cdcd.avro.plan import HEADER_BYTES
+from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
-from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity
+from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, TransactionInfo
+from cdcd.pgoutput import messages as m
 from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
-from cdcd.schema.policy import Policies
+from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
+from cdcd.schema.policy import Policies, Policy
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead
+from tests.support.pgoutput_encode import row_batch_of
 
 PRIMARY = KeyIndex(True, False, ("id",), True, None, True)
 TYPES = {23: PgType(23, "pg_catalog", "int4", "b"), 25: PgType(25, "pg_catalog", "text", "b")}
@@ -27,19 +33,27 @@ def relation(*keys: str, name: str = "t", schema: str = "s", kind: int = 25, rel
 
 
 class Catalog:
-    """A catalog without tables. `numbers`: the attnums of relations, as far as they are known."""
+    """A catalog without tables. `numbers`: the attnums of relations, as far as they are known.
+
+    `columns`: the present columns of the table in place of `numbers`; `altered`: types that are not as in TYPES.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[Relation, tuple[int, ...]] = {}
+        self.columns: tuple[NumberedColumn, ...] = ()
+        self.altered: dict[int, PgType] = {}
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
-        return {oid: TYPES[oid] for oid in oids}
+        asked = [*oids, *(part.type_oid for one in self.altered.values() for part in one.attributes)]
+        return {oid: one for oid, one in (TYPES | self.altered).items() if oid in asked}
 
     def keys(self, relid: int) -> TableKeys | None:
         return None
 
-    def attnums(self, relation: Relation) -> tuple[int, ...] | None:
-        return self.numbers.get(relation, None)
+    def attnums(self, relation: Relation) -> KnownAttnums:
+        if self.columns:
+            return known_attnums(relation, self.columns, self.columns[-1].attnum)
+        return KnownAttnums(self.numbers.get(relation))
 
 
 class Topics:
@@ -146,6 +160,24 @@ async def test_another_key_goes_to_a_new_topic_only_where_that_is_wanted() -> No
             await other.plan(relation("v"))
 
 
+@pytest.mark.parametrize("change", ["add_column", "add_column_and_drop_table", "add_primary_key"])
+async def test_a_key_that_is_the_whole_row_halts_if_it_gets_other_columns(change: str) -> None:
+    """F45: no later record would delete the rows under the former key."""
+    one = plans("register_with_none")
+    one._policies = Policies(Policy(keyless="row"))
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    whole = replace(relation("id", "v"), identity=ReplicaIdentity.FULL)
+    assert (await one.plan(whole)).key_indexes == (0, 1)
+    if change == "add_primary_key":
+        one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    else:
+        whole = replace(whole, columns=(*whole.columns, Column("w", 23, -1, True)))
+    if change == "add_column_and_drop_table":
+        one._catalog.keys = lambda relid: None  # type: ignore[method-assign]
+    with pytest.raises(KeyChanged):
+        await one.plan(whole)
+
+
 async def test_a_first_key_is_said() -> None:
     """F45: earlier records have no key."""
     one = plans()
@@ -180,6 +212,27 @@ async def test_the_columns_of_a_first_key_that_come_with_it_may_be_null_in_the_v
     keyed = await one.plan(relation("id"))
     assert (keyed.key_indexes, keyed.is_key_required) == ((0,), True)
     assert not any(column.is_required for column in keyed.columns)
+
+
+async def test_a_null_from_before_the_first_key_of_a_full_table_is_written() -> None:
+    """UPDATE t SET id = ... WHERE id IS NULL and ADD PRIMARY KEY, before cdcd has read the rows (F44)."""
+    full = replace(relation("id", "v"), identity=ReplicaIdentity.FULL)
+    one = plans("register_with_none")
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    assert (await one.plan(full)).key_indexes == ()
+    one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    keyed = await one.plan(full)
+    change = m.Update(1, m.OldTuple(b"O", values(None, b"a")), values(b"5", b"a"))
+    info = TransactionInfo(7, 500, 1)
+    tx = TransactionContext(info, timeline=1, name="shop", database="d", now_us=1, version="1")
+    written = encode_batch(row_batch_of([(50, change)]), {1: keyed}, tx)
+    keys = [(record.key or b"")[HEADER_BYTES:] for record in written]
+    assert keys == [b"\x00", b"\x00", b"\x02\x0a"]
+    assert [record.value is None for record in written] == [False, True, False]
+
+
+def values(*found: bytes | None) -> m.TupleData:
+    return m.TupleData(tuple(m.NULL if one is None else m.text(one) for one in found))
 
 
 async def test_a_refused_value_leaves_the_topic_without_a_key() -> None:
@@ -348,6 +401,47 @@ async def test_a_description_that_does_not_fit_any_more_has_the_schema_it_had() 
     again._schemas._registry = one._schemas._registry
     assert [await planned(again, number) for number in (None, 2)] == [1, 1]
     assert len(schemas_of(again)) == 1
+
+
+ID, C = Column("id", 23, -1, True), Column("c", 25, -1, False)
+NOW = (
+    NumberedColumn("id", 23, -1, 1, False),
+    NumberedColumn("c", 25, -1, 3, False),
+    NumberedColumn("d", 23, -1, 4, False),
+)
+"""The columns after DROP c, ADD c, and, after a row that has not been received yet, ADD d."""
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_the_attnum_of_a_dropped_column_is_not_given_to_one_that_was_added_since(
+    is_restarted: bool,
+) -> None:
+    """A mirror would take the value for one of the dropped column, and later rows would not have it."""
+    one = plans("register_with_none")
+    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, C))
+    one._catalog.columns = (NOW[0], NOW[1]._replace(attnum=2))  # type: ignore[attr-defined]
+    await one.plan(described)
+    again = plans("register_with_none") if is_restarted else one
+    again._schemas._registry = one._schemas._registry
+    again._catalog.columns = NOW  # type: ignore[attr-defined]
+    plan = await again.plan(described)
+    assert "pg.attnum" not in str(plan.value_schema)
+    assert await again.plan(described) is plan
+    assert len(schemas_of(again)) == 2
+
+
+async def test_an_altered_composite_type_gives_the_same_description_another_plan() -> None:
+    """A type that was dropped meanwhile remains, so that its values are not text from here on."""
+    one = plans("register_with_none")
+    pair = PgType(900, "s", "pair", "c", attributes=(Attribute("a", 25, -1),))
+    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, Column("p", 900, -1, False)))
+    altered = one._catalog.altered = {900: pair}  # type: ignore[attr-defined]
+    first = await one.plan(described)
+    assert await one.plan(described) is first
+    altered.clear()
+    assert await one.plan(described) is first
+    altered[900] = replace(pair, attributes=(*pair.attributes, Attribute("b", 23, -1)))
+    assert await one.plan(described) is not first
 
 
 async def test_where_the_attnums_were_never_known_the_schema_has_none() -> None:

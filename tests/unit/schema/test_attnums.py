@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
 import pytest
 
 from cdcd.model import Column, Relation, ReplicaIdentity
-from cdcd.schema.attnums import NumberedColumn, attnums_of, numbered_as, row_record
+from cdcd.schema.attnums import NumberedColumn, known_attnums, numbered_as, row_record
 from cdcd.schema.compatibility import level_differences
 from cdcd.schema.policy import Policies, Policy
 from cdcd.schema.relation_schema import relation_schemas
@@ -28,6 +29,10 @@ def relation(columns: tuple[Column, ...] = COLUMNS, relid: int = 16_400) -> Rela
 
 def optional(columns: tuple[NumberedColumn, ...]) -> list[NumberedColumn]:
     return [one._replace(is_optional=True) for one in columns]
+
+
+def attnums_of(described: Relation, present: Sequence[NumberedColumn]) -> tuple[int, ...] | None:
+    return known_attnums(described, present, 9).described
 
 
 def test_the_attnums_are_those_of_the_same_columns() -> None:
@@ -57,6 +62,30 @@ def test_a_generated_column_or_one_outside_the_column_list_may_be_missing() -> N
     assert attnums_of(relation(), listed[1:]) is None
     swapped = [listed[1]._replace(attnum=1), listed[0]._replace(attnum=3), *listed[2:]]
     assert attnums_of(relation(), swapped) is None
+
+
+def test_as_many_columns_as_the_highest_attnum_prove_nothing() -> None:
+    """F36: the column may have been added by a commit that the catalog's query does not see yet."""
+    for present in (FITTING[:1], (FITTING[0], FITTING[1]._replace(name="other"), FITTING[2])):
+        assert known_attnums(relation(), present, 3).described is None
+
+
+@pytest.mark.parametrize(
+    ("present", "highest", "allowed"),
+    [
+        ((1, 3, 7), 7, True),
+        ((1, 3, 7, 8), 8, True),  # ADD COLUMN
+        ((1, 7), 7, True),  # DROP COLUMN
+        ((1, 7, 8), 8, False),  # DROP COLUMN, and another column, which may have had its name
+        ((1, 7), 8, False),  # ... also if that one was dropped, too
+        ((), 0, True),  # DROP TABLE
+    ],
+)
+def test_former_attnums_are_used_only_if_no_column_may_have_replaced_a_dropped_one(
+    present: tuple[int, ...], highest: int, allowed: bool
+) -> None:
+    columns = [NumberedColumn("x", 25, -1, number, False) for number in present]
+    assert known_attnums(relation(), columns, highest).allow((1, 3, 7)) is allowed
 
 
 def value(attnums: tuple[int, ...] | None, *, form: str = "debezium", **changed: Any) -> Any:

@@ -131,14 +131,6 @@ def test_the_columns_of_a_registered_key_have_their_names_in_postgresql() -> Non
     assert registered_columns(None) is None
 
 
-def test_a_key_that_is_the_whole_row_grows_with_it_and_a_primary_key_does_not() -> None:
-    whole = {"fields": [{"name": "a", "type": ["null", "int"]}]}
-    primary = {"fields": [{"name": "a", "type": "int"}]}
-    assert registered_columns(whole, ROW) is None
-    assert registered_columns(whole, CHOSEN) == ("a",)
-    assert registered_columns(primary, ROW) == ("a",)
-
-
 CHOSEN, ROW = Policy(key_columns=("c", "a")), Policy(keyless="row")
 
 
@@ -170,6 +162,24 @@ def test_a_configured_key_that_is_not_the_topics_halts() -> None:
         key_of(relation(FULL), (), ("a",), CHOSEN)
 
 
+@pytest.mark.parametrize(
+    ("catalog", "registered"),
+    [
+        ((), ("a", "b")),  # ADD COLUMN
+        ((), ("a", "b", "c", "d")),  # DROP COLUMN
+        ((), ("a", "b", "d")),  # RENAME COLUMN
+        (("a",), ("a", "b", "c")),  # ADD PRIMARY KEY
+    ],
+)
+def test_another_key_than_the_whole_row_of_the_topics_key_halts(
+    catalog: tuple[str, ...], registered: tuple[str, ...]
+) -> None:
+    """F45: the earlier record of a row would remain the last one of its key, although the row is deleted."""
+    with pytest.raises(KeyChanged):
+        key_of(relation(FULL), catalog, registered, ROW)
+    assert key_of(relation(FULL), (), ("c", "a", "b"), ROW) == ("c", "a", "b")
+
+
 def test_a_configured_key_that_is_not_published_is_refused() -> None:
     with pytest.raises(SchemaError, match="does not publish: d") as caught:
         key_of(relation(FULL), (), None, Policy(key_columns=("a", "d")))
@@ -185,6 +195,14 @@ def test_a_key_that_the_database_does_not_guard_may_hold_nulls() -> None:
     # the topic's form stays: another form gives other bytes for the same key
     assert is_required(relation(FULL), (), required)
     assert not is_required(relation(FULL), ("a",), optional)
+
+
+def test_the_first_key_of_a_full_table_may_hold_the_nulls_of_rows_before_it() -> None:
+    """F44: their description does not show that they had no key."""
+    assert not is_required(relation(FULL), ("a",), None, nullable={"a"})
+    assert is_required(relation(FULL), ("a",), None, nullable=())
+    assert is_required(relation(DEFAULT, ("a",)), ("a",), None, nullable={"a"})
+    assert is_required(relation(FULL), ("a",), {"fields": [{"type": "int"}]}, nullable={"a"})
 
 
 def test_a_row_from_before_the_first_key_is_read_again_without_one() -> None:

@@ -89,6 +89,10 @@ def test_a_record_of_the_first_format_is_read() -> None:
             {"part": {"commit_lsn": "0/500", "tx_seq": 7, "numbered_by": "a1"}},
         ),
         (
+            replace(PROGRESS, part=PartPosition(0x500, 7, "a1", "b2")),
+            {"part": {"commit_lsn": "0/500", "tx_seq": 7, "numbered_by": "a1:b2"}},
+        ),
+        (
             replace(PROGRESS, gap=Gap(0x500, 0x600, "CDCD-SLOT-LOST", 5)),
             {"gap": {"from_lsn": "0/500", "to_lsn": "0/600", "reason": "CDCD-SLOT-LOST", "decided_us": 5}},
         ),
