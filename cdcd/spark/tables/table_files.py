@@ -20,6 +20,7 @@ from cdcd.spark.decoding.events import ENDS
 from cdcd.spark.storage.uri import Target, open_storage
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
+from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.target.commit_log import DATA
 from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import (
@@ -75,7 +76,8 @@ def write_part(
     `schema`: the columns as the format of the table has them.
     """
     path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=True)
+    bounded = paths_with_statistics(schema)
+    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=bounded)
     numbers = tuple(one.number for one in shape.fields)
     return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
 
