@@ -25,7 +25,11 @@ def test_a_column_may_be_called_deleted(tmp_path: Path, table_format: TableForma
     changed = rows[1] | {"__deleted": "yes"}
     sent = {"after": changed | {"body": None}, "unchanged": ["body"]} if has_key else {"after": changed}
     before = {} if has_key else {"before": rows[1]}
-    assert items.run([items.change("u", 20, 1, **sent, **before)], loading=False) == [rows[0], changed, rows[2]]
+    assert items.run([items.change("u", 20, 1, **sent, **before)], loading=False) == [
+        rows[0],
+        changed,
+        rows[2],
+    ]
     assert items.run([items.change("d", 30, 1, before=rows[0])], loading=False) == [changed, rows[2]]
     opened = read_mirror(items.target)
     assert shown(opened) == mirrored(opened)
