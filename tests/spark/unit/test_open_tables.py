@@ -774,6 +774,8 @@ def test_another_retention_is_that_of_the_delta_log(items: Batches) -> None:
         with items.mirror() as mirror:
             mirror.publish_start()
         table = DeltaTable(str(items.target / "public.items"))
-        found.append((table.metadata().configuration["delta.logRetentionDuration"], table.version()))
-    assert found == [("interval 4 days", 1), ("interval 4 days", 1), ("interval 1 days", 2)]
+        names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+        found.append(([table.metadata().configuration[name] for name in names], table.version()))
+    four, one = ["interval 4 days"] * 2, ["interval 1 days"] * 2
+    assert found == [(four, 1), (four, 1), (one, 2)]
     assert newest(items) == recorded(items) == mirrored(items.target)
