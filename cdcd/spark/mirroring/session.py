@@ -241,7 +241,7 @@ class MirrorSessions:
         source, batches = session.source, session.batches
         records = source.records(batches.buckets)
         try:
-            batches.apply(records, source.end, source.position)
+            batches.apply(records, source.end, source.position, source.refused)
         finally:
             records.close()
         self._advanced()
