@@ -113,7 +113,7 @@ def arrow_array(values: Sequence[Any], avro: AvroType) -> pa.Array:
 
 
 def _floats(values: Sequence[float | None], target: pa.DataType) -> pa.Array:
-    """Return floating-point numbers. An integer, of a record before the change of the type, becomes the nearest one."""
+    """Return floating-point numbers. An integer, under a former type, becomes the nearest one."""
     if not any(type(value) is int for value in values):
         return pa.array(values, target)
     integers = pa.array([value if type(value) is int else None for value in values], pa.int64())
