@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.errors import MirrorInconsistent, TablesParked
+from cdcd.errors import MirrorInconsistent, SparkReadError, TablesParked
+from cdcd.spark.mirroring.start import mirror
 from cdcd.spark.reading.mirror import read_mirror
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
@@ -39,6 +40,8 @@ def test_a_table_of_two_slots_is_parked_until_it_is_copied_again(
     opened = read_mirror(target)
     assert list(opened.version.parked) == [shared.topic]
     assert rows_of(opened, own) == [{"id": 1, "name": "a"}, {"id": 3, "name": "a"}]
+    with pytest.raises(SparkReadError, match="lack tables of the target"):
+        mirror(spark, topics.connection, str(target), topics=[own.topic])
 
     topics.slot, topics.loading = b"a", (shared.topic,)
     topics.commit(2000, topics.change(shared, "t", 2000, 1, snapshot=True))
