@@ -205,6 +205,11 @@ class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvail
         """Return the position in the source of the end that `latestOffset` has returned last."""
         return self._driver().position(end)
 
+    @property
+    def shared(self) -> dict[str, tuple[str, ...]]:
+        """By topic, the slots that write to it at the same time, as far as the last `latestOffset` has seen."""
+        return self._driver().shared
+
     def backlog(self, reached: Offsets) -> Backlog:
         """Return what the topics have after these offsets, as far as the last `latestOffset` has seen."""
         return self._driver().backlog(reached)

@@ -13,12 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SparkReadError, StorageConflict
+from cdcd.spark.mirroring.dropped_tables import drop_table
 from cdcd.spark.target import ownership as targets
 from cdcd.spark.target.commit_log import path_of, read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.ownership import refuse_anothers, starting_version, take
 from cdcd.spark.target.target_writer import take_over
-from cdcd.spark.target.versions import TargetVersion
+from cdcd.spark.target.versions import TableEntry, TargetVersion
 from tests.spark.events import column
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.hints import hint_of
@@ -92,6 +93,25 @@ def test_a_target_goes_on_with_what_it_mirrors(
         return
     found = starting_version(tmp_path, "shop", 8, "A")
     assert (found.prefix, found.cluster, found.buckets) == ("shop", "A", 8 if version is None else 4)
+
+
+@pytest.mark.parametrize("loading", [(), ("shop.public.b",)], ids=["complete", "loading"])
+def test_a_start_with_fewer_topics_than_the_target_has_is_refused(
+    tmp_path: Path, loading: tuple[str, ...]
+) -> None:
+    """Its rows would not change any more, and no reader would know: also not that it lacks rows."""
+    a, b, c = (f"shop.public.{name}" for name in "abc")
+    tables = {topic: TableEntry(topic) for topic in (a, b)}
+    take_over(tmp_path, TargetVersion("shop", 4, cluster="A", tables=tables, loading=loading))
+    with pytest.raises(
+        SparkReadError, match=r"lack tables of the target.*tables=shop\.public\.b\b"
+    ) as raised:
+        starting_version(tmp_path, "shop", 4, "A", topics=[a])
+    assert "drop-table" in str(hint_of(str(raised.value)))
+    assert starting_version(tmp_path, "shop", 4, "A", topics=[a, b, c]).loading == loading
+    assert starting_version(tmp_path, "shop", 4, "A").tables.keys() == {a, b}
+    drop_table(tmp_path, "public.b")
+    assert starting_version(tmp_path, "shop", 4, "A", topics=[a]).tables.keys() == {a}
 
 
 def test_a_folder_of_somebody_elses_is_refused_and_nothing_is_removed_there(

@@ -28,6 +28,7 @@ from cdcd.spark.applying.wide_types import wide
 from cdcd.spark.formats.delta_access import DeltaAccess
 from cdcd.spark.formats.delta_statistics import as_json, has_one_order
 from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.footer_statistics import paths_with_statistics
 
 __all__ = ["KeyedTable"]
 
@@ -307,8 +308,14 @@ class KeyedTable:
 
         name = f"part-{uuid.uuid4().hex}.parquet"
         written = pa.BufferOutputStream()
-        page_rows = 1 if rows.nbytes > _LARGE_BYTES else _PAGE_ROWS
-        pq.write_table(rows, written, compression="snappy", write_batch_size=page_rows, store_schema=False)
+        pq.write_table(
+            rows,
+            written,
+            compression="snappy",
+            write_batch_size=1 if rows.nbytes > _LARGE_BYTES else _PAGE_ROWS,
+            write_statistics=paths_with_statistics(rows.schema),
+            store_schema=False,
+        )
         data = memoryview(written.getvalue())
         self._target.write(f"{self._folder}/{name}".lstrip("/"), data)
         return AddAction(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcd.errors import SparkReadError
 
@@ -106,7 +107,18 @@ def arrow_array(values: Sequence[Any], avro: AvroType) -> pa.Array:
         return _decimals(values, target)
     if (kind, logical or "") in _LOGICAL:
         return pa.array(values, pa.int32() if kind == "int" else pa.int64()).view(target)
+    if pa.types.is_floating(target):
+        return _floats(values, target)
     return pa.array(values, target)
+
+
+def _floats(values: Sequence[float | None], target: pa.DataType) -> pa.Array:
+    """Return floating-point numbers. An integer, under a former type, becomes the nearest one."""
+    if not any(type(value) is int for value in values):
+        return pa.array(values, target)
+    integers = pa.array([value if type(value) is int else None for value in values], pa.int64())
+    others = pa.array([None if type(value) is int else value for value in values], target)
+    return pc.coalesce(integers.cast(target, safe=False), others)
 
 
 def _decimals(values: Sequence[bytes | None], target: pa.DataType) -> pa.Array:
@@ -210,3 +222,29 @@ def continues(old: AvroType, new: AvroType) -> bool:
     if pa.types.is_decimal(old_type) and pa.types.is_decimal(new_type):
         return bool(old_type.scale == new_type.scale and old_type.precision <= new_type.precision)
     return bool(old_type == new_type)
+
+
+def has_same_bytes(old: AvroType, new: AvroType) -> bool:
+    """Return whether a value has the same bytes under both types, of which the new one `continues` the old one.
+
+    Then the keys of rows remain equal.
+    """
+    if isinstance(old, list) != isinstance(new, list):
+        return False
+    old, new = without_null(old), without_null(new)
+    old_kind, new_kind = _kind(old), _kind(new)
+    if old_kind != new_kind:
+        return {old_kind, new_kind} == {"int", "long"}
+    if old_kind == "array":
+        return has_same_bytes(old["items"], new["items"])
+    if old_kind == "map":
+        return has_same_bytes(old["values"], new["values"])
+    if old_kind == "record":
+        pairs = [*zip(old["fields"], new["fields"], strict=False)]
+        return len(old["fields"]) == len(new["fields"]) and all(
+            one["name"] == other["name"] and has_same_bytes(one["type"], other["type"])
+            for one, other in pairs
+        )
+    if old_kind == "enum":
+        return list(old["symbols"]) == list(new["symbols"])[: len(old["symbols"])]
+    return bool(old_kind != "fixed" or old["size"] == new["size"])

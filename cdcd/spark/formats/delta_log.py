@@ -25,7 +25,8 @@ from cdcd.spark.target.versions import BucketFile
 
 __all__ = ["DeltaLog"]
 
-_RETENTION = "delta.logRetentionDuration"
+_RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+"""How long the log has former versions, and a checkpoint the names of files that were removed (a week by default)."""
 _CHANGED = "the Delta table has another version than this mirror has written: another writer changes it"
 _CHANGED_HINT = "stop the other writer; the next start of the mirror restores the version of its commit log"
 
@@ -37,7 +38,8 @@ class DeltaLog:
         self._target, self._folder = target, folder
         self._access = DeltaAccess(target, folder, _CHANGED, _CHANGED_HINT)
         self._damage = DeltaDamage(target, folder)
-        self._retention = f"interval {max(1, int(retain_s // 86_400) + 1)} days"
+        retention = f"interval {max(1, int(retain_s // 86_400) + 1)} days"
+        self._retentions = dict.fromkeys(_RETENTIONS, retention)
         self._table: Any = None
 
     @property
@@ -73,9 +75,11 @@ class DeltaLog:
                 check_owner()
                 # As the successor of the version that was opened before: a commit since then is a conflict.
                 table.restore(version, protocol_downgrade_allowed=True, **_properties(label))
-            if table.metadata().configuration.get(_RETENTION) != self._retention:  # --retain is another one
+            if (
+                not self._retentions.items() <= table.metadata().configuration.items()
+            ):  # --retain is another one
                 check_owner()
-                table.alter.set_table_properties({_RETENTION: self._retention}, **_properties(label))
+                table.alter.set_table_properties(self._retentions, **_properties(label))
             self._table = table  # not updated: a newer version has other files than the caller knows
             self._synchronise()
 
@@ -148,7 +152,7 @@ class DeltaLog:
             Schema.from_arrow(schema),
             [_added(one, changes_rows=True) for one in parts],
             mode="overwrite",
-            configuration={_RETENTION: self._retention},
+            configuration=self._retentions,
             storage_options=self._access.options,
             **_properties(label),
         )

@@ -208,7 +208,8 @@ class OpenTables:
         emptied = {
             topic
             for topic, plan in plans.items()
-            if plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
+            # No file is planned of a table that was created again, also without a record of the former one.
+            if not plan.files or plan.shape.emptied_at > before.tables.get(topic, TableEntry(topic)).applied
         }
 
         def run(results: tuple[str, Sequence[FoldResult]]) -> TableEntry | Damage:
@@ -367,14 +368,19 @@ class OpenTables:
         return Merge(topic, entry.files, (), is_whole=True) if has_small else None
 
     def write(self, entry: TableEntry, merge: Merge, stopping: threading.Event) -> MergeResult | None:
-        """Replace small files by larger ones, with the same rows; None if a batch has changed the table meanwhile."""
+        """Replace small files by larger ones, with the same rows.
+
+        None if a batch has removed one of them meanwhile, or has changed the columns; one that has added rows only is
+        no obstacle, because a merge may take longer than the next batch.
+        """
         table, shape, small = self._tables[merge.topic], entry.shape(), _small(merge.files)
         rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
         folder = self._version.folder_of(merge.topic)
         parts = self._parts(folder, shape, rows, small[0].level + 1)
         label = CommitLabel(merge.topic, self._version.number, format_lsn(entry.applied.commit_lsn))
         with table.lock:
-            if table.files != entry.files or table.fields != entry.fields or stopping.is_set():
+            is_outdated = not set(small) <= set(table.files) or table.fields != entry.fields
+            if is_outdated or stopping.is_set():
                 self._target.delete([one.file.path for one in parts])
                 return None
             try:
@@ -382,6 +388,7 @@ class OpenTables:
                 table.log.commit(self._schema(shape.fields), parts, small, label, changes_rows=False)
             except Exception as error:
                 raise MergeUncertain from error
+            merge = replace(merge, files=table.files)  # those of the batch that the merge follows
             table.replace(small, parts)
             return MergeResult(merge, table.files, (), table_version=table.log.version)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.data_source import CdcdStreamReader
 from cdcd.spark.mirroring.batches import is_table
@@ -84,6 +84,11 @@ class MirrorSource:
         self.position = self._reader.position(self.end)
         return self.end != self._start
 
+    @property
+    def refused(self) -> dict[str, MirrorInconsistent]:
+        """By topic, why its table cannot be mirrored, as far as the last `advance` has seen."""
+        return {topic: _shared_by(topic, slots) for topic, slots in self._reader.shared.items()}
+
     def backlog(self, *, is_applied: bool) -> Backlog:
         """Return what the topics have after the current batch, or with it, as far as the last `advance` has seen.
 
@@ -111,6 +116,16 @@ class MirrorSource:
     def close(self) -> None:
         """Close the connections to Kafka."""
         self._reader.stop()
+
+
+def _shared_by(topic: str, slots: Collection[str]) -> MirrorInconsistent:
+    return MirrorInconsistent(
+        "several slots write to the topic at the same time, so the order of its changes is not known",
+        hint="give each slot topics of its own (`sink.topics.shared_with` is what allows this), then copy the table "
+        "again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`",
+        topic=topic,
+        slots=", ".join(slots),
+    )
 
 
 def seconds_of(interval: str) -> float:

@@ -43,6 +43,7 @@ IDLE_S = 1.0
 EXPIRED_S = 60.0
 """The shortest time between two searches for lines of the histories that are not retained any more."""
 UNKNOWN = SourcePosition()
+NOTHING: Mapping[str, MirrorInconsistent] = {}
 Failures = dict[str, tuple[str, str]]
 """By topic, the error's code and text."""
 _PARKED = (
@@ -137,14 +138,23 @@ class MirrorBatches:
             self._target, rows, self.version.history_retain_s, lambda topic: topic in self.version.loading
         )
 
-    def apply(self, records: Records, end: Offsets, position: SourcePosition = UNKNOWN) -> None:
-        """Apply the batch that ends here. Applying a batch again changes nothing."""
+    def apply(
+        self,
+        records: Records,
+        end: Offsets,
+        position: SourcePosition = UNKNOWN,
+        refused: Mapping[str, MirrorInconsistent] = NOTHING,
+    ) -> None:
+        """Apply the batch that ends here. Applying a batch again changes nothing.
+
+        `refused`: by topic, why its table cannot be mirrored at all.
+        """
         started_s = time.monotonic()
         now = self._with_merged(self.version)
         with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
         with_truncates |= now.dropped.keys()
         looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates, self._schema_of)
-        plans, entries, failures = self._plan(looks, now)
+        plans, entries, failures = self._plan(looks, now, refused)
         folded = self._fold(records, plans) if plans else []
         failures |= {one.topic: (one.failure_code, one.failure) for one in folded if one.failure}
         version = next_version(now, end, entries, plans, folded)
@@ -294,7 +304,7 @@ class MirrorBatches:
         return replace(version, tables={**version.tables, **changed}) if changed else version
 
     def _plan(
-        self, looks: Iterable[Look], version: TargetVersion
+        self, looks: Iterable[Look], version: TargetVersion, refused: Mapping[str, MirrorInconsistent]
     ) -> tuple[dict[str, TablePlan], dict[str, TableEntry], Failures]:
         plans: dict[str, TablePlan] = {}
         entries: dict[str, TableEntry] = {}
@@ -305,6 +315,10 @@ class MirrorBatches:
                 look.topic, TableEntry(look.topic)
             )
             is_left = is_dropped or before.parked is not None
+            if look.topic in refused:
+                if not is_left:
+                    failures[look.topic] = self._failure(refused[look.topic])
+                continue
             if before.applied == BEGINNING and not is_left:  # the records say what its columns are
                 before = TableEntry(look.topic, table_version=before.table_version)
             entry = resumed(look, before, self._schema_of) if is_left else before

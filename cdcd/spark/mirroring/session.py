@@ -119,11 +119,13 @@ class MirrorSessions:
         connection = asked.connection
         storage = open_storage(asked.target, asked.target_options)
         cluster = Cluster(connection.brokers, connection.read_properties())
+        only = frozenset(filter(None, map(str.strip, asked.source_options.get("topics", "").split(","))))
         start = starting_version(
             *(storage, connection.prefix, asked.buckets, cluster.id()),
             accept_cluster=asked.accept_cluster,
             table_format=asked.table_format,
             scd_type=asked.scd_type,
+            topics=only,
         )
         writer = self._taken(
             storage, replace(start, retain_s=asked.retain_s, history_retain_s=asked.history_retain_s)
@@ -141,8 +143,7 @@ class MirrorSessions:
         batches.publish_start()
         sweep(storage, writer)  # after Delta tables are at the version's commits again
         batches.applied = self._applied
-        only = asked.source_options.get("topics", "").split(",")
-        empty = EmptyTables(cluster, connection, frozenset(filter(None, only)))
+        empty = EmptyTables(cluster, connection, only)
         session = Session(source, batches, empty)
         session.add_empty_tables()
         return session
@@ -240,7 +241,7 @@ class MirrorSessions:
         source, batches = session.source, session.batches
         records = source.records(batches.buckets)
         try:
-            batches.apply(records, source.end, source.position)
+            batches.apply(records, source.end, source.position, source.refused)
         finally:
             records.close()
         self._advanced()

@@ -88,6 +88,7 @@ def mirror(
     `format`: of the tables of a new target: Parquet files, which need the commit log, or Delta or Iceberg tables.
     `stored_as_scd_type`: 2 stores the history of the tables with a key, too, which `history` reads; of a new target.
     `trigger`: "available_now" ends at the newest commit at the start; otherwise a processing time as "2 seconds".
+    `topics`: read these only, default: all of the prefix; the target must have no table of another one.
     `accept_gaps`: continue at a marker of missing changes; otherwise the query fails there.
     `accept_cluster`: continue although the topics are in another Kafka cluster, with the same offsets.
     `on_error`: "park" leaves a table whose records are not a consistent history as it was before them, and updates

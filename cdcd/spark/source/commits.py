@@ -91,6 +91,11 @@ class Commits:
         """Whether a snapshot is not complete, so that no batch may have its rows."""
         return self._log.is_inside_snapshot
 
+    @property
+    def shared(self) -> dict[str, tuple[str, ...]]:
+        """By topic, the slots that write to it at the same time, as far as progress records are read."""
+        return self._log.shared
+
     def end_now(self) -> None:
         """Read no further than the progress record that is the newest now. Raises PositionUnavailable without any."""
         require(self._cluster, self._prefix)

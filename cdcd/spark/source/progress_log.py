@@ -119,6 +119,11 @@ class ProgressLog:
         return self._slots.newest
 
     @property
+    def shared(self) -> dict[str, tuple[str, ...]]:
+        """By topic, the slots that write to it at the same time."""
+        return self._slots.writers.shared
+
+    @property
     def named(self) -> frozenset[str]:
         """The topics that the records name, also those that were deleted."""
         return frozenset(self.reached) | self._deleted.known

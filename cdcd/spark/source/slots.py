@@ -8,6 +8,7 @@ Must not: do I/O.
 
 A topic has one slot at a time. Slots of one name that run at the same time have different topics; where a slot
 describes or writes to a topic of another one, it has replaced that one, whose records may never become complete.
+`Writers` finds the topics of which this is not true.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from cdcd.spark.source.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
 from cdcd.spark.source.first_offsets import earlier, of_named
+from cdcd.spark.source.shared_topics import Writers
 from cdcd.spark.source.source_position import NOTHING, SlotPosition
 
 
@@ -130,9 +132,11 @@ class Slots:
         self.open: dict[str, Parts] = {}
         self._loading: dict[str, frozenset[str]] = {}
         self._positions = SlotPositions()
+        self.writers = Writers()
 
     def add(self, record: Commit) -> Commit | None:
         """Return the commit that the next record completes, None for a part."""
+        self.writers.add(record)
         parts = self.open.pop(record.slot, None)
         self._positions.add(record)
         if not record.is_part or record.slot not in self._loading:
@@ -165,6 +169,7 @@ class Slots:
 
     def remove(self, topics: frozenset[str], *, are_former: bool) -> None:
         """Remove the offsets of topics. `are_former`: they were created again."""
+        self.writers.forget(topics)
         for parts in self.open.values():
             assert parts.newest is not None
             commit = replace(parts.newest, offsets=parts.offsets, former=parts.former)

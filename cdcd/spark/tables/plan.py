@@ -9,13 +9,14 @@ Must not: do I/O except fetching schemas by id; use Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pyarrow as pa
 
 from cdcd.errors import MirrorInconsistent
-from cdcd.spark.decoding.columns import AvroType, arrow_type, continues
+from cdcd.spark.decoding.columns import AvroType, arrow_type, continues, has_same_bytes, without_null
 from cdcd.spark.decoding.events import (
     BEGINNING,
     Event,
@@ -99,10 +100,15 @@ def plan_table(
     if entry.keyed is False and look.keyed_rows:
         raise MirrorInconsistent("a table without a key now has one: mirror it again", topic=look.topic)
     columns = continued_columns(entry, order, schemas)
+    held, written = entry, schemas
     entry = with_fields(entry, order, schemas, columns)
     schemas, renames = as_current(schemas, columns)
     keyless = list(read_events(((None, value) for value in look.keyless_values), schemas)) if keyed else []
     emptied = _emptied_at(look.topic, keyless, entry.applied, left, accepts_gaps)
+    if keyed:
+        has_rows = bool(held.files or held.deltas or held.incomplete) and emptied <= held.applied
+        remaining = [one for one in order if last[one] > emptied]
+        _check_keys(look.topic, columns, written, remaining, has_rows=has_rows)
     began = _began_after(last, schemas, entry.fields)
     shape = TableShape(look.topic, keyed, entry.fields, entry.applied, emptied, began, renames)
     incomplete = {one.bucket: one for one in entry.incomplete}
@@ -151,6 +157,35 @@ def with_fields(
     _check_names(entry.topic, fields)
     record = value_record(expand(schemas[newest]))
     return replace(entry, schema_id=newest, value_schema=record, fields=tuple(fields), next_number=number)
+
+
+def _check_keys(
+    topic: str,
+    columns: Iterable[Continued],
+    schemas: Mapping[int, Schema],
+    order: list[int],
+    *,
+    has_rows: bool,
+) -> None:
+    """Raise MirrorInconsistent if the same key has other bytes under a later schema: rows would be there twice.
+
+    `order`: the schemas whose rows remain; `has_rows`: the table's own remain, too. A value's schema shows which
+    columns are in the key, because only these cannot be null; if it has none of these, each one may be in the key.
+    """
+    fields = {number: fields_of(schemas[number]) for number in order}
+    types = {}
+    for column in columns:
+        old = [] if column.old is None or not has_rows else [column.old.avro]
+        new = [fields[one][column.names[one]]["type"] for one in order if one in column.names]
+        types[column.avro_name] = [*old, *new]
+    required = {name: one for name, one in types.items() if one and not isinstance(one[-1], list)}
+    for name, found in (required or types).items():
+        if not all(has_same_bytes(old, new) for old, new in pairwise(map(without_null, found))):
+            raise MirrorInconsistent(
+                "the type of a column of the key has changed, so that the same key has other bytes",
+                topic=topic,
+                column=name,
+            )
 
 
 def _check_names(topic: str, fields: list[Field]) -> None:

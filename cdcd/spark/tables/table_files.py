@@ -20,6 +20,7 @@ from cdcd.spark.decoding.events import ENDS
 from cdcd.spark.storage.uri import Target, open_storage
 from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
+from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.target.commit_log import DATA
 from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import (
@@ -37,7 +38,10 @@ from cdcd.spark.target.shape import (
 )
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
 
-DELETED = "__deleted"
+DELETED = "__deleted_as_a_name_that_no_column_has_because_it_is_longer_than_63_bytes"
+"""The last column of changed rows: whether a row is deleted."""
+_DELETED_IN_FILE = "__deleted"
+"""Its name in a file, unless the table has a column of this name. Readers find it by its place, the last one."""
 GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 GROUP_BYTES = 256 << 20
@@ -58,8 +62,10 @@ def write_bucket(
 def write_delta(
     target: Target, shape: TableShape, rows: pa.Table, *, bucket: int = ALL_BUCKETS, level: int = 0
 ) -> BucketFile:
-    """Write changed rows with `__deleted` into a new file, and make it durable."""
-    return _written(target, shape, bucket, "delta", rows, level)
+    """Write changed rows with `DELETED` into a new file, and make it durable."""
+    names = rows.column_names[:-1]
+    last = DELETED if _DELETED_IN_FILE in names else _DELETED_IN_FILE
+    return _written(target, shape, bucket, "delta", rows.rename_columns([*names, last]), level)
 
 
 def write_part(
@@ -70,7 +76,8 @@ def write_part(
     `schema`: the columns as the format of the table has them.
     """
     path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
-    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=True)
+    bounded = paths_with_statistics(schema)
+    size_bytes = _write(target, path, rows.cast(schema), use_dictionary=True, write_statistics=bounded)
     numbers = tuple(one.number for one in shape.fields)
     return BucketFile(ALL_BUCKETS, path, rows.num_rows, numbers, level), size_bytes
 
@@ -146,7 +153,7 @@ def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) 
 def read_deltas(
     target: Target, shape: TableShape, deltas: Iterable[BucketFile], keys: pa.Array | None = None
 ) -> pa.Table:
-    """Return the rows of deltas with the current columns and `__deleted`: of a key the newest one.
+    """Return the rows of deltas with the current columns and `DELETED`: of a key the newest one.
 
     `keys`: only the rows of these keys, None: all.
     """
@@ -155,9 +162,9 @@ def read_deltas(
         rows = opened(target, file.path).read()
         if keys is not None:
             rows = rows.filter(pc.is_in(rows[KEY], value_set=keys))
-        parts.append(
-            _current(rows.drop_columns([DELETED]), file, shape).append_column(DELETED, rows[DELETED])
-        )
+        last = rows.num_columns - 1
+        current = _current(rows.remove_column(last), file, shape)
+        parts.append(current.append_column(DELETED, rows.column(last)))
     if not parts:
         return added_rows(arrow_schema(shape.fields).empty_table())
     rows = pa.concat_tables(parts)
@@ -233,14 +240,20 @@ def count_rows(target: Target, entry: TableEntry) -> int:
         return sum(file.rows for file in entry.files)
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
-    parts = [opened(target, file.path).read(columns=[KEY, DELETED]) for file in entry.deltas]
-    changed = _newest(pa.concat_tables(parts))
+    changed = _newest(pa.concat_tables(_marks(target, file) for file in entry.deltas))
     keys = changed[KEY].combine_chunks()
     found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
     for file in entry.files:
         held = opened(target, file.path).read(columns=[KEY])[KEY]
         found += len(held) - int(pc.sum(pc.is_in(held, value_set=keys)).as_py() or 0)
     return int(found)
+
+
+def _marks(target: Target, file: BucketFile) -> pa.Table:
+    """Return the keys in a delta, with `DELETED`."""
+    source = opened(target, file.path)
+    found = source.read(columns=[KEY, source.schema.names[-1]])
+    return pa.table({KEY: found[KEY], DELETED: found.column(found.num_columns - 1)})
 
 
 def look_up(

@@ -194,7 +194,7 @@ _RESULT_ARROW = pa.schema(
 class Fold:
     """The rows of one bucket after its records, not written yet.
 
-    `rows`: complete ones, None if nothing has changed; those of a delta have `__deleted`. `incomplete` None: none.
+    `rows`: complete ones, None if nothing has changed; those of a delta have `DELETED`. `incomplete` None: none.
     `history`: all changes, in tables of a bounded size; none without a history.
     """
 

@@ -4,9 +4,10 @@ In: the storage, the prefix and the cluster's id.  Out: the version to continue 
 process ends or another query of the process takes over. A bucket has no lock: there a start takes over the commit log
 (`target_writer.take_over`), and the earlier writer cannot publish any more.
 Invariant: offsets and LSNs of two clusters are not comparable, so a target of another cluster or prefix is refused. A
-folder with other files is refused, too, because a mirror removes all files that are not its own. A start removes the
-files that no version names, also those that another process is about to name: this is the reason for the lock, and
-for taking over the commit log before (F80).
+start whose topics lack a table of the target is refused: the table would not change any more, and yet seem to be
+complete as of the mirror's commit. A folder with other files is refused, too, because a mirror removes all files that
+are not its own. A start removes the files that no version names, also those that another process is about to name:
+this is the reason for the lock, and for taking over the commit log before (F80).
 Must not: publish a version.
 """
 
@@ -16,13 +17,14 @@ import fcntl
 import logging
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from cdcd.errors import SparkReadError, StorageConflict
-from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.target.commit_log import has_version, read_latest
 from cdcd.spark.target.left_files import is_of_a_mirror
 from cdcd.spark.target.versions import ScdType, TableFormat, TargetVersion
@@ -126,11 +128,13 @@ def starting_version(
     accept_cluster: bool = False,
     table_format: TableFormat = "parquet",
     scd_type: ScdType = 1,
+    topics: Collection[str] = (),
 ) -> TargetVersion:
     """Return the version to start from.
 
-    Raises SparkReadError if the target mirrors another prefix or cluster, or has another format or SCD type.
-    `accept_cluster`: the topics were moved to this cluster with their offsets.
+    Raises SparkReadError if the target mirrors another prefix or cluster, or has another format or SCD type, or a
+    table that is not among the topics. `accept_cluster`: the topics were moved to this cluster with their offsets.
+    `topics`: those that the mirror reads, empty: all.
     """
     target = open_storage(target)
     version = read_latest(target)
@@ -170,4 +174,18 @@ def starting_version(
             has=version.cluster,
             now=cluster,
         )
+    _refuse_fewer(target, version, topics)
     return replace(version, cluster=cluster)
+
+
+def _refuse_fewer(target: Storage, version: TargetVersion, topics: Collection[str]) -> None:
+    """Raise SparkReadError for tables that the mirror would not update: they would seem to be those of its commit."""
+    left = sorted(version.tables.keys() - set(topics)) if topics else []
+    if left:
+        raise SparkReadError(
+            "the topics that the mirror is to read lack tables of the target",
+            hint="start with their topics, too, or drop these tables: "
+            "`python -m cdcd.spark drop-table --target TARGET --table SCHEMA.TABLE`",
+            target=target.uri,
+            tables=", ".join(left[:_SHOWN]),
+        )

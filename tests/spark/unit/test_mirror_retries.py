@@ -80,6 +80,10 @@ class _Source:
     def begin(self, *, ends_now: bool) -> None:
         pass
 
+    @property
+    def refused(self) -> dict[str, MirrorInconsistent]:
+        return {}
+
     def advance(self) -> bool:
         self._kafka.fail("advance")
         if self._next == len(self._kafka.batches):

@@ -642,6 +642,51 @@ def test_a_merge_of_files_that_a_batch_has_replaced_changes_nothing(items: Batch
     assert newest(items) == mirrored(items.target)
 
 
+@of_both
+def test_a_merge_goes_on_while_batches_add_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that come faster than a merge is written would otherwise leave small files for ever."""
+    may_end = threading.Event()
+    write = open_tables.OpenTables.write
+
+    def wait_and_write(tables: Any, entry: Any, merge: Any, stopping: threading.Event) -> Any:
+        while not may_end.wait(0.01) and not stopping.is_set():
+            pass
+        return write(tables, entry, merge, stopping)
+
+    with items.mirror() as mirror:
+        monkeypatch.setattr(open_tables.OpenTables, "write", wait_and_write)
+        for number in range(open_tables.FAN + 3):
+            change = items.change("c", 20 + number, 1, after=row(20 + number, "new"))
+            assert apply(mirror, [change]) == ""
+        before = len(mirror.version.tables[TOPIC].files)
+        may_end.set()
+        mirror._compactor.wait()
+        mirror.publish_merged()
+        assert len(mirror.version.tables[TOPIC].files) == before - open_tables.FAN + 1
+        assert apply(mirror, [items.change("u", 90, 1, after=row(20, "later"))]) == ""
+    rows = mirrored(items.target)
+    assert (len(rows), recorded(items), newest(items)) == (10 + open_tables.FAN + 3, rows, rows)
+
+
+@of_both
+def test_a_merge_that_a_batch_has_taken_over_is_in_the_version_once(items: Batches) -> None:
+    """The batch follows the merge in the table, and is published before the merge's result is taken."""
+    for number in range(open_tables.FAN):
+        items.run([items.change("c", 20 + number, 1, after=row(20 + number, "new"))], loading=False)
+    with items.mirror() as mirror:
+        mirror._compactor.start(mirror.version.tables)
+        mirror._compactor.wait()
+        result, mirror._compactor._running = mirror._compactor._running, None
+        assert result is not None
+        assert apply(mirror, [items.change("c", 50, 1, after=row(50, "new"))]) == ""
+        mirror._compactor.wait()
+        mirror._compactor._running = result
+        files = mirror.version.tables[TOPIC].files
+        assert mirror._with_merged(mirror.version).tables[TOPIC].files == files
+    rows = mirrored(items.target)
+    assert (len(rows), recorded(items), newest(items)) == (11 + open_tables.FAN, rows, rows)
+
+
 def test_a_batch_writes_the_files_that_have_its_rows(items: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_tables, "FILE_ROWS", 10)
     items.run([items.change("c", 20, n, after=row(n, "more")) for n in range(100, 200)], loading=False)
@@ -730,6 +775,8 @@ def test_another_retention_is_that_of_the_delta_log(items: Batches) -> None:
         with items.mirror() as mirror:
             mirror.publish_start()
         table = DeltaTable(str(items.target / "public.items"))
-        found.append((table.metadata().configuration["delta.logRetentionDuration"], table.version()))
-    assert found == [("interval 4 days", 1), ("interval 4 days", 1), ("interval 1 days", 2)]
+        names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+        found.append(([table.metadata().configuration[name] for name in names], table.version()))
+    four, one = ["interval 4 days"] * 2, ["interval 1 days"] * 2
+    assert found == [(four, 1), (four, 1), (one, 2)]
     assert newest(items) == recorded(items) == mirrored(items.target)

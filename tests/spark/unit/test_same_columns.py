@@ -11,7 +11,14 @@ import pytest
 
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.commit_log import read_latest
-from cdcd.spark.target.versions import TableEntry, TargetVersion, record_of, version_after
+from cdcd.spark.target.versions import (
+    TABLE_FORMATS,
+    TableEntry,
+    TableFormat,
+    TargetVersion,
+    record_of,
+    version_after,
+)
 from tests.spark.batches import TOPIC, Batches, Record
 from tests.spark.events import column
 
@@ -33,8 +40,16 @@ def table(**attnums: int | None) -> list[dict[str, Any]]:
 class History:
     """A mirror, and the changes that it has not read yet."""
 
-    def __init__(self, target: Path, *, has_key: bool, in_one_batch: bool, **attnums: int | None) -> None:
-        self.mirror = Batches(target, table(**attnums), has_key=has_key)
+    def __init__(
+        self,
+        target: Path,
+        *,
+        has_key: bool,
+        in_one_batch: bool,
+        table_format: TableFormat = "parquet",
+        **attnums: int | None,
+    ) -> None:
+        self.mirror = Batches(target, table(**attnums), has_key=has_key, table_format=table_format)
         self.mirror.alter(table(**attnums), RELID)
         self._in_one_batch = in_one_batch
         self._waiting: list[Record] = []
@@ -194,8 +209,13 @@ def test_a_record_that_comes_again_under_a_former_schema_changes_no_column(tmp_p
 # --- a table created again -----------------------------------------------------------------------------------
 
 
-def test_the_rows_of_a_table_that_was_dropped_and_created_again_go(begin: Any) -> None:
-    history = begin(a=2)
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+def test_the_rows_of_a_table_that_was_dropped_and_created_again_go(
+    tmp_path: Path, has_key: bool, in_one_batch: bool, table_format: TableFormat
+) -> None:
+    history = History(
+        tmp_path / "t", has_key=has_key, in_one_batch=in_one_batch, table_format=table_format, a=2
+    )
     history.insert(1, a="former")
     history.insert(2, a="former")
     history.alter(relid=RELID + 1, a=2)

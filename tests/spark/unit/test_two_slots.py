@@ -226,3 +226,40 @@ def test_a_restart_parses_only_the_first_records_to_find_holes(
     query.reached = {T: {"0": 10}, U: {"0": 3}, X: {"0": 1}}
     query.batch()
     assert len(parsed) <= len(kafka.log) + 6
+
+
+# --- a topic of both -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "is_shared"),
+    [
+        ("aaaa", False),
+        ("aabb", False),
+        ("aba", False),  # a retired slot is used again
+        ("abab", True),
+        ("abcabc", True),
+    ],
+)
+def test_a_topic_is_shared_if_two_slots_write_in_turns(kafka: Planned, slots: str, is_shared: bool) -> None:
+    for number, slot in enumerate(slots):
+        own = {U: number + 1} if slot == "a" else {}
+        kafka.progress(10 * number, {T: number + 1, **own}, slot)
+    query = Query()
+    query.batch()
+    assert query.reader.shared == ({T: tuple(sorted(set(slots)))} if is_shared else {})
+    query.again().batch()
+    assert bool(query.reader.shared) == is_shared
+
+
+def test_a_topic_is_not_shared_any_more_after_a_copy(kafka: Planned) -> None:
+    for number, slot in enumerate("abab"):
+        kafka.progress(10 * number, {T: number + 1}, slot)
+    kafka.progress(50, {T: 10}, "b", loading=[T])
+    query = Query(loading="true")
+    query.batch()
+    assert query.reader.shared == {}
+    for number, slot in enumerate("bbabab"):
+        kafka.progress(60 + number, {T: 11 + number}, slot)
+    query.batch()
+    assert query.reader.shared == {T: ("a", "b")}
