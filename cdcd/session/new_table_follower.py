@@ -46,13 +46,13 @@ class NewTableFollower:
         self._publications = publications
         self._new = publications.new_tables
         self._selection = selection
-        self._is_told = False
+        self._is_reported = False
 
     async def run(self) -> None:
         """Begin copies until cancelled."""
         while True:
             if not self._new.is_any.is_set():
-                self._is_told = False
+                self._is_reported = False
             await self._new.is_any.wait()
             try:
                 has_failed = await self._begin_some()
@@ -100,8 +100,8 @@ class NewTableFollower:
     def _is_limit_reached(self) -> bool:
         """Return whether the tables that are being copied hold new ones back; log it once while tables wait."""
         is_full = len(self._copying.live) >= MOST_AT_ONCE
-        if is_full and not self._is_told:
-            self._is_told = True
+        if is_full and not self._is_reported:
+            self._is_reported = True
             _LOG.info("new_tables_wait", waiting=len(self._new.names), hint=_FULL_HINT)
         return is_full
 
