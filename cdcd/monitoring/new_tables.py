@@ -110,6 +110,14 @@ class NewTables:
         """Note that a snapshot has copied these tables, also those that no comparison has found yet."""
         self._copied |= frozenset(relids)
 
+    def copy_ended(self, relid: int) -> None:
+        """Note that a copy was ended because its table is not published: all rows are copied if it is again.
+
+        If the table is found to be published by the next comparison, it was removed and added in between.
+        """
+        if self.policy == "snapshot":
+            self._set({**self.waiting, relid: True}, self.names)
+
     def begun(self, relids: Collection[int]) -> None:
         """Note that nothing more has to be begun for these tables."""
         self._set({relid: one for relid, one in self.waiting.items() if relid not in relids}, self.names)

@@ -242,9 +242,12 @@ class PublicationMonitor:
     def begun(self, relids: Collection[int]) -> None:
         """Note that the copy of these new tables is recorded, or that they are streamed only."""
         self.new_tables.begun(relids)
-        self._is_stored = False
-        if self._accepted is not None:
-            self._accept(self._accepted)
+        self._store_again()
+
+    def copy_ended(self, relid: int) -> None:
+        """Note that a copy was ended because its table is not published."""
+        self.new_tables.copy_ended(relid)
+        self._store_again()
 
     def unseen(self) -> None:
         """Note that the publications cannot be read now."""
@@ -257,6 +260,11 @@ class PublicationMonitor:
         """
         if isinstance(error, PublicationChanged):
             self._resumed |= error.steps
+
+    def _store_again(self) -> None:
+        self._is_stored = False
+        if self._accepted is not None:
+            self._accept(self._accepted)
 
     def _accept(self, now: Published) -> None:
         if now != self._accepted:

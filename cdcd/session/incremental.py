@@ -57,6 +57,10 @@ _BLOCKED_HINT = (
 )
 _UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
 _UNPAUSABLE_HINT = "`cdcd snapshot stop` ends the copy, `cdcd snapshot start --blocking` begins it again"
+_UNPUBLISHED_HINT = (
+    "the copy is ended. If the table is published again, `cdcd snapshot start --table SCHEMA.TABLE --recopy` copies "
+    "all of its rows; with snapshot.new_tables: snapshot, cdcd copies them automatically"
+)
 T = TypeVar("T")
 ReleaseReader = Callable[[SnapshotReader], Awaitable[None]]
 
@@ -87,9 +91,11 @@ class IncrementalSnapshots:
         options: CopyOptions,
         *,
         lag_s: Callable[[], float | None] = lambda: None,
+        note_ended: Callable[[int], None] = lambda _relid: None,
     ) -> None:
         """`lag_s`: cdcd's replication lag, None if it is not known.
 
+        `note_ended` is called with the table of each copy that ends because the table is not published.
         `blocking` makes the blocking snapshots, which use the threads of this session.
         """
         self._copies = copies = progress.copies
@@ -104,6 +110,7 @@ class IncrementalSnapshots:
         self._chunk_time_s = options.chunk_time_s
         self._gate = LoadGate(options.limits)
         self._lag_s = lag_s
+        self._note_ended = note_ended
         self._changed = asyncio.Event()
         self._failed: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -221,7 +228,7 @@ class IncrementalSnapshots:
             is_complete = await copier.run()
         except NotPublished as error:
             name = self._reports.name_of(relid)
-            _LOG.warning("table_not_copied", table=name, error=str(error), hint=error.advice)
+            _LOG.warning("table_not_copied", table=name, error=error.without_hint, hint=_UNPUBLISHED_HINT)
             await self._end_unpublished(relid, table)
             return
         if is_complete:
@@ -280,6 +287,7 @@ class IncrementalSnapshots:
             self._copies.end(relid)
             self._copies.note_coverage(relid, is_whole=False)
             self._reports.end(relid)
+            self._note_ended(relid)  # in the same Kafka transaction as the end
             await self._write_state(end)
         finally:
             self._emitter.turn.release()

@@ -37,7 +37,11 @@ KEYS_PART = 4
 
 
 def new_incremental_snapshots(
-    parts: SessionParts, start_state: StartState, pump: Pump, emitter: ChunkEmitter
+    parts: SessionParts,
+    start_state: StartState,
+    pump: Pump,
+    emitter: ChunkEmitter,
+    publications: PublicationMonitor,
 ) -> IncrementalSnapshots:
     """Return the incremental snapshots of a session, with its blocking ones."""
     config, clients = parts.config, parts.clients
@@ -68,6 +72,7 @@ def new_incremental_snapshots(
             limits=options.incremental.limits(),
         ),
         lag_s=parts.status.lag_s,
+        note_ended=publications.copy_ended,
     )
 
 

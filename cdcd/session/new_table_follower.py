@@ -4,6 +4,7 @@ In: the new tables that wait, the rules of the configuration.  Out: commands for
 Invariant: a table waits until the progress record has its copy. A table that cannot be copied in this way is only
 streamed, with one line in the log. A few tables are begun at a time: every progress record has the state of each
 begun one. Until all of its rows are copied, the record says that a table's topic lacks rows, whatever comes between.
+A table that fails is tried again, and holds back no other one.
 Must not: end the session because of one table.
 """
 
@@ -17,7 +18,7 @@ from cdcd.errors import CdcdError, Retry, SnapshotRefused, SourceSetup
 from cdcd.failpoints import hit
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.session.incremental import IncrementalSnapshots
-from cdcd.snapshot.chunk_reader import GRANT_HINT, NO_PRIVILEGE
+from cdcd.snapshot.chunk_reader import GRANT_HINT, NO_PRIVILEGE, NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import Choice, Selection
 
@@ -45,11 +46,13 @@ class NewTableFollower:
         self._publications = publications
         self._new = publications.new_tables
         self._selection = selection
-        self._is_full = False
+        self._is_reported = False
 
     async def run(self) -> None:
         """Begin copies until cancelled."""
         while True:
+            if not self._new.is_any.is_set():
+                self._is_reported = False
             await self._new.is_any.wait()
             try:
                 has_failed = await self._begin_some()
@@ -60,11 +63,14 @@ class NewTableFollower:
                 await asyncio.sleep(RETRY_S if has_failed else LOOK_S)
 
     async def _begin_some(self) -> bool:
-        """Begin the first of the tables that wait; return whether one failed and has to be tried again."""
+        """Begin the first of the tables that wait; return whether one failed and has to be tried again.
+
+        Raises the error of the first one if each fails for a reason that passes, and errors that end the process.
+        """
         chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
         ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
         done: list[int] = []
-        has_failed = False
+        failed: dict[str, CdcdError] = {}
         included = [relid for relid in ordered if chosen[relid][0].is_included]
         await self._copying.note_uncopied(included, self._new.published)
         try:
@@ -75,48 +81,55 @@ class NewTableFollower:
                 is_again = self._new.waiting.get(relid, False)
                 if not is_begun or is_again:
                     hit("new_table_found")
-                    if not await self._begin(relid, *chosen[relid], is_again=is_again):
-                        has_failed = True
+                    error = await self._begin(relid, *chosen[relid], is_again=is_again)
+                    if error is not None:
+                        failed[chosen[relid][1]] = error
                         continue
                     hit("new_table_begun")
                 done.append(relid)
         finally:
             if done:
                 self._publications.begun(done)
-        return has_failed
+        if failed and not done and all(error.retry is not Retry.OPERATOR for error in failed.values()):
+            raise next(iter(failed.values()))
+        for name, error in failed.items():
+            hint = _hint_of(error)
+            _LOG.warning("new_table_not_begun", table=name, error=str(error), hint=hint, pause_s=RETRY_S)
+        return bool(failed)
 
     def _is_limit_reached(self) -> bool:
-        """Return whether the tables that are being copied hold new ones back, and log it once until they do not."""
-        was_full, self._is_full = self._is_full, len(self._copying.live) >= MOST_AT_ONCE
-        if self._is_full and not was_full:
+        """Return whether the tables that are being copied hold new ones back; log it once while tables wait."""
+        is_full = len(self._copying.live) >= MOST_AT_ONCE
+        if is_full and not self._is_reported:
+            self._is_reported = True
             _LOG.info("new_tables_wait", waiting=len(self._new.names), hint=_FULL_HINT)
-        return self._is_full
+        return is_full
 
-    async def _begin(self, relid: int, choice: Choice, name: str, *, is_again: bool) -> bool:
-        """Begin the copy of a table, or decide that there is none; return False if it cannot begin now.
+    async def _begin(self, relid: int, choice: Choice, name: str, *, is_again: bool) -> CdcdError | None:
+        """Begin the copy of a table, or decide that there is none; return the error if it cannot begin now.
 
         A copy that is left from before lacks changes of the rows that it has: it is not continued, whatever follows.
         """
         is_blocking = relid in self._copying.blocking
-        if relid in self._copying.relids:
-            await self._copying.execute(SnapshotCommand("stop", relids=(relid,)))
-        if not choice.is_included:
-            _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
-            return True
         command = SnapshotCommand(
             "start", relids=(relid,), where=choice.where, recopy=is_again, is_blocking=is_blocking
         )
         try:
+            if relid in self._copying.relids:
+                await self._copying.execute(SnapshotCommand("stop", relids=(relid,)))
+            if not choice.is_included:
+                _LOG.info("new_table_streamed_only", table=name, reason="snapshot.overrides excludes it")
+                return None
             await self._copying.execute(command)
+        except NotPublished as error:
+            return error  # the next comparison of the publications decides
         except SnapshotRefused as refusal:
             _LOG.warning("new_table_streamed_only", table=name, reason=refusal.message, hint=refusal.advice)
         except CdcdError as error:
-            if error.retry is not Retry.OPERATOR:
+            if error.retry is Retry.NEVER:
                 raise
-            hint = _hint_of(error)
-            _LOG.warning("new_table_not_begun", table=name, error=str(error), hint=hint, pause_s=RETRY_S)
-            return False
-        return True
+            return error
+        return None
 
 
 def _hint_of(error: CdcdError) -> str:

@@ -443,7 +443,9 @@ class Session:
             stream.ask_for_position,
             self._plans.snapshot_metadata if self._config.format.transactions else None,
         )
-        copying = new_incremental_snapshots(self._parts(writer), start_state, pump, emitter)
+        copying = new_incremental_snapshots(
+            self._parts(writer), start_state, pump, emitter, self._publications
+        )
         return Streaming(stream, assembler, pump, writer, self._status, emitter.turn), copying
 
     def _note_streaming(self, stream: ReplicationStream, begin: Resume, start_state: StartState) -> None:

@@ -2,7 +2,8 @@
 
 In: the reader's commands.  Out: their effect, and the offset of the next one in the progress record.
 Invariant: a command and its offset are in one progress record, so it is executed once. A refused command is skipped,
-with a line in the log; one that fails for a reason that passes is tried again, and later ones wait for it. Signals
+with a line in the log; one that fails for a reason that passes is tried again, and later ones wait for it. A right in
+Kafka that is missing may be granted: such a signal is refused after some tries. Signals
 that are sent during an initial snapshot wait for the stream: the progress record has the offset of the first one from
 the beginning of the snapshot on. A topic that cannot be read does not end the session, and delays a snapshot for a
 limited time: it is tried again. Signals that are skipped because of that are in the log.
@@ -18,7 +19,7 @@ import time
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import CdcdError, Retry, SinkUnavailable
+from cdcd.errors import CdcdError, Retry, SinkAuthorization, SinkUnavailable
 from cdcd.model import Progress
 from cdcd.session.incremental import IncrementalSnapshots
 from cdcd.session.stale_tables import TRIES
@@ -120,7 +121,7 @@ class SignalFollower:
             except CdcdError as error:
                 if error.retry is Retry.NEVER:
                     raise
-                may_wait = error.retry is Retry.AUTO or (error.retry is Retry.LIMITED and attempt < TRIES)
+                may_wait = _passes(error, attempt)
                 event = "snapshot_signal_waits" if may_wait else "snapshot_signal_refused"
                 pause = {"pause_s": RETRY_S} if may_wait else {}
                 _LOG.warning(event, offset=offset, error=str(error), hint=error.advice, **pause)
@@ -128,3 +129,10 @@ class SignalFollower:
                 break
             await asyncio.sleep(RETRY_S)
         await self._copying.pass_signals(offset + 1)
+
+
+def _passes(error: CdcdError, attempt: int) -> bool:
+    """Return whether a command that failed is tried again: its reason may pass by itself, or has a few tries."""
+    if error.retry is Retry.LIMITED or isinstance(error, SinkAuthorization):
+        return attempt < TRIES
+    return error.retry is Retry.AUTO

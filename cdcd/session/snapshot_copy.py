@@ -277,9 +277,9 @@ def in_best_format(
 def with_continuation(table: CopiedTable, relation: Relation, *, is_binary_stream: bool) -> CopiedTable:
     """Return the table, with whether an incremental snapshot can continue its copy.
 
-    It reads by key, and compares the key with those of the stream's changes: as text.
+    It reads by key (`copied_table`), and compares the key with those of the stream's changes: as text.
     """
-    can_continue = table.has_key and not (is_binary_stream and first_without_text(relation, table.key))
+    can_continue = table.can_continue and not (is_binary_stream and first_without_text(relation, table.key))
     return replace(table, can_continue=can_continue)
 
 
@@ -293,6 +293,7 @@ def may_have_text(relation: Relation, keys: TableKeys, policy: Policy) -> bool:
 def copied_table(table: PublishedTable, policies: Policies = NO_RULES) -> CopiedTable:
     """Return the parts of a published table that are copied."""
     policy = policies.table(f"{table.schema}.{table.name}")
+    key = record_key(table, policy)
     return CopiedTable(
         relid=table.relid,
         schema=table.schema,
@@ -301,5 +302,6 @@ def copied_table(table: PublishedTable, policies: Policies = NO_RULES) -> Copied
         row_filter=table.row_filter,
         is_partitioned=table.is_partitioned,
         has_key=table.has_record_key,
-        key=record_key(table, policy),
+        can_continue=table.has_record_key and table.keys.is_order(key),
+        key=key,
     )

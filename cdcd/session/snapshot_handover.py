@@ -53,6 +53,7 @@ from cdcd.threads import in_thread
 _LOG = structlog.stdlib.get_logger("cdcd.session")
 _RULE_CHANGED = "the table's rule in snapshot.overrides has changed since its first rows were copied"
 _NO_TEXT = "with source.protocol.binary, its key cannot be compared with those of the stream"
+_NO_ORDER = "a row may have a null in its key, or its key has no unique index any more"
 _NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
 _STREAMED_ONLY_HINT = (
     "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
@@ -190,27 +191,27 @@ class SnapshotHandover:
             return ()
         published = await in_thread(tables_to_continue, self._source, tuple(state.tables))
         by_rules = self._selection.continued(state.tables, published)
-        found = await in_thread(self._readable, by_rules)
-        same = {table.relid for table in by_rules}
+        obstacles = await in_thread(self._obstacles, by_rules)
         for table in published:
-            if table.relid not in found and self._selection.choice(table.title).is_included:
-                reason = _NO_TEXT if table.relid in same else _RULE_CHANGED
+            reason = obstacles.get(table.relid, _RULE_CHANGED)
+            if reason and self._selection.choice(table.title).is_included:
                 _LOG.warning("table_copied_again", table=table.title, reason=reason)
-        return found
+        return tuple(relid for relid, reason in obstacles.items() if not reason)
 
-    def _readable(self, tables: Iterable[CopiedTable]) -> tuple[int, ...]:
-        """Return the tables whose keys a binary stream sends with their text (blocking). Raises Source errors."""
+    def _obstacles(self, tables: Iterable[CopiedTable]) -> dict[int, str]:
+        """Return why each table cannot be read by its key, "" if it can (blocking). Raises Source errors.
+
+        The attempt that has begun the copy may have had another format, and the table another key.
+        """
+        return {table.relid: self._obstacle(table) for table in tables}
+
+    def _obstacle(self, table: CopiedTable) -> str:
         catalog = self._clients.catalog
-        return tuple(
-            table.relid
-            for table in tables
-            if not self._is_binary_stream
-            or may_have_text(
-                catalog.relation(table.relid),
-                catalog.keys(table.relid) or TableKeys(),
-                self._policies.table(table.title),
-            )
-        )
+        relation, keys = catalog.relation(table.relid), catalog.keys(table.relid) or TableKeys()
+        if not keys.is_order(keys.enforced(relation.identity)):
+            return _NO_ORDER
+        policy = self._policies.table(table.title)
+        return "" if not self._is_binary_stream or may_have_text(relation, keys, policy) else _NO_TEXT
 
     async def _included_again(self, state: CopyState) -> frozenset[int]:
         """Return the tables that earlier attempts have excluded or abandoned, and that are to be copied now."""

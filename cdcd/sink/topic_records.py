@@ -29,6 +29,7 @@ from cdcd.sink.admin import Admin
 from cdcd.sink.client_log import CLIENT_LOG
 from cdcd.sink.error_map import kafka_errors, making_client, translate
 from cdcd.sink.listed_offset import listed_offset
+from cdcd.sink.names import MAX_TOPIC_CHARACTERS
 from cdcd.sink.reader import position_of
 from cdcd.sink.settings import READS_TO_END, SinkSettings, reader_properties
 from cdcd.sink.topic_configs import configurations
@@ -78,7 +79,8 @@ def topics_with_records(admin: Admin, topic: str) -> list[str]:
     """Return the topic, and the later ones of its table (`<topic>.v2`), as far as they exist, in their order.
 
     The list of all topics leaves out one that the principal may not describe, and one that the broker does not have
-    yet: the topic, the versions between, and the next version are asked about by their names.
+    yet: the topic, the versions between, and the next version are asked about by their names. No topic has a longer
+    name than Kafka allows, and a broker answers such a request with an error.
     Raises Sink errors, SinkAuthorization if one may not be described.
     """
     listed = admin.metadata(None, "listing topics").topics
@@ -88,6 +90,7 @@ def topics_with_records(admin: Admin, topic: str) -> list[str]:
     last = max(there, default=1)
     asked = {*range(1, min(last, _MOST_BETWEEN) + 1), last + 1} - there
     names = {number: topic if number == 1 else f"{topic}.v{number}" for number in there | asked}
+    asked = {number for number in asked if len(names[number]) <= MAX_TOPIC_CHARACTERS}
     found = _existing(admin, [names[number] for number in sorted(asked)])
     return [names[number] for number in sorted(names) if number in there or names[number] in found]
 

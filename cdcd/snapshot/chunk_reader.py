@@ -18,7 +18,14 @@ import psycopg2
 from psycopg2 import sql
 
 from cdcd.avro.tuple_data import cut_tuple
-from cdcd.errors import CdcdError, SnapshotRefused, SnapshotStale, SourceSetup, SourceUnavailable
+from cdcd.errors import (
+    CdcdError,
+    PublicationMissing,
+    SnapshotRefused,
+    SnapshotStale,
+    SourceSetup,
+    SourceUnavailable,
+)
 from cdcd.frame_layout import FRAME_BYTES, RELID_BYTES, relid_at
 from cdcd.lsn import Lsn, parse_lsn
 from cdcd.model import FLUSH_PREFIX, KeyValues, Relation, RowBatch
@@ -37,6 +44,7 @@ from cdcd.snapshot.visibility import Snapshot, end_of_commits, snapshot_function
 from cdcd.source.copy_out import CopyOut
 from cdcd.source.deadline import hang_up
 from cdcd.source.locks import is_lock_timeout, lock_holders
+from cdcd.source.publication_catalog import fetch_while_tables_go
 
 SLICE_BYTES = 64 * 1024
 """Rows that are emitted at once: the stream waits for them."""
@@ -78,10 +86,15 @@ _PARTITIONS = """
     LEFT JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid
     WHERE t.level > 0 ORDER BY t.relid::oid
 """
-_IS_PUBLISHED = """
-    SELECT EXISTS (SELECT FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
+_PRESENCE = """
+    WITH names AS (SELECT %s::text[] AS names)
+    SELECT EXISTS (SELECT FROM pg_class c WHERE c.oid = {relid}),
+           EXISTS (SELECT FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
                    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-                   WHERE t.pubname = ANY(%s) AND c.oid = %s)
+                   WHERE t.pubname = ANY(names.names) AND c.oid = {relid}),
+           ARRAY(SELECT name FROM unnest(names.names) name
+                 WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = name) ORDER BY name)
+    FROM names
 """
 _EXISTING = "SELECT c.oid::int8 FROM pg_class c WHERE c.oid = ANY(%s::oid[])"
 # The name as it is resolved now, not as of the snapshot.
@@ -107,6 +120,7 @@ _FILE = """
 _NOT_PUBLISHED_HINT = (
     "add the table to the publication; with publish_via_partition_root, name the partitioned table"
 )
+_MISSING_HINT = "create the publication again, or give it its name again; cdcd tries again"
 _NO_KEY_HINT = (
     "an incremental snapshot reads by key: give the table a primary key, or a unique index as its replica identity, "
     "and VALIDATE a NOT NULL constraint of the key that is NOT VALID; or run `cdcd snapshot start --table "
@@ -130,7 +144,7 @@ _BINARY_HINT = "set source.protocol.binary: false, and restart cdcd; or copy the
 
 
 class NotPublished(SnapshotRefused):
-    """The table was dropped, or is not published any more."""
+    """The table was dropped, or all publications exist and none has it."""
 
 
 class ChunkTable(NamedTuple):
@@ -286,22 +300,44 @@ class ChunkReader:
             if versions != seen.versions:
                 return None
             found = self._published(relid)
-            if found is None:
-                # Another connection has looked: only this one is known to lead to the stream's server.
-                ((is_published,),) = self._rows(_IS_PUBLISHED, (list(self._publications), relid))
-                refusal = SnapshotRefused if is_published else NotPublished
-                raise refusal(
-                    "the table is not published", hint=_NOT_PUBLISHED_HINT, table=_title_of(versions, relid)
-                )
-            table = replace(found.table, where=where)
-            with self._translated(), self._connection.cursor() as cursor:
-                check_rules(cursor, table, OF_COMMAND)
-            # Before a recopy empties the table at the readers, or the stream waits: may the role read it?
-            columns = sql.SQL(", ").join(map(sql.Identifier, table.selected))
-            with self._readable(table):
-                self._execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, source_of(table)))
-            key = self._key(table, found) if is_by_key else ()
-            return self._described(table, found, key, versions)
+            if found is not None:
+                table = replace(found.table, where=where)
+                self._check_readable(table)
+                key = self._key(table, found) if is_by_key else ()
+                return self._described(table, found, key, versions)
+        raise self._refusal(relid, _title_of(versions, relid))
+
+    def _check_readable(self, table: CopiedTable) -> None:
+        """Check the rules and the role's rights before a recopy empties the table at the readers."""
+        with self._translated(), self._connection.cursor() as cursor:
+            check_rules(cursor, table, OF_COMMAND)
+        columns = sql.SQL(", ").join(map(sql.Identifier, table.selected))
+        with self._readable(table):
+            self._execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, source_of(table)))
+
+    def _refusal(self, relid: int, title: str) -> CdcdError:
+        """Return the reason why a table was not found among the published ones.
+
+        Another connection has looked: only this one is known to lead to the stream's server. While a publication is
+        missing, its tables are not known: it may have another name for a moment.
+        """
+        try:
+            ((exists, is_published, missing),) = fetch_while_tables_go(
+                self._connection, _PRESENCE.format(relid=relid), self._publications, self._ask
+            )
+        except PublicationMissing as error:  # dropped while it was listed
+            return SourceUnavailable(error.message, hint=_MISSING_HINT, table=title)
+        if not exists or not (is_published or missing):
+            return NotPublished("the table is not published", hint=_NOT_PUBLISHED_HINT, table=title)
+        if is_published:  # by an ancestor in another publication, or by now
+            return SnapshotRefused("the table is not published", hint=_NOT_PUBLISHED_HINT, table=title)
+        return SourceUnavailable(
+            f"a publication does not exist: {', '.join(missing)}", hint=_MISSING_HINT, table=title
+        )
+
+    def _ask(self, _connection: Any, statement: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with self._transaction():
+            return self._rows(statement, parameters)
 
     def _key(self, table: CopiedTable, found: ChunkTable) -> tuple[KeyColumn, ...]:
         if found.unreadable is not None:

@@ -20,6 +20,7 @@ from cdcd.source.connection import fetch
 # INCLUDE columns follow after indnkeyatts. Partitions of an index may be DEFERRABLE although the index is not, and
 # PostgreSQL 18 accepts an invalid one as an identity. `is_total`: the index distinguishes all rows, also with nulls,
 # which a column may have although its NOT NULL constraint exists: NOT VALID (contype n, since PostgreSQL 18).
+# The last column is `has_nulls`.
 _KEY_INDEXES = """
     SELECT i.indrelid, i.indisprimary, i.indisreplident,
            ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -35,13 +36,16 @@ _KEY_INDEXES = """
             JOIN pg_index l ON l.indexrelid = t.relid
             WHERE NOT (l.indisvalid AND l.indimmediate)
             ORDER BY l.indisvalid DESC, l.indexrelid LIMIT 1),
-           i.indexprs IS NULL AND i.indpred IS NULL AND ({nulls_not_distinct} OR NOT EXISTS (
-               SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-               JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-               WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR EXISTS (
-                   SELECT FROM pg_constraint n WHERE n.conrelid = i.indrelid AND n.contype = 'n'
-                     AND NOT n.convalidated AND n.conkey[1] = k.attnum))))
+           i.indexprs IS NULL AND i.indpred IS NULL AND ({nulls_not_distinct} OR NOT nullable.has_nulls),
+           nullable.has_nulls
     FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (
+            SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+            WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR EXISTS (
+                SELECT FROM pg_constraint n WHERE n.conrelid = i.indrelid AND n.contype = 'n'
+                  AND NOT n.convalidated AND n.conkey[1] = k.attnum)))) AS nullable(has_nulls)
     WHERE i.indrelid = ANY(%s::oid[]) AND i.indisunique
     ORDER BY i.indrelid, i.indexrelid
 """
@@ -55,6 +59,7 @@ class KeyIndex:
 
     `is_identity`: named by REPLICA IDENTITY USING INDEX. `is_sent`: if the index is the identity, the Relation
     message flags its columns. `is_total`: no expressions, no WHERE, and no two rows with the same nulls.
+    `has_nulls`: a column may be null in a row.
     """
 
     is_primary: bool
@@ -63,6 +68,7 @@ class KeyIndex:
     is_sent: bool
     flaw: str | None
     is_total: bool
+    has_nulls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,16 @@ class TableKeys:
         """Return whether two rows can never have the same values, nulls included, in these columns."""
         has = set(columns)
         return any(one.flaw is None and one.is_total and has.issuperset(one.columns) for one in self.indexes)
+
+    def is_order(self, columns: Collection[str]) -> bool:
+        """Return whether every row has its own place in the order of these columns, so that it can be read by them.
+
+        As `KEY_COLUMNS` of the incremental snapshots: an index of just these columns, in which no row has a null.
+        """
+        return any(
+            one.flaw is None and one.is_total and not one.has_nulls and set(one.columns) == set(columns)
+            for one in self.indexes
+        )
 
 
 def table_keys(connection: Connection, relids: Iterable[int]) -> dict[int, TableKeys]:

@@ -161,19 +161,20 @@ def published_tables(
     if only is not None:
         query = query.replace("WHERE t.pubname = ANY(%s)", f"WHERE t.pubname = ANY(%s) AND c.oid = {only:d}")
     by_relid: dict[int, list[tuple[Any, ...]]] = {}
-    for row in _fetch_while_tables_go(connection, query, names, ask):
+    for row in fetch_while_tables_go(connection, query, names, ask):
         if not row[11]:
             by_relid.setdefault(row[0], []).append(row)
     keys = table_keys(connection, by_relid)
     return [_table(rows, keys.get(relid, TableKeys())) for relid, rows in by_relid.items()]
 
 
-def _fetch_while_tables_go(
+def fetch_while_tables_go(
     connection: Connection, query: str, names: Sequence[str], ask: Ask
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a query about published tables, retried while tables are dropped.
 
     The server opens the tables after listing them, and fails with an internal error if one was dropped in between.
+    Raises Source errors.
     """
     for _ in range(_TRIES_WHILE_TABLES_GO - 1):
         with contextlib.suppress(ServerInternal):

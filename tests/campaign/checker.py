@@ -82,7 +82,7 @@ def in_order_of_offsets(records: Iterable[ReadRecord]) -> Iterator[Finding]:
 
 def versions(history: History) -> Iterator[Finding]:
     """Each key has its committed versions, each once, in their order, in one partition."""
-    copied_to = next((cut.end_lsn for cut in history.cuts if cut.is_whole), None)
+    copied_to = next((cut.copied_to for cut in history.cuts if cut.copied_to is not None), None)
     committed: dict[Key, list[Version]] = defaultdict(list)
     before_cut: Counter[Key] = Counter()
     for commit in history.commits:
@@ -124,7 +124,7 @@ def versions_of(
 ) -> Iterator[Finding]:
     """Compare the versions of one key. Copied rows stand for all of its versions up to the copy.
 
-    `before_cut`: how many versions are up to the first cut that is a whole state. No other one is before the copy.
+    `before_cut`: how many versions are up to where the tables were copied. No other one is before the copy.
     """
     if len({record.place for record in seen}) > 1:
         yield Finding("reordered", f"{key[0]} {key[1]} is in several partitions")

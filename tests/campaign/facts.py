@@ -64,13 +64,20 @@ class ReadRecord:
 class Cut:
     """A progress record: all transactions up to `end_lsn` are below `offsets` in the topics, and no later one.
 
-    `is_whole`: False during the copy of the tables, when the topics are no state of the database yet.
+    `is_whole`: False during the copy of the tables, when the topics are no state of the database yet. `floor`: a
+    position up to which tables were copied after the stream's first one; None during the copy.
     """
 
     number: int
     end_lsn: int
     offsets: Mapping[Place, int]
     is_whole: bool = True
+    floor: int | None = 0
+
+    @property
+    def copied_to(self) -> int | None:
+        """No row was copied as of a later position than this one; None during the copy."""
+        return None if self.floor is None else max(self.floor, self.end_lsn)
 
 
 @dataclass(frozen=True, slots=True)

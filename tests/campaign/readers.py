@@ -119,7 +119,8 @@ def has_reached(reached: Mapping[Place, int], offsets: Mapping[Place, int]) -> b
 def cut_of(message: Message, before: Mapping[Place, int]) -> Cut:
     """Decode a progress record, which has the offsets of the partitions that its Kafka transaction wrote to.
 
-    `before`: the offsets of the cut before it. While tables are being copied, it is no whole state.
+    `before`: the offsets of the cut before it. While tables are being copied, it is no whole state, nor before the
+    stream has all changes up to where they were copied.
     """
     document = json.loads(message.value())
     offsets = dict(before) | {
@@ -129,9 +130,10 @@ def cut_of(message: Message, before: Mapping[Place, int]) -> Cut:
     }
     copy = document.get("copy") or {}
     end_lsn = lsn_of(document["end_lsn"])
-    floors = [lsn_of(lsn) for lsn in copy.get("floors", {}).values()]
-    is_whole = document["phase"] == "streaming" and not document.get("part") and not copy.get("tables")
-    return Cut(message.offset(), end_lsn, offsets, is_whole and all(floor <= end_lsn for floor in floors))
+    floor = max((lsn_of(lsn) for lsn in copy.get("floors", {}).values()), default=0)
+    is_copied = document["phase"] == "streaming" and not copy.get("tables")
+    is_whole = is_copied and not document.get("part") and floor <= end_lsn
+    return Cut(message.offset(), end_lsn, offsets, is_whole, floor if is_copied else None)
 
 
 class Visitor(threading.Thread):

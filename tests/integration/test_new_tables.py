@@ -404,6 +404,28 @@ def test_a_table_that_joins_again_before_its_copy_is_complete_is_copied_from_its
         await_readers_have_the_rows(daemon, postgres, database, reader)
 
 
+def test_a_table_whose_copy_ended_because_it_was_removed_is_copied_when_it_comes_back(
+    postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """The comparisons of the publications, 10 s apart, may not see that it was away."""
+    snapshot = {"mode": "never", "new_tables": "snapshot", "incremental": {"max_rows_per_second": 100}}
+    with new_chosen(new_daemon, postgres, database, snapshot=snapshot) as daemon:
+        daemon.entry = ("-m", "cdcd")
+        run_script(postgres.dsn(database), "ALTER PUBLICATION chosen ADD TABLE later")
+        daemon.start().wait_state("streaming")
+        start(daemon, "public.later")
+        eventually(lambda: any(one["rows"] for one in reports(daemon)), "it is being copied")
+        run_script(postgres.dsn(database), "ALTER PUBLICATION chosen DROP TABLE later")
+        await_event(daemon, "table_not_copied", table="public.later")
+        run_script(
+            postgres.dsn(database),
+            "DELETE FROM later WHERE id <= 10",
+            "ALTER PUBLICATION chosen ADD TABLE later",
+        )
+        await_event(daemon, "table_copied", table="public.later")
+        await_readers_have_the_rows(daemon, postgres, database, reader)
+
+
 def test_a_table_that_joins_again_before_its_blocking_copy_leaves_readers_no_row_of_before(
     postgres: PostgresServer, database: str, new_daemon: NewDaemon, reader: Reader
 ) -> None:

@@ -285,7 +285,9 @@ def test_a_not_null_constraint_counts_only_when_it_is_valid(pg_server: PostgresS
                 assert [column.name for column in table.key] == ["k"] * is_valid
                 relid = table.table.relid
             with contextlib.closing(connect_sql(settings)) as connection:
-                assert table_keys(connection, (relid,))[relid].is_unique(("k",)) is is_valid
+                keys = table_keys(connection, (relid,))[relid]
+                assert keys.is_unique(("k",)) is is_valid
+                assert keys.is_order(("k",)) is is_valid
             execute(
                 settings, "DELETE FROM public.t WHERE n < 3; ALTER TABLE public.t VALIDATE CONSTRAINT k_set"
             )

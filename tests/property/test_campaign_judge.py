@@ -126,7 +126,8 @@ class Topics:
         """End a Kafka transaction: a marker takes an offset in each partition."""
         for place in self.ends:
             self.ends[place] += 1
-        self.cuts.append(Cut(len(self.cuts), end_lsn, dict(self.ends), is_whole))
+        floor = 0 if is_whole else None
+        self.cuts.append(Cut(len(self.cuts), end_lsn, dict(self.ends), is_whole, floor))
 
 
 def history_of(seed: int) -> History:
@@ -355,3 +356,14 @@ def test_an_offset_that_a_reader_had_passed_is_found() -> None:
     history = history_of(1)
     records = (*history.records[1:], history.records[0])
     assert "unstable" in {one.kind for one in judge(replace(history, records=records))}
+
+
+@pytest.mark.parametrize("whole_at", [1_000, 1_500])
+def test_a_row_that_lived_after_an_interrupted_copy_is_lost_if_no_reader_saw_it(whole_at: int) -> None:
+    """The stream begins at 100, and the rest was copied as of 1000: the first whole cut may be much later."""
+    key = REGISTERS, "9"
+    commits = (Commit(1, 1_200, (Write(key, "a"),)), Commit(2, 1_300, (Write(key, None),)))
+    ends = dict.fromkeys((100, whole_at, 1_500))
+    cuts = tuple(Cut(n, end, {}, end >= 1_000, floor=1_000) for n, end in enumerate(ends))
+    found = [one.kind for one in judge(History(commits, (), cuts, {}))]
+    assert found.count("lost") == 2

@@ -30,18 +30,22 @@ def test_offsets_of_earlier_records_remain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "is_whole"),
+    ("over", "is_whole", "copied_to"),
     [
-        ({}, True),
-        ({"phase": "snapshot"}, False),
-        ({"part": {"commit_lsn": "1/20", "tx_seq": 4}}, False),
-        ({"copy": {"tables": {"17": {}}}}, False),
-        ({"copy": {"floors": {"17": "1/10"}}}, True),
-        ({"copy": {"floors": {"17": "1/11"}}}, False),
+        ({}, True, 0x10),
+        ({"phase": "snapshot"}, False, None),
+        ({"part": {"commit_lsn": "1/20", "tx_seq": 4}}, False, 0x10),
+        ({"copy": {"tables": {"17": {}}}}, False, None),
+        ({"copy": {"floors": {"17": "1/10"}}}, True, 0x10),
+        ({"copy": {"floors": {"17": "1/11", "18": "1/9"}}}, False, 0x11),
     ],
 )
-def test_a_copy_or_a_part_is_no_whole_state(over: dict[str, Any], is_whole: bool) -> None:
-    assert cut_of(Message(**over), {}).is_whole is is_whole
+def test_a_copy_or_a_part_is_no_whole_state(
+    over: dict[str, Any], is_whole: bool, copied_to: int | None
+) -> None:
+    cut = cut_of(Message(**over), {})
+    assert cut.is_whole is is_whole
+    assert cut.copied_to == (None if copied_to is None else (1 << 32) + copied_to)
 
 
 def test_a_reader_has_reached_a_cut_at_all_of_its_offsets() -> None:

@@ -259,6 +259,30 @@ def test_a_table_of_a_name_that_readers_have_rows_of_is_copied_again_from_nothin
     assert running.new.waiting == {5: True}
 
 
+def test_a_table_whose_copy_ended_is_copied_when_it_is_published_again() -> None:
+    """Also if it was removed and added between two comparisons: to these it is no new table."""
+    daemon = Monitored()
+    daemon.begin()
+    daemon.sees(pub(1, 2))
+    daemon.watch.copy_ended(2)
+    assert not daemon.new.is_any.is_set(), "the last comparison may be from before its removal"
+    daemon.commit()
+    halted = Monitored(kafka=daemon.kafka)
+    halted.begin()
+    assert halted.waits == {2}
+    halted.sees(pub(1, 2))
+    assert (halted.new.waiting, halted.new.names) == ({2: True}, {2: "public.t2"})
+    halted.sees(pub(1))
+    assert halted.waits == set()
+    halted.sees(pub(1, 2))
+    assert halted.waits == {2}
+    other = Monitored("stream_only")
+    other.begin()
+    other.sees(pub(1, 2))
+    other.watch.copy_ended(2)
+    assert other.waits == set()
+
+
 def test_an_older_version_reads_the_stored_text() -> None:
     text = dump(pub(1, 2), waiting={2: False}, gone=["public.t3"])
     assert load(text) == pub(1, 2)

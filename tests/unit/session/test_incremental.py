@@ -141,9 +141,12 @@ class Session:
         self.reports = reports or TableReports(lambda: 0.0, lambda *_: None)
         self.copying = IncrementalSnapshots(
             self.emitter, progress, writer, published, new_reader, self.reports,
-            blocking, not_used, CopyOptions(workers=1),
+            blocking, not_used, CopyOptions(workers=1), note_ended=lambda relid: self.noted.append(
+                (relid, len(self.written.chunks))
+            ),
         )  # fmt: skip
         self.ends: list[Record] | Exception = []
+        self.noted: list[tuple[int, int]] = []
         self._relids = relids
         setattr(self.copying, "_described", self.describe)  # noqa: B010 - it asks the server
 
@@ -213,6 +216,7 @@ def test_the_copy_of_a_table_that_is_not_published_any_more_is_ended_with_its_en
     assert chunk.commit_position is not None
     assert chunk.commit_position.copy == CopyState(partial=(1,))
     assert not session.copying.relids
+    assert session.noted == [(1, 0)], "so that it is copied when it is published again: in the same record"
 
 
 def test_a_session_does_not_report_copies_that_its_progress_record_does_not_have() -> None:

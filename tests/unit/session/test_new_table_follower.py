@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdcd.errors import CdcdError, SchemaIncompatible, SnapshotRefused, SourceUnavailable
+from cdcd.errors import (
+    CdcdError,
+    SchemaIncompatible,
+    SinkAuthorization,
+    SinkFenced,
+    SnapshotRefused,
+    SnapshotStale,
+    SourceUnavailable,
+)
 from cdcd.monitoring.new_tables import NewTables, TableChanges
 from cdcd.session.new_table_follower import MOST_AT_ONCE, NewTableFollower
+from cdcd.snapshot.chunk_reader import NotPublished
 from cdcd.snapshot.control import SnapshotCommand
 from cdcd.snapshot.selection import CopyRule, Selection
 from cdcd.source.publication_diff import Publication, PublicationEntry
@@ -29,6 +38,7 @@ class Copying:
         self.live: list[int] = []
         self.blocking: list[int] = []
         self.errors: dict[int, CdcdError] = {}
+        self.is_filled = False
         self._events = events
 
     async def note_uncopied(self, relids: Collection[int], published: Collection[int]) -> None:
@@ -45,6 +55,8 @@ class Copying:
             raise SnapshotRefused("the table has no key to copy it by")
         words = ["begin", str(relid), *["again"] * command.recopy, *["blocking"] * command.is_blocking]
         self._events.append(" ".join(words))
+        if self.is_filled:
+            self.live.append(relid)
 
 
 class Publications:
@@ -89,7 +101,7 @@ def test_a_copy_that_is_left_of_a_table_that_joins_again_is_not_continued() -> N
 
 
 def test_a_table_that_cannot_begin_does_not_hold_back_the_others() -> None:
-    """A schema that the registry refuses concerns one table; a server that does not answer concerns all."""
+    """A schema that the registry refuses concerns one table, and so do a missing right in Kafka and a lock."""
     events: list[str] = []
     copying: Any = Copying(events)
     copying.errors = {FIRST: SchemaIncompatible("not compatible")}
@@ -99,12 +111,41 @@ def test_a_table_that_cannot_begin_does_not_hold_back_the_others() -> None:
         assert asyncio.run(follower._begin_some())
     assert events[-1] == "settled [2, 3, 4]"
     assert [(line["event"], line["table"]) for line in log] == [
-        ("new_table_not_begun", "public.first"),
         ("new_table_streamed_only", "public.keyless"),
+        ("new_table_not_begun", "public.first"),
     ]
-    copying.errors = {FIRST: SourceUnavailable("no connection")}
-    with pytest.raises(SourceUnavailable):
+    for error in (SinkAuthorization("creating the topic"), SourceUnavailable("locked"), SnapshotStale("a")):
+        events.clear()
+        copying.errors = {FIRST: error}
+        with capture_logs() as log:
+            assert asyncio.run(follower._begin_some())
+        assert events[-1] == "settled [2, 3, 4]"
+        assert ("new_table_not_begun", "public.first") in [(line["event"], line["table"]) for line in log]
+
+
+def test_a_server_that_does_not_answer_is_one_line_in_the_log() -> None:
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.errors = dict.fromkeys(NAMES, SourceUnavailable("no connection"))
+    publications: Any = Publications(events, is_again=True)
+    follower = NewTableFollower(copying, publications, Selection())
+    with capture_logs() as log, pytest.raises(SourceUnavailable):
         asyncio.run(follower._begin_some())
+    assert log == []
+    copying.errors = {KEYLESS: SinkFenced("another producer")}
+    with pytest.raises(SinkFenced):
+        asyncio.run(follower._begin_some())
+
+
+def test_a_table_that_left_again_is_not_settled() -> None:
+    """It may be added before the next comparison, to which it is no new table then."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.errors = {FIRST: NotPublished("the table is not published")}
+    publications: Any = Publications(events, is_again=True)
+    follower = NewTableFollower(copying, publications, Selection())
+    assert asyncio.run(follower._begin_some())
+    assert events[-1] == "settled [2, 3, 4]"
 
 
 def test_failed_copies_hold_no_new_table_back_and_live_ones_do_with_one_line_in_the_log() -> None:
@@ -119,6 +160,9 @@ def test_failed_copies_hold_no_new_table_back_and_live_ones_do_with_one_line_in_
             assert not asyncio.run(follower._begin_some())
     assert [(line["event"], line["waiting"]) for line in log] == [("new_tables_wait", len(NAMES))]
     assert not [event for event in events if event.startswith("begin")]
-    copying.live.pop()
-    assert not asyncio.run(follower._begin_some())
+    del copying.live[0]
+    copying.is_filled = True
+    with capture_logs() as log:
+        assert not asyncio.run(follower._begin_some())
     assert "begin 1" in events
+    assert log == [], "one slot was free: the others wait as before"

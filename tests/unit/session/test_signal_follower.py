@@ -15,6 +15,7 @@ from cdcd.errors import (
     KeyChanged,
     RegistryUnavailable,
     SchemaIncompatible,
+    SinkAuthorization,
     SinkFenced,
     SinkUnavailable,
     SnapshotRefused,
@@ -105,6 +106,13 @@ LOCKED = SourceUnavailable("the table is locked; locks on tables are held by pid
         ([SnapshotStale("a partition was attached")], [5, 6], [], ["snapshot_signal_waits"]),
         (
             [SnapshotStale("a partition was attached")] * TRIES,
+            [6],
+            [6],
+            [*["snapshot_signal_waits"] * (TRIES - 1), "snapshot_signal_refused"],
+        ),
+        ([SinkAuthorization("creating the topic")], [5, 6], [], ["snapshot_signal_waits"]),
+        (
+            [SinkAuthorization("creating the topic")] * TRIES,
             [6],
             [6],
             [*["snapshot_signal_waits"] * (TRIES - 1), "snapshot_signal_refused"],

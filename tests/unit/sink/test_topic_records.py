@@ -87,6 +87,15 @@ def test_the_version_after_the_last_one_may_be_hidden_too() -> None:
         topics_of({TOPIC, f"{TOPIC}.v2", f"{TOPIC}.v3"}, v4=HIDDEN)
 
 
+@pytest.mark.parametrize("characters", [246, 247, 249])
+def test_no_name_is_asked_about_that_is_longer_than_kafka_allows(characters: int) -> None:
+    """A broker answers such a request with an error of its own."""
+    topic = "t" * characters
+    longer = {f"{topic}.v2": KafkaError.TOPIC_EXCEPTION} if characters > 246 else {}
+    cluster: Any = Cluster({topic}, dict(longer))
+    assert topics_with_records(cluster, topic) == [topic]
+
+
 def test_a_broker_that_does_not_answer_is_no_missing_topic() -> None:
     with pytest.raises(SinkUnavailable):
         topics_of({TOPIC}, v2=KafkaError._TRANSPORT)
