@@ -121,6 +121,18 @@ def test_a_new_history_begins_with_the_rows_of_the_copy(tmp_path: Path, is_one_b
     assert versions(opened) == [(1, 5, "n", (40, 2), None)]
 
 
+def test_a_history_has_no_line_with_a_value_of_another_type(tmp_path: Path) -> None:
+    """The type is the former one again when the table is emptied; the history cannot have the value in between."""
+    items = history_of(tmp_path)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+    changed = items.change("u", 20, 1, after={"id": 1, "name": 5, "note": "n"})
+    items.alter(FIELDS)
+    emptied = [items.change("t", 30, 1), items.change("c", 30, 2, after=item(1, "b"))]
+    items.run([changed, *emptied], loading=False)
+    assert versions(read_mirror(items.target)) == [(1, "b", "n", (30, 2), None)]
+
+
 def test_the_history_of_a_table_that_was_dropped_begins_with_its_copy(tmp_path: Path) -> None:
     items = history_of(tmp_path)
     items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
