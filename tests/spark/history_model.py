@@ -87,11 +87,12 @@ def batch_of(items: Changes[Sent], model: Model, lsn: int, chosen: random.Random
 
 
 def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> list[Record]:
-    """Copy the table again: most rows are as they were, some are not, some are not found.
+    """Copy the table again: most rows are as they were, some are not, some are not found, and some are found newly.
 
     The stream changes or deletes others before their chunk is read.
     """
     records = [items.change("t", lsn, 1, snapshot=True)]
+    new = [number for number in range(12) if number not in model.rows and chosen.random() < 0.3]
     streamed: list[Record] = []
     for place, old in enumerate(list(model.rows.values()), 2):
         kind = chosen.random()
@@ -107,6 +108,10 @@ def copy_of(items: Batches, model: Model, lsn: int, chosen: random.Random) -> li
         else:
             model.end(old["id"], (lsn + 1, place))
             streamed.append(items.change("d", lsn + 1, place, before=old))
+    for place, number in enumerate(new, 100):
+        row = item(number, chosen.choice(["a", "b"]))
+        model.put(row, (lsn, place))
+        records.append(items.change("r", lsn, place, after=row))
     return [*records, *streamed]
 
 

@@ -12,7 +12,7 @@ from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.plain_views import plain_views
 from tests.spark.batches import Batches
 from tests.spark.events import column
-from tests.spark.history_model import FIELDS, Model, batch_of, copy_of, item
+from tests.spark.history_model import FIELDS, Model, batch_of, copy_of, item, versions_of
 from tests.spark.test_row_history import TABLE
 
 
@@ -28,9 +28,10 @@ def test_the_versions_are_those_of_history(spark: SparkSession, tmp_path: Path) 
     """With changes of all kinds, types that Spark compares otherwise, and texts of values outside their types."""
     items, model, chosen = Batches(tmp_path / "mirror", FIELDS), Model(), random.Random(3)
     items.scd_type = 2
-    for number in range(1, 5):
-        make = copy_of if number == 3 else batch_of
+    for number in range(1, 6):
+        make = copy_of if number > 3 else batch_of
         items.run(make(items, model, 100 * number, chosen), loading=False)
+    assert versions_of(spark, items.target) == model.versions
     pairs = {"type": "map", "values": ["null", "string"]}
     items.alter([*FIELDS, column("size", "double"), column("pairs", pairs)])
     changes = []

@@ -144,6 +144,23 @@ def test_readers_of_two_mirrors_have_their_own_views(
     assert first(opened[0]) == expected[0]
 
 
+def test_a_view_that_another_mirror_has_replaced_is_dropped_by_that_one_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without different prefixes: a view's name is one per session, whatever its case is."""
+    first, second = (str(with_accounts(tmp_path / f"{amount}", amount).target.uri) for amount in (1, 2))
+    left, right = (f"public.{name}" for name in TABLES)
+    replaced = f"w_public_{TABLES[1]}"
+    consistent_view(spark, first, prefix="w_")
+    consistent_view(spark, second, prefix="W_")
+    consistent_view(spark, first, prefix="w_", tables=[left])
+    assert [one["amount"] for one in spark.table(replaced).collect()] == [2]
+    consistent_view(spark, second, prefix="W_", tables=[right])
+    assert spark.table(f"w_public_{TABLES[0]}").collect()[0]["amount"] == 1
+    consistent_view(spark, second, prefix="W_", tables=[left])
+    assert not spark.catalog.tableExists(replaced)
+
+
 def with_accounts(target: Path, amount: int) -> Mirror:
     """Return a mirror of the two tables, with one account in each."""
     columns = {"id": "integer", "amount": "bigint"}

@@ -135,8 +135,8 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
     """Open a mirror. `options` are those of the target's storage.
 
     `at`: the first version that has all commits up to an LSN, or the last one without a commit after a time; None:
-    the newest one. Of versions with one LSN it is the first one without a loading table, else the last. Raises
-    SparkReadError if there is none, or it is not retained any more, ConfigError.
+    the newest one. Of the versions at the position of an LSN it is the first one without a loading table, else the
+    last. Raises SparkReadError if there is none, or it is not retained any more, ConfigError.
     """
     storage = open_storage(target, options)
     if at is None:
@@ -146,15 +146,20 @@ def read_mirror(target: Target, options: Mapping[str, str] | None = None, *, at:
         return Mirror(storage, version)
     if isinstance(at, str) and (found := _NUMBER.fullmatch(at)):
         return Mirror(storage, _version_of(storage, int(found[1]), found[2] or ""))
-    return Mirror(storage, _without_loading(storage, find_version(storage, **_sought(at))))
+    sought = _sought(at)
+    version = find_version(storage, **sought)
+    return Mirror(storage, _without_loading(storage, version) if "lsn" in sought else version)
 
 
 def _without_loading(storage: Storage, version: TargetVersion) -> TargetVersion:
-    """Return the version, or a later one of its LSN that has more rows: while a snapshot is copied all have one."""
+    """Return the version, or a later one of its position that has more rows: while a snapshot is copied all have one.
+
+    The LSN alone is no position: an idle slot holds it while the mirror gets later commits of another one.
+    """
     if not version.loading or not version.end_lsn:
         return version
     for later in newer_versions(storage, version):
-        if later.end_lsn != version.end_lsn:
+        if (later.end_lsn, later.positions) != (version.end_lsn, version.positions):
             break
         version = later
         if not later.loading:

@@ -73,14 +73,19 @@ class HistoryQuery(TableQuery):
         previous = f"lag(place) OVER ({_BY_KEY}) AS previous"
         return f"SELECT lines.*, ends, {previous} FROM lines CROSS JOIN ends WHERE op NOT IN ({ops})"
 
-    def _passed(self, condition: str = "") -> str:
-        """Return whether an end is between a line and the line before."""
-        between = "e.place > previous AND e.place < place" + (f" AND {condition}" if condition else "")
-        return f"coalesce({self._dialect.length(self._dialect.filtered('ends', between))}, 0) > 0"
+    def _ends_between(self, condition: str = "true") -> str:
+        """Return the number of ends between a line and the line before."""
+        between = f"e.place > previous AND e.place < place AND {condition}"
+        return f"coalesce({self._dialect.length(self._dialect.filtered('ends', between))}, 0)"
+
+    def _passes(self) -> str:
+        """Return whether no end is before a line, or only that of the copy whose row it is. See `row_history`."""
+        of_copy = f"{self._ends_between()} = 1 AND {self._ends_between('e.is_copy')} = 1"
+        return f"({self._ends_between()} < 1 OR (op <> 'c' AND {of_copy}))"
 
     def _runs(self) -> str:
         """Return the lines with the number of the run of updates since the row was there."""
-        begins = f"op <> 'u' OR previous IS NULL OR {self._passed()}"
+        begins = f"op <> 'u' OR previous IS NULL OR {self._ends_between()} > 0"
         run = f"sum(CASE WHEN {begins} THEN 1 ELSE 0 END) OVER ({_BY_KEY}) AS run"
         return f"SELECT *, {run} FROM seen"
 
@@ -106,7 +111,7 @@ class HistoryQuery(TableQuery):
         of_known = f"SELECT *, ({known}) AS known FROM filled"
         same = [
             "op <> 'd' AND before_op <> 'd' AND known = before_known",
-            "NOT " + self._passed("(NOT e.is_copy OR op = 'c')"),
+            self._passes(),
             *(self._same(one) for one in self._fields),
         ]
         with_before = f"SELECT *, {before} FROM ({of_known}) AS of_known"
@@ -125,11 +130,10 @@ class HistoryQuery(TableQuery):
     def _numbered(self) -> str:
         """Return the lines with the number of their version, the change after them, and the next end of all rows.
 
-        `was_there` of the change after them: the row was there until then, also if a copy began in between.
+        `was_there` of the change after them: the row was there until then, also if one copy began in between.
         """
         version = f"sum(CASE WHEN goes_on THEN 0 ELSE 1 END) OVER ({_BY_KEY}) AS version"
-        was_there = f"op <> 'c' AND NOT {self._passed('NOT e.is_copy')}"
-        change = self._dialect.struct({"place": "place", "us": "us", "was_there": f"({was_there})"})
+        change = self._dialect.struct({"place": "place", "us": "us", "was_there": self._passes()})
         next_one = f"lead({change}) OVER ({_BY_KEY}) AS next_one"
         later = self._dialect.first(self._dialect.filtered("ends", "e.place > place"))
         return f"SELECT *, {version}, {next_one}, {later} AS later FROM compared"
@@ -137,7 +141,7 @@ class HistoryQuery(TableQuery):
     def _versions(self) -> str:
         """Return the last line of each version, with its first change and the one that ended it."""
         of_version = "PARTITION BY k, version ORDER BY place"
-        by_end = "(next_one).place IS NULL OR ((later).place < (next_one).place AND NOT (next_one).was_there)"
+        by_end = "(next_one).place IS NULL OR NOT (next_one).was_there"
         ended = {
             f"ended_{name}": f"CASE WHEN {by_end} THEN (later).{name} ELSE (next_one).{name} END"
             for name in ("place", "us")

@@ -248,40 +248,34 @@ def _text_of(special: Column, name: str) -> Column:
 def _ended(following: Column) -> Column:
     """Return the change that ends the row of a line, null if none does. `following`: that of the key's next line.
 
-    The TRUNCATE of a copy ends the rows that are not there any more: those without a next line, or with an insert. A
-    row that is copied, or that the stream changes or deletes before it is copied, was there until then.
+    The TRUNCATE of a copy ends the rows that are not there any more: those without a next line, or with an insert, or
+    with a line after the next copy. A row that is copied, or that the stream changes or deletes before it is copied,
+    was there until then.
     """
-    at = F.col(_CHANGE)["at"]
-    first_end = F.get(F.filter(_ENDS, lambda one: one["at"] > at), F.lit(0))
-    is_ended = F.exists(
-        _ENDS, lambda one: (one["at"] > at) & (one["at"] < following["at"]) & ~_is_of_copy(one)
-    )
-    was_there = (following["op"] != "c") & ~is_ended
-    return F.when(was_there, following).otherwise(F.least(following, first_end))
+    first_end = F.get(F.filter(_ENDS, lambda one: one["at"] > F.col(_CHANGE)["at"]), F.lit(0))
+    was_there = following["at"].isNotNull() & _passes(F.col(_CHANGE), following)
+    return F.when(was_there, following).otherwise(first_end)
 
 
-def _is_of_copy(end: Column) -> Column:
-    return (end["op"] == "t") & (end["at"]["phase"] == SNAPSHOT)
+def _passes(line: Column, following: Column) -> Column:
+    """Return whether no end is between two lines of a row, or only that of the copy whose row the later line is."""
+    ends = F.filter(_ENDS, lambda one: (one["at"] > line["at"]) & (one["at"] < following["at"]))
+    end = F.get(ends, F.lit(0))
+    is_of_copy = (end["op"] == "t") & (end["at"]["phase"] == SNAPSHOT)
+    return (F.size(ends) == 0) | ((F.size(ends) == 1) & is_of_copy & (following["op"] != "c"))
 
 
 def _continues(before: Column, entry: TableEntry, tracked: Sequence[str]) -> Column:
     """Return whether a line has the version of the line before: a row without a difference.
 
     A row that is copied again follows a TRUNCATE of the snapshot, which ends no version; one of the source does. A
-    row that is inserted after a copy that has not found it is another one, also if it has the same values.
+    row that is inserted or found after a copy that has not found it is another one, also if it has the same values.
     """
     is_row = (F.col(_CHANGE)["op"] != "d") & (before[_CHANGE]["op"] != "d")
-    is_ended = F.exists(
-        _ENDS,
-        lambda one: (
-            (one["at"] > before[_CHANGE]["at"])
-            & (one["at"] < F.col(_CHANGE)["at"])
-            & (~_is_of_copy(one) | (F.col(_CHANGE)["op"] == "c"))
-        ),
-    )
+    goes_on = _passes(before[_CHANGE], F.col(_CHANGE))
     is_same = F.col("is_known") == before["is_known"]
     values = [_values(F.col(_ROW), entry, tracked), _values(before[_ROW], entry, tracked)]
-    return F.coalesce(is_row & is_same & ~is_ended & values[0].eqNullSafe(values[1]), F.lit(False))
+    return F.coalesce(is_row & is_same & goes_on & values[0].eqNullSafe(values[1]), F.lit(False))
 
 
 def _values(row: Column, entry: TableEntry, names: Sequence[str]) -> Column:

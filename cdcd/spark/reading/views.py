@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,9 @@ from cdcd.spark.storage.uri import Target
 
 __all__ = ["ConsistentView", "consistent_view", "view_names"]
 
+_OWNERS = "cdcd.views"
+"""The setting of a session: each view's name, and a digest of target and prefix, by the name in lower case."""
+_NAMES = threading.Lock()
 log = logging.getLogger("cdcd.spark.mirror")
 
 
@@ -70,7 +74,7 @@ def consistent_view(
     `at`: as `read_mirror`. `loading`: also of tables that cdcd still copies, which lack rows; without it a pattern
     leaves them out, and a name is an error. `parked`: also of tables that are of an earlier commit.
     `prefix`: threads of one session need one each, or they replace each other's views. The views that an earlier call
-    with the same target and prefix has made, and this one does not, are dropped.
+    with the same target and prefix has made, and this one does not, are dropped, unless another call replaced them.
     Raises TablesParked, SparkReadError.
     """
     opened = read_mirror(target, target_options, at=at)
@@ -102,16 +106,23 @@ def consistent_view(
 def _drop_earlier(spark: SparkSession, uri: str, prefix: str, made: Iterable[str]) -> None:
     """Drop the views of an earlier call that are not made again: they are of another version.
 
-    The session's configuration has their names, so that each client of the session, also one of Spark Connect, and a
-    clone of the session, which has its views, knows them.
+    One that a call with another target has replaced since is of that target. The session's configuration has the
+    target of each name, so that each client of the session, also one of Spark Connect, and a clone of the session,
+    which has its views, knows them.
     """
-    digest = hashlib.blake2b(f"{uri}\n{prefix}".encode(), digest_size=8).hexdigest()
-    setting, now = f"cdcd.views.{digest}", list(made)
-    earlier = json.loads(spark.conf.get(setting, "[]") or "[]")
-    for name in sorted(set(earlier) - set(now)):
-        spark.catalog.dropTempView(name)
+    owner = hashlib.blake2b(f"{uri}\n{prefix}".encode(), digest_size=8).hexdigest()
+    now = {name.lower(): [name, owner] for name in made}  # Spark has one view of a name, whatever its case is
+    with _NAMES:
+        known: dict[str, list[str]] = json.loads(spark.conf.get(_OWNERS, "{}") or "{}")
+        earlier = {key for key, (_, one) in known.items() if one == owner} - now.keys()
+        for key in sorted(earlier):
+            spark.catalog.dropTempView(known[key][0])
+        _note_owners(spark, {key: one for key, one in known.items() if key not in earlier} | now)
+
+
+def _note_owners(spark: SparkSession, owners: Mapping[str, list[str]]) -> None:
     try:
-        spark.conf.set(setting, json.dumps(now))
+        spark.conf.set(_OWNERS, json.dumps(owners))
     except PySparkException as error:  # a managed Spark may forbid settings of others
         log.warning(
             "the session does not store the names of the views (%s): a later call leaves those that it does not make",

@@ -7,7 +7,8 @@ its values. The first line of a key that remains has the values that it did not 
 Must not: do I/O; look at a clock.
 
 The rules of a version are those of `row_history`: lines of a key without a difference are one version; a TRUNCATE of
-a snapshot ends the rows that have no line after it, or an insert; any other end of all rows ends each.
+a snapshot ends the rows that have no line between it and the next one, or an insert; any other end of all rows ends
+each.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class _Lines:
     def remains(self, has_later: Flags) -> Flags:
         """Return which lines remain: of each key those of the version that is valid after its last line."""
         is_last = np.concatenate([~self._is_same_key[1:], [True]])
-        may_go_on = (self._ends_before == self._ends) | has_later
+        may_go_on = (self._ends_before == self._ends) | (has_later & (self._ends_before == self._ends - 1))
         is_valid = (self._ops != "d") & (self._others_before == self._others) & may_go_on
         starts = np.maximum.accumulate(np.where(self._continues(), 0, self._all))
         group = np.cumsum(~self._is_same_key) - 1
@@ -174,6 +175,7 @@ class _Lines:
         same = self._is_same_key & is_row & np.roll(is_row, 1) & (known == np.roll(known, 1))
         same &= ~self._differs(self._others_before)
         same &= ~(self._differs(self._ends_before) & (self._ops == "c"))
+        same &= self._ends_before - np.roll(self._ends_before, 1) <= 1
         for field in self._fields:
             places = np.flatnonzero(same)
             same[places] = self._equal(field, places)

@@ -3,7 +3,7 @@
 In: a summary of the batch (schema ids, the last record under each, records without a key) and the table's entry.
 Out: a `TablePlan` per topic, with all input of a fold.
 Invariant: a column continues only if every later schema has it (`same_columns`), the newest with a type that Avro's
-promotions allow.
+promotions allow. Values of another type than the newest one are an error, if no TRUNCATE follows them.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 
@@ -103,7 +103,11 @@ def plan_table(
     held, written = entry, schemas
     entry = with_fields(entry, order, schemas, columns)
     schemas, renames = as_current(schemas, columns)
-    keyless = list(read_events(((None, value) for value in look.keyless_values), schemas)) if keyed else []
+    without_key = list(read_events(((None, value) for value in look.keyless_values), schemas))
+    truncates = [] if entry.history else [one.sequence for one in without_key if one.op == "t"]
+    later = [number for number in order if last[number] > max(truncates, default=BEGINNING)]
+    _refuse_other_types(look.topic, later, written, columns)
+    keyless = without_key if keyed else []
     emptied = _emptied_at(look.topic, keyless, entry.applied, left, accepts_gaps)
     if keyed:
         has_rows = bool(held.files or held.deltas or held.incomplete) and emptied <= held.applied
@@ -147,11 +151,7 @@ def with_fields(
             is_later = bool(entry.fields) or column.is_later
             old, number = Field(number, "", "", one["type"], is_later), number + 1
         elif not continues(old.avro, one["type"]):
-            raise MirrorInconsistent(
-                "a column's type has changed: mirror the table again",
-                topic=entry.topic,
-                column=column.avro_name,
-            )
+            raise _other_type(entry.topic, column.avro_name)
         changed = replace(old, name=column_name(one), avro_name=column.avro_name, avro=one["type"])
         fields.append(replace(changed, attnum=column.attnum, is_carried=column.is_carried))
     _check_names(entry.topic, fields)
@@ -186,6 +186,26 @@ def _check_keys(
                 topic=topic,
                 column=name,
             )
+
+
+def _refuse_other_types(
+    topic: str, order: list[int], schemas: Mapping[int, Schema], columns: list[Continued]
+) -> None:
+    """Raise MirrorInconsistent if a column has values that are none of its newest type: they would become null.
+
+    `order`: the schemas of which the mirror needs the values, the newest one last.
+    """
+    written = {number: fields_of(schemas[number]) for number in order}
+    for column in columns:
+        types = [written[number][column.names[number]]["type"] for number in order if number in column.names]
+        if not all(_is_same(one, types[-1]) for one in types):
+            raise _other_type(topic, column.avro_name)
+
+
+def _other_type(topic: str, column: str) -> MirrorInconsistent:
+    return MirrorInconsistent(
+        "a column's type has changed: mirror the table again", topic=topic, column=column
+    )
 
 
 def _check_names(topic: str, fields: list[Field]) -> None:

@@ -2,7 +2,8 @@
 
 In: as `plan_table`, and the entry before the batch.  Out: as `plan_table`.
 Invariant: a table begins anew only if the batch empties it, by a TRUNCATE or by the event before the rows of a copy,
-which makes all records before it irrelevant. Its history has none of them: other parts of them are not known.
+which makes all records before it irrelevant. Its history has none of them: other parts of them are not known. From
+there on its columns have to continue.
 Must not: do I/O except fetching schemas by id; use Spark.
 """
 

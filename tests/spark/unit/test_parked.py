@@ -185,6 +185,49 @@ def test_a_column_outside_the_key_may_get_another_type(items: Batches) -> None:
     assert items.run([changed], loading=False) == [{"id": 1, "n": 2.5}]
 
 
+@pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize("begun", ["copy", "truncate", "new"])
+@pytest.mark.parametrize("has_key", [True, False], ids=["key", "no key"])
+def test_values_of_another_type_after_the_truncate_are_not_lost(
+    tmp_path: Path, begun: str, has_key: bool, in_one_batch: bool
+) -> None:
+    """The columns cannot hold them under the newest type, in whatever batches they arrive."""
+    name = FIELDS[1] | {"pg.attnum": 2}
+    items = Batches(tmp_path / "mirror", FIELDS, has_key=has_key)
+    items.on_error = "park"
+    items.alter([FIELDS[0], name | {"type": ["null", "int"]}, FIELDS[2]], 16_400)
+    rows = [{"id": 1, "name": 5, "body": None}]
+    if begun != "new":
+        items.run([items.change("c", 10, 1, after=rows[0])], loading=False)
+    is_copy = begun == "copy"
+    emptied = [] if begun == "new" else [items.change("t", 20, 1, snapshot=is_copy)]
+    batch = [*emptied, items.change("r" if is_copy else "c", 20, 2, after=rows[0] | {"name": 6})]
+    if not in_one_batch:
+        rows = items.run(batch, loading=False)
+        batch = []
+    items.alter([FIELDS[0], name, FIELDS[2]], 16_400)
+    after = items.run([*batch, items.change("c", 30, 1, after=_row(3, "x"))], loading=False)
+    assert after == ([] if begun == "new" and in_one_batch else rows)
+    found = _parked(items)
+    assert found is not None
+    assert "type has changed" in found.reason
+    again = [items.change("t", 40, 1, snapshot=True), items.change("r", 40, 2, after=_row(3, "x"))]
+    assert items.run(again, loading=False) == [_row(3, "x")]
+    assert _parked(items) is None
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_type_that_changes_and_changes_back_loses_no_value(items: Batches, in_one_batch: bool) -> None:
+    batch = _other_type(items)
+    if not in_one_batch:
+        items.run(batch, loading=False)
+        batch = []
+    items.alter(FIELDS)
+    changed = items.change("u", 30, 1, after=_row(2, "b"))
+    assert items.run([*batch, changed], loading=False) == [_row(1, "a", "long")]
+    assert _parked(items) is not None
+
+
 def test_trouble_again_after_the_truncate_parks_again(items: Batches) -> None:
     items.run(_gap(items), loading=False)
     assert items.run([items.change("t", 30, 1)], loading=False) == []

@@ -52,7 +52,7 @@ def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_fo
     """Updates without TOASTed values, TRUNCATE, copies, merged files, an earlier version of the mirror."""
     items, model, chosen = history_of(tmp_path, table_format=table_format), Model(), random.Random(seed)
     for number in range(1, 13):
-        make = copy_of if number % 5 == 0 else batch_of
+        make = copy_of if number % 4 == 0 or number == 5 else batch_of
         items.run(make(items, model, 100 * number, chosen), loading=False)
         with items.mirror() as batches:
             batches.compact()
@@ -60,6 +60,30 @@ def test_a_view_has_the_versions_of_each_row(tmp_path: Path, seed: int, table_fo
             earlier, at = model.versions, read_mirror(items.target).at
     assert versions(read_mirror(items.target)) == model.versions
     assert versions(read_mirror(items.target, at=at)) == earlier
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_rows_at_each_commit_are_those_of_the_table(tmp_path: Path, name: str) -> None:
+    """A copy does not find a row, and a later one finds it again, the same or another one."""
+    items = history_of(tmp_path)
+    tables: dict[int, list[dict[str, Any]]] = {}
+    for lsn, records in {
+        100: [items.change("c", 100, 1, after=item(1, "a")), items.change("c", 100, 2, after=item(2, "x"))],
+        200: [items.change("t", 200, 1, snapshot=True), items.change("r", 200, 2, after=item(2, "x"))],
+        300: [items.change("c", 300, 1, after=item(3, "y"))],
+        400: [
+            items.change("t", 400, 1, snapshot=True),
+            *(items.change("r", 400, 1 + row["id"], after=row) for row in (item(1, name), item(2, "x"))),
+        ],
+    }.items():
+        tables[lsn] = items.run(records, loading=False)
+    found = versions(read_mirror(items.target))
+    valid = {
+        lsn: [item(*one[:3]) for one in found if one[3][0] <= lsn and (one[4] is None or one[4][0] > lsn)]
+        for lsn in tables
+    }
+    assert valid == tables
+    assert [one for one in found if one[0] == 2] == [(2, "x", "n", (100, 2), None)], "each copy has found it"
 
 
 def test_columns_come_and_texts_of_values_outside_their_types_are_filled(tmp_path: Path) -> None:
@@ -119,6 +143,18 @@ def test_a_new_history_begins_with_the_rows_of_the_copy(tmp_path: Path, is_one_b
     opened = read_mirror(items.target)
     assert not opened.parked
     assert versions(opened) == [(1, 5, "n", (40, 2), None)]
+
+
+def test_a_history_has_no_line_with_a_value_of_another_type(tmp_path: Path) -> None:
+    """The type is the former one again when the table is emptied; the history cannot have the value in between."""
+    items = history_of(tmp_path)
+    items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+    changed = items.change("u", 20, 1, after={"id": 1, "name": 5, "note": "n"})
+    items.alter(FIELDS)
+    emptied = [items.change("t", 30, 1), items.change("c", 30, 2, after=item(1, "b"))]
+    items.run([changed, *emptied], loading=False)
+    assert versions(read_mirror(items.target)) == [(1, "b", "n", (30, 2), None)]
 
 
 def test_the_history_of_a_table_that_was_dropped_begins_with_its_copy(tmp_path: Path) -> None:

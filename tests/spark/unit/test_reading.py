@@ -22,6 +22,7 @@ from cdcd.spark import changes, consistent_view, history
 from cdcd.spark.__main__ import main
 from cdcd.spark.reading.mirror import read_mirror, wait
 from cdcd.spark.reading.mirrored_table import MirroredTable
+from cdcd.spark.source.source_position import SlotPosition
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
@@ -83,6 +84,33 @@ def test_an_lsn_names_the_version_that_has_the_rows_of_the_first_snapshot(tmp_pa
     found = [read_mirror(tmp_path, at=lsn).version for lsn in (50, 100, 101, 200, 201)]
     assert [one.number for one in found] == [4, 4, 6, 6, 7]
     assert read_mirror(tmp_path, at="v2").loading == ["a", "b"]
+
+
+@pytest.mark.parametrize("frozen_by", ["an undecided PREPARE", "an idle slot"])
+def test_a_version_that_is_loading_is_not_replaced_by_one_with_later_commits(
+    tmp_path: Path, frozen_by: str
+) -> None:
+    """The lowest LSN is the same while the mirror gets commits, and a time names the commits before it."""
+    writer = take_over(tmp_path, TargetVersion("shop", 4))
+    for number in range(1, 5):
+        assert writer.version is not None
+        positions = {"a": SlotPosition(500, "7", 1)}
+        if frozen_by == "an idle slot":
+            positions["b"] = SlotPosition(600 + number, "7", 1)
+        at = START + timedelta(minutes=number)
+        changed = replace(
+            writer.version,
+            end_lsn=500,
+            commit_lsn=600 + number,
+            commit_us=int(at.timestamp() * 1_000_000),
+            positions=positions,
+            loading=("shop.public.t",) if number < 4 else (),
+        )
+        writer.publish(changed)
+    for at in (START + timedelta(minutes=2), "2026-01-01T00:02:59Z"):
+        assert read_mirror(tmp_path, at=at).commit_time == START + timedelta(minutes=2)
+    at_lsn = read_mirror(tmp_path, at=500)
+    assert at_lsn.commit_lsn == (601 if frozen_by == "an idle slot" else 604), "604 is of the same position"
 
 
 def test_a_version_has_a_name_that_no_version_of_another_target_has(tmp_path: Path) -> None:
