@@ -187,12 +187,8 @@ class Registry:
         begun_s = time.monotonic()
         self._verified += 1
         subject = subjects[self._verified % len(subjects)]
-        try:
-            self._call("versions", lambda client: client.versions(subject), subject=subject)
-        except RegistryRefused as refusal:
-            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
-                return  # without the right to read, a missing subject is not a proof of loss
-            raise self._lost("a subject that is in use", subject) from refusal
+        if self._is_missing(subject):
+            raise self._lost("a subject that is in use", subject)
         self._verified_s = begun_s
 
     def _verify_unless_lately(self) -> None:
@@ -261,16 +257,29 @@ class Registry:
     def _refuse_loss(self, subject: str, schema_id: int) -> None:
         """Raise RegistryRefused where an id in use has no schema, or another one, in the registry.
 
-        A subject that was deleted on purpose (F45) leaves the schemas of its ids.
+        A subject that was deleted on purpose (F45) leaves the schemas of its ids; with some registries only while
+        another subject has them, so a missing schema is a loss only if the topic's other subject is missing too.
         """
         try:
             found = self._call("by_id", lambda client: client.by_id(schema_id), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SCHEMA_NOT_FOUND:
                 return  # without the right to read, a missing schema is not a proof of loss
+            other = self._cache.nearest_to(subject)
+            if other is not None and not self._is_missing(other):
+                return
             raise self._lost(f"the schema of id {schema_id}", subject) from refusal
         if not self._cache.is_of(schema_id, found.text):
             raise self._lost(f"the schema of id {schema_id}", subject)
+
+    def _is_missing(self, subject: str) -> bool:
+        """Whether the registry certainly has no such subject."""
+        try:
+            self._call("versions", lambda client: client.versions(subject), subject=subject)
+        except RegistryRefused as refusal:
+            # Without the right to read, a missing subject is not a proof.
+            return refusal.context.get("error_code") == _SUBJECT_NOT_FOUND
+        return False
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:

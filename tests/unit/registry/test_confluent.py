@@ -14,7 +14,7 @@ from cdcd.registry.rest import TooManyVersions
 from cdcd.registry.schema_cache import VersionCache
 from cdcd.registry.settings import RegistrySettings
 from cdcd.schema.relation_schema import relation_schemas
-from tests.support.registry_content import RegistryContent
+from tests.support.registry_content import AvroJavaContent, RegistryContent
 
 KEY: dict[str, Any] = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}
 VALUE: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "int"}]}
@@ -66,6 +66,41 @@ def test_a_subject_that_was_deleted_on_purpose_is_registered_again(monkeypatch: 
     del content.subjects["t-key"]
     assert client.latest("t-key") is None
     assert client.schema_id("t-key", VALUE) == 2
+
+
+def test_a_subject_may_be_deleted_in_a_registry_that_writes_names_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Confluent's registry returns a full name as a name and a namespace: the id still has its schema."""
+    content = AvroJavaContent()
+    client = client_of(content, monkeypatch)
+    for subject, schema in (("t-key", {**KEY, "name": "shop.public.t.Key"}), ("t-value", table(1, "a"))):
+        client.schema_id(subject, schema)
+        del content.subjects[subject]
+        client.close()
+        assert client.latest(subject) is None
+    assert client.schema_id("t-key", {**VALUE, "name": "shop.public.t.Key"}) == 3
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["one subject", "all subjects"])
+def test_an_id_without_a_schema_is_a_loss_only_if_the_topics_other_subject_is_missing(
+    is_emptied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some registries do not return the schema of an id whose only subject was deleted."""
+    content = RegistryContent()
+    client = client_of(content, monkeypatch)
+    for subject, schema in (("a-value", {**VALUE, "name": "A"}), ("t-key", KEY), ("t-value", VALUE)):
+        client.schema_id(subject, schema)
+    content.texts.clear()
+    for subject in ("t-key", "t-value") if is_emptied else ("t-key",):
+        del content.subjects[subject]
+    client.close()
+    if is_emptied:
+        with pytest.raises(RegistryRefused, match="lost the schema of id 2"):
+            client.latest("t-key")
+    else:
+        assert client.latest("t-key") is None
+        assert client.schema_id("t-key", {**KEY, "name": "B"}) == 4
 
 
 def test_a_request_whose_client_another_thread_has_closed_may_be_made_again() -> None:
