@@ -145,7 +145,7 @@ class Registry:
     def registered(self, subject: str) -> Iterator[Any]:
         """Yield the schemas under `subject`, the newest first, one at a time in memory: there may be hundreds.
 
-        While the registry does not answer, yield the newest known schema.
+        While the registry does not answer, yield the newest known schema; of too many versions, the newest one.
         """
         try:
             numbers = self._versions(subject)
@@ -154,6 +154,11 @@ class Registry:
             if cached is None:
                 raise
             yield cached
+            return
+        except RegistryRefused as refusal:
+            if not isinstance(refusal.__cause__, TooManyVersions):
+                raise
+            yield self._ask_latest(subject)
             return
         for number in reversed(numbers):
             yield self._version(subject, number)
