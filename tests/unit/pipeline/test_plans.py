@@ -136,6 +136,20 @@ async def test_what_is_streamed_is_not_believed_when_it_would_change_a_topic(
     )
 
 
+async def test_a_primary_key_that_may_hold_nulls_is_not_the_whole_row() -> None:
+    """F44: rows of a dropped table that are read after a restart have the key of the topic."""
+    one = plans()
+    one._policies = Policies(Policy(keyless="row"))
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    assert (await one.plan(relation())).key_indexes == ()
+    one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    full = replace(relation(), identity=ReplicaIdentity.FULL)
+    assert (await one.plan(full)).key_indexes == (0,)
+    assert one._schemas._keys["shop.s.t"]["fields"][0]["type"] == ["null", "int"]  # type: ignore[index]
+    one._catalog.keys = lambda relid: None  # type: ignore[method-assign]
+    assert (await one.plan(full)).key_indexes == (0,)
+
+
 async def test_rows_under_both_keys_in_unwritten_transactions_go_on_as_the_hint_says_first() -> None:
     """F45: ADD COLUMN between rows of one transaction. Each reading of it would register the former key again."""
     former = replace(relation(), identity=ReplicaIdentity.FULL)
