@@ -23,16 +23,19 @@ class KeyChanged(SchemaError):
 
     code = "CDCD-KEY-CHANGED"
     hint = (
-        "no record with the new key was written, and nothing of its transaction was confirmed. Restore the table's "
-        "former key; or accept the new key for all later records, and rebuild every consumer that uses the key: "
-        "delete the subject <topic>-key from the registry (`curl -X DELETE REGISTRY/subjects/TOPIC-key`); then "
-        "`cdcd resume`. Or set registry.incompatible: new_topic, and restart cdcd"
+        "no record with the new key was written, and nothing of its transaction was confirmed. Set "
+        "registry.incompatible: new_topic, and restart cdcd: rows with the new key go to a topic of their own; only "
+        "this helps where unwritten transactions have rows with both keys, as after an ALTER TABLE between them. Or "
+        "accept the new key for all later records, and rebuild every consumer that uses the key: delete the subject "
+        "<topic>-key from the registry (`curl -X DELETE REGISTRY/subjects/TOPIC-key`), then `cdcd resume`; or, if no "
+        "row was changed since, restore the table's former key, then `cdcd resume`"
     )
     resolution = (
-        "no record with the new key was written, and nothing of its transaction was confirmed. Restore the table's "
-        "former key; or accept the new key for all later records, and rebuild every consumer that uses the key: "
-        "delete the subject of the key (`curl -X DELETE REGISTRY/subjects/TOPIC-key`), then `cdcd resume`; or set "
-        "registry.incompatible: new_topic, and restart cdcd"
+        "no record with the new key was written, and nothing of its transaction was confirmed. Set "
+        "registry.incompatible: new_topic, and restart cdcd, the only one that helps where unwritten transactions "
+        "have rows with both keys; or accept the new key for all later records, and rebuild every consumer that uses "
+        "the key: delete the subject of the key (`curl -X DELETE REGISTRY/subjects/TOPIC-key`), then `cdcd resume`; "
+        "or, if no row was changed since, restore the table's former key"
     )
 
 

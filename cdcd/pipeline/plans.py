@@ -311,10 +311,10 @@ class Plans:
         is_flawed = index is not None and index.flaw is not None
         self._flaws[relation.relid] = None if index is None else index.flaw
         policy = self._policies.table(f"{relation.schema}.{relation.name}")
-        is_unknown = keys is None and not is_whole_row(key_schema, policy)
+        value = self._schemas.value(topic, relation)
+        is_unknown = keys is None and not is_whole_row(key_schema, value, relation, policy)
         catalog_key = None if is_unknown else () if index is None or is_flawed else index.columns
         shared = index.columns if index is not None and is_flawed else ()
-        value = self._schemas.value(topic, relation)
         # While open transactions are streamed, a table may have a key although its description has none.
         believed = nullable_columns(value) if self.is_sure else ()
         registered = registered_columns(key_schema)

@@ -62,8 +62,16 @@ _ROWS: tuple[tuple[type[CdcdError], Callable[[Config], bool], str], ...] = (
     (
         KeyChanged,
         _has_no_registry,
-        f"{_FORMER_KEY}; or set registry.incompatible: new_topic and restart cdcd: rows with the new key go to a "
-        "topic of their own",
+        "no record with the new key was written or confirmed. Set registry.incompatible: new_topic and restart cdcd: "
+        "rows with the new key go to a topic of their own; or, if no row was changed since, restore the table's "
+        "former key, then `cdcd resume`",
+    ),
+    (
+        KeyChanged,
+        _has_no_topic_of_its_own,
+        f"{_FORMER_KEY}; or accept the new key for all later records, and rebuild every consumer that uses the key: "
+        "delete the subject of the key's record from the registry, then `cdcd resume`; it halts again if unwritten "
+        "transactions have rows with both keys",
     ),
 )
 

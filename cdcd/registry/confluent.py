@@ -145,7 +145,7 @@ class Registry:
     def registered(self, subject: str) -> Iterator[Any]:
         """Yield the schemas under `subject`, the newest first, one at a time in memory: there may be hundreds.
 
-        While the registry does not answer, yield the newest known schema.
+        While the registry does not answer, yield the newest known schema; of too many versions, the newest one.
         """
         try:
             numbers = self._versions(subject)
@@ -154,6 +154,11 @@ class Registry:
             if cached is None:
                 raise
             yield cached
+            return
+        except RegistryRefused as refusal:
+            if not isinstance(refusal.__cause__, TooManyVersions):
+                raise
+            yield self._ask_latest(subject)
             return
         for number in reversed(numbers):
             yield self._version(subject, number)
@@ -187,12 +192,8 @@ class Registry:
         begun_s = time.monotonic()
         self._verified += 1
         subject = subjects[self._verified % len(subjects)]
-        try:
-            self._call("versions", lambda client: client.versions(subject), subject=subject)
-        except RegistryRefused as refusal:
-            if refusal.context.get("error_code") != _SUBJECT_NOT_FOUND:
-                return  # without the right to read, a missing subject is not a proof of loss
-            raise self._lost("a subject that is in use", subject) from refusal
+        if self._is_missing(subject):
+            raise self._lost("a subject that is in use", subject)
         self._verified_s = begun_s
 
     def _verify_unless_lately(self) -> None:
@@ -261,16 +262,29 @@ class Registry:
     def _refuse_loss(self, subject: str, schema_id: int) -> None:
         """Raise RegistryRefused where an id in use has no schema, or another one, in the registry.
 
-        A subject that was deleted on purpose (F45) leaves the schemas of its ids.
+        A subject that was deleted on purpose (F45) leaves the schemas of its ids; with some registries only while
+        another subject has them, so a missing schema is a loss only if the topic's other subject is missing too.
         """
         try:
             found = self._call("by_id", lambda client: client.by_id(schema_id), subject=subject)
         except RegistryRefused as refusal:
             if refusal.context.get("error_code") != _SCHEMA_NOT_FOUND:
                 return  # without the right to read, a missing schema is not a proof of loss
+            other = self._cache.nearest_to(subject)
+            if other is not None and not self._is_missing(other):
+                return
             raise self._lost(f"the schema of id {schema_id}", subject) from refusal
         if not self._cache.is_of(schema_id, found.text):
             raise self._lost(f"the schema of id {schema_id}", subject)
+
+    def _is_missing(self, subject: str) -> bool:
+        """Whether the registry certainly has no such subject."""
+        try:
+            self._call("versions", lambda client: client.versions(subject), subject=subject)
+        except RegistryRefused as refusal:
+            # Without the right to read, a missing subject is not a proof.
+            return refusal.context.get("error_code") == _SUBJECT_NOT_FOUND
+        return False
 
     def _ask_latest(self, subject: str) -> dict[str, Any] | None:
         try:

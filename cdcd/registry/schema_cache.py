@@ -14,9 +14,11 @@ import json
 import threading
 import zlib
 from collections.abc import Mapping
+from os.path import commonprefix
 from typing import Any
 
 from cdcd.lru_cache import LruCache
+from cdcd.schema.named_types import with_full_names
 
 __all__ = ["SchemaCache", "VersionCache"]
 
@@ -70,7 +72,7 @@ class SchemaCache:
         canonical_form = self._canonical_forms.get(schema_id)
         try:
             return canonical_form is None or canonical_form == _canonical_digest(text)
-        except (ValueError, RecursionError):
+        except (KeyError, ValueError, RecursionError):
             return False
 
     def take(self, subject: str, text: str, schema_id: int) -> bool:
@@ -82,6 +84,11 @@ class SchemaCache:
             self._canonical_forms.put(schema_id, canonical_form)
         self._ids.setdefault(subject, LruCache(MAX_IDS_OF_A_SUBJECT)).put(_digest(text), schema_id)
         return True
+
+    def nearest_to(self, subject: str) -> str | None:
+        """Return the other subject with a cached id whose name agrees longest: the other one of a topic."""
+        others = [other for other in self.subjects if other != subject]
+        return max(others, key=lambda other: len(commonprefix([other, subject])), default=None)
 
     def forget(self, subject: str) -> None:
         """Remove the ids of a subject; the schemas of its ids remain."""
@@ -123,7 +130,8 @@ def _digest(text: str) -> bytes:
 
 
 def _canonical_digest(text: str) -> bytes:
-    return _digest(json.dumps(_canonical_form(json.loads(text)), sort_keys=True))
+    # A registry may return a full name as a name and a namespace.
+    return _digest(json.dumps(_canonical_form(with_full_names(json.loads(text))), sort_keys=True))
 
 
 def _canonical_form(schema: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from cdcd.model import Relation
 from cdcd.schema.codec import AvroSchema
 from cdcd.schema.flat import FLAT_PROPERTY
+from cdcd.schema.named_types import with_full_names
 
 ATTNUM = "pg.attnum"
 RELID = "pg.relid"
@@ -113,8 +114,11 @@ def numbered_as(schema: AvroSchema, registered: Any, *, is_lenient: bool = False
 
 
 def is_equal_but_for_numbers(schema: Any, other: Any) -> bool:
-    """Whether two schemas differ by attnums and the relation's oid at most, which no reader's compatibility needs."""
-    return bool(_without_numbers(schema) == _without_numbers(other))
+    """Whether two schemas differ by attnums and the relation's oid at most, which no reader's compatibility needs.
+
+    A full name equals a name with a namespace: registries return either.
+    """
+    return bool(_without_numbers(with_full_names(schema)) == _without_numbers(with_full_names(other)))
 
 
 def _without_numbers(schema: Any) -> Any:

@@ -87,11 +87,22 @@ def registered_columns(key_schema: Mapping[str, Any] | None) -> tuple[str, ...] 
     return tuple(str(field.get("pg.name", field["name"])) for field in key_schema.get("fields", ()))
 
 
-def is_whole_row(key_schema: Mapping[str, Any] | None, policy: Policy) -> bool:
-    """Whether a topic's key is the configured whole row, which no catalog confirms."""
+def is_whole_row(
+    key_schema: Mapping[str, Any] | None,
+    value_schema: Mapping[str, Any] | None,
+    relation: Relation,
+    policy: Policy,
+) -> bool:
+    """Whether a topic's key is the configured whole row, which no catalog confirms.
+
+    A first primary key may hold nulls too, but has not all columns of the topic's values or of the relation.
+    """
     if key_schema is None or policy.keyless != "row" or policy.key_columns:
         return False
-    return _may_hold_nulls(key_schema)
+    columns = set(registered_columns(key_schema) or ())
+    values = {field["pg.name"] for field in _columns(value_schema)}
+    is_whole = columns in (values, {column.name for column in relation.columns})
+    return is_whole and _may_hold_nulls(key_schema)
 
 
 def nullable_columns(value_schema: Mapping[str, Any] | None) -> frozenset[str]:

@@ -6,7 +6,9 @@ Must not: decide about compatibility.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from typing import Any
 
 from cdcd.registry.rest import RegisteredSchema, RegistryErrorAnswer
 
@@ -63,3 +65,39 @@ class RegistryContent:
         if subject not in self.subjects:
             raise RegistryErrorAnswer(404, 40401, "Subject not found")
         return self.subjects[subject]
+
+
+class AvroJavaContent(RegistryContent):
+    """A registry that returns schemas as Avro's Java library writes them, as Confluent's does."""
+
+    def version(self, subject: str, number: int | None) -> RegisteredSchema:
+        found = super().version(subject, number)
+        return found._replace(text=_by_avro_java(found.text))
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        found = super().by_id(number)
+        return found._replace(text=_by_avro_java(found.text))
+
+
+def _by_avro_java(text: str) -> str:
+    return json.dumps(with_namespaces(json.loads(text)))
+
+
+def with_namespaces(schema: Any, space: str = "") -> Any:
+    """Return a schema with each full name as a name and a namespace, and without the namespace around it."""
+    if isinstance(schema, str):
+        outer, _, name = schema.rpartition(".")
+        return name if outer == space else schema
+    if isinstance(schema, list):
+        return [with_namespaces(branch, space) for branch in schema]
+    found = dict(schema)
+    if schema.get("type") in ("record", "enum", "fixed"):
+        outer, _, found["name"] = schema["name"].rpartition(".")
+        if outer and outer != space:
+            found["namespace"] = outer
+        space = outer or space
+    if "fields" in found:
+        found["fields"] = [{**one, "type": with_namespaces(one["type"], space)} for one in schema["fields"]]
+    for part in {"type", "items", "values"} & found.keys():
+        found[part] = with_namespaces(found[part], space)
+    return found

@@ -21,6 +21,7 @@ from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
 from cdcd.schema.policy import Policies, Policy
 from cdcd.source.key_index import KeyIndex, TableKeys
 from cdcd.txn.lookahead import Lookahead
+from tests.support.hints import settings_in
 from tests.support.pgoutput_encode import row_batch_of
 
 PRIMARY = KeyIndex(True, False, ("id",), True, None, True)
@@ -133,6 +134,46 @@ async def test_what_is_streamed_is_not_believed_when_it_would_change_a_topic(
     assert (await one.plan(relation("id", kind=23))).topic == (
         "shop.s.t.v2" if incompatible == "new_topic" else "shop.s.t"
     )
+
+
+async def test_a_primary_key_that_may_hold_nulls_is_not_the_whole_row() -> None:
+    """F44: rows of a dropped table that are read after a restart have the key of the topic."""
+    one = plans()
+    one._policies = Policies(Policy(keyless="row"))
+    one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+    assert (await one.plan(relation())).key_indexes == ()
+    one._catalog.keys = lambda relid: TableKeys((PRIMARY,))  # type: ignore[method-assign]
+    full = replace(relation(), identity=ReplicaIdentity.FULL)
+    assert (await one.plan(full)).key_indexes == (0,)
+    assert one._schemas._keys["shop.s.t"]["fields"][0]["type"] == ["null", "int"]  # type: ignore[index]
+    one._catalog.keys = lambda relid: None  # type: ignore[method-assign]
+    assert (await one.plan(full)).key_indexes == (0,)
+
+
+async def test_rows_under_both_keys_in_unwritten_transactions_go_on_as_the_hint_says_first() -> None:
+    """F45: ADD COLUMN between rows of one transaction. Each reading of it would register the former key again."""
+    former = replace(relation(), identity=ReplicaIdentity.FULL)
+    later = replace(former, columns=(*former.columns, Column("w", 23, -1, False)))
+
+    def as_row(incompatible: Incompatible, registry: Registry) -> Plans:
+        one = plans(incompatible)
+        one._policies = Policies(Policy(keyless="row"))
+        one._catalog.keys = lambda relid: TableKeys()  # type: ignore[method-assign]
+        one._schemas._registry = registry  # type: ignore[assignment]
+        return one
+
+    registry = Registry()
+    for is_deleted in (False, True):
+        if is_deleted:
+            del registry.versions["shop.s.t-key"]
+        one = as_row("halt", registry)
+        await one.plan(former)
+        with pytest.raises(KeyChanged) as caught:
+            await one.plan(later)
+    (setting,) = settings_in(caught.value.advice.partition(";")[0]).items()
+    assert setting == ("registry.incompatible", "new_topic")
+    one = as_row("new_topic", registry)
+    assert [(await one.plan(each)).topic for each in (former, later)] == ["shop.s.t", "shop.s.t.v2"]
 
 
 async def test_what_a_snapshot_knew_describes_no_row_of_the_stream() -> None:

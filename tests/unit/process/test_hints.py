@@ -27,6 +27,7 @@ PLAIN = {
         (SchemaIncompatible, {"registry": {"subjects": "record_name"}}, "new_topic", "register_with_none"),
         (KeyChanged, {"registry": {"auto_register": False}}, "registry.incompatible", "register the new key"),
         (KeyChanged, {"registry": "none"}, "delete the subject", "registry.incompatible: new_topic"),
+        (KeyChanged, {"registry": {"subjects": "record_name"}}, "new_topic", "delete the subject of the key"),
     ],
 )
 def test_what_the_configuration_rules_out_is_not_proposed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from cdcd.registry.rest import TooManyVersions
 from cdcd.registry.schema_cache import VersionCache
 from cdcd.registry.settings import RegistrySettings
 from cdcd.schema.relation_schema import relation_schemas
-from tests.support.registry_content import RegistryContent
+from tests.support.registry_content import AvroJavaContent, RegistryContent
 
 KEY: dict[str, Any] = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}
 VALUE: dict[str, Any] = {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "int"}]}
@@ -68,6 +69,41 @@ def test_a_subject_that_was_deleted_on_purpose_is_registered_again(monkeypatch: 
     assert client.schema_id("t-key", VALUE) == 2
 
 
+def test_a_subject_may_be_deleted_in_a_registry_that_writes_names_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Confluent's registry returns a full name as a name and a namespace: the id still has its schema."""
+    content = AvroJavaContent()
+    client = client_of(content, monkeypatch)
+    for subject, schema in (("t-key", {**KEY, "name": "shop.public.t.Key"}), ("t-value", table(1, "a"))):
+        client.schema_id(subject, schema)
+        del content.subjects[subject]
+        client.close()
+        assert client.latest(subject) is None
+    assert client.schema_id("t-key", {**VALUE, "name": "shop.public.t.Key"}) == 3
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["one subject", "all subjects"])
+def test_an_id_without_a_schema_is_a_loss_only_if_the_topics_other_subject_is_missing(
+    is_emptied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some registries do not return the schema of an id whose only subject was deleted."""
+    content = RegistryContent()
+    client = client_of(content, monkeypatch)
+    for subject, schema in (("a-value", {**VALUE, "name": "A"}), ("t-key", KEY), ("t-value", VALUE)):
+        client.schema_id(subject, schema)
+    content.texts.clear()
+    for subject in ("t-key", "t-value") if is_emptied else ("t-key",):
+        del content.subjects[subject]
+    client.close()
+    if is_emptied:
+        with pytest.raises(RegistryRefused, match="lost the schema of id 2"):
+            client.latest("t-key")
+    else:
+        assert client.latest("t-key") is None
+        assert client.schema_id("t-key", {**KEY, "name": "B"}) == 4
+
+
 def test_a_request_whose_client_another_thread_has_closed_may_be_made_again() -> None:
     """The other thread was refused and closes the client, so that its next request reads the password again."""
     registry = Registry(RegistrySettings("http://127.0.0.1:1"))
@@ -100,11 +136,11 @@ def table(relid: int, *columns: str) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.parametrize("content", [RegistryContent(), AvroJavaContent()], ids=["as sent", "Avro Java"])
 def test_a_table_that_is_created_again_and_again_costs_the_same_each_time(
-    monkeypatch: pytest.MonkeyPatch,
+    content: RegistryContent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An equal schema was compared with all versions before it, also behind 10,000 versions."""
-    content = RegistryContent()
     client = client_of(content, monkeypatch)
     for relid in range(300):
         client.schema_id("staging-value", table(relid))
@@ -141,6 +177,7 @@ def test_more_versions_than_can_be_compared_have_an_error_of_their_own(
     content = RegistryContent()
     client = client_of(content, monkeypatch)
     client.schema_id("staging-value", table(1))
+    newest = content.texts[1]
 
     def versions(_subject: str) -> list[int]:
         raise TooManyVersions(10_001)
@@ -150,3 +187,4 @@ def test_more_versions_than_can_be_compared_have_an_error_of_their_own(
         client.schema_id("staging-value", table(2, "a"))
     assert "curl -X DELETE" in caught.value.advice
     assert caught.value.context == {"subject": "staging-value"}
+    assert list(client.registered("staging-value")) == [json.loads(newest)], "no halt: the newest one only"

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 
 from cdcd.registry.schema_cache import MAX_IDS_OF_A_SUBJECT, SchemaCache, VersionCache
+from tests.support.registry_content import with_namespaces
 
 
 def text_of_version(number: int) -> str:
@@ -99,3 +100,18 @@ def test_earlier_versions_are_cached_up_to_the_limit() -> None:
     assert 3 < len(cached) < 50
     assert cached == list(range(len(cached)))
     assert all(earlier.get(number) == texts[number] for number in cached)
+
+
+def test_a_name_and_a_namespace_are_the_full_name() -> None:
+    """Registries write names in their own form, also those of nested types."""
+    nested = {"type": "record", "name": "shop.public.t.Value", "fields": []}
+    fields = [{"name": "v", "type": ["null", nested]}, {"name": "w", "type": "shop.public.t.Value"}]
+    schema = {"type": "record", "name": "shop.public.t.Envelope", "fields": fields}
+    known = SchemaCache()
+    assert known.take("s", json.dumps(schema), 7)
+    as_returned = with_namespaces(schema)
+    assert as_returned["namespace"] == "shop.public.t"
+    assert as_returned["fields"][1]["type"] == "Value"
+    assert known.is_of(7, json.dumps(as_returned))
+    assert not known.is_of(7, json.dumps({**as_returned, "namespace": "shop.public.u"}))
+    assert not known.is_of(7, '{"type": "record"}'), "no schema"
