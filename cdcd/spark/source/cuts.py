@@ -77,8 +77,14 @@ class Commit:
 
     @property
     def position(self) -> SlotPosition:
-        """The position of its slot."""
-        return SlotPosition(parse_lsn(self.end_lsn), *self.origin)
+        """The position of its slot.
+
+        F33: an undecided PREPARE holds `end_lsn` below commits that are in Kafka; it commits after these.
+        """
+        end_lsn = parse_lsn(self.end_lsn)
+        if self.snapshot is None:  # in a snapshot `commit_lsn` is that of the stream before it
+            end_lsn = max(end_lsn, parse_lsn(self.commit_lsn))
+        return SlotPosition(end_lsn, *self.origin)
 
     @property
     def slot_positions(self) -> Mapping[str, SlotPosition]:

@@ -253,6 +253,26 @@ def test_a_slot_whose_first_transaction_is_incomplete_is_not_reached(
     assert following.is_reached(0x9100, slot="a")
 
 
+def test_an_undecided_prepare_does_not_hold_back_what_is_committed_after_it(
+    kafka: Planned, following: Following
+) -> None:
+    """F33: with two_phase it holds the LSN that may be confirmed, while later commits are written."""
+    kafka.progress(450, {T: 1}, end_lsn=460)
+    kafka.progress(600, {T: 2}, end_lsn=500)
+    before = following.follow()
+    kafka.progress(800, {T: 3}, end_lsn=500)
+    after = following.follow()
+    assert (before.reached_lsn(), after.reached_lsn()) == (600, 800)
+    assert following.is_reached(700)
+    assert following.is_reached(700, slot="s", timeline=1)
+    assert not following.is_reached(801), "only the daemon knows that no commit is there"
+    assert read_mirror(following.target, at=700).at == after.at
+    assert read_mirror(following.target, at=550).at == before.at
+    assert read(endingLsn=format_lsn(700)) == {T: (0, 2)}
+    kafka.progress(900, {}, end_lsn=500, snapshot=[T])
+    assert following.follow().end_lsn == 500, "a snapshot tells nothing about commits before it"
+
+
 def test_a_mirror_of_an_earlier_version_has_no_timeline(tmp_path: Path) -> None:
     TargetWriter(tmp_path, None).publish(TargetVersion("p", 4, end_lsn=200, commit_lsn=150))
     assert wait(tmp_path, 200, timeline=1, slot="s", system_identifier="7", timeout_s=0).end_lsn == 200
