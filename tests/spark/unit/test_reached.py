@@ -504,7 +504,9 @@ def test_two_slots_of_one_server_and_a_version_with_all_commits_of_both(
                 if has_rows:
                     written.add((slot, commit_lsn))
                     last[slot], offsets = commit_lsn, {names[slot]: step}
-        given = {"end_lsn": ends[slot], "timeline": timeline, "began_lsn": began_lsn}
+        # Slot b has no position before the snapshot with which it joins.
+        begins = {"end_lsn": 0, "snapshot": [U]} if step == joins and seed % 2 else {}
+        given = {"end_lsn": ends[slot], "timeline": timeline, "began_lsn": began_lsn} | begins
         kafka.progress(last[slot], offsets, slot, is_part=slot == "b" and is_open, **given)
         if dice.random() < 0.7:
             had.append((following.follow().version, set(written)))
