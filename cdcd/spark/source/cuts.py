@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdcd.errors import ProgressUnreadable
@@ -53,7 +53,8 @@ class Commit:
     `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
     has none of its rows.
     `origin`: of its LSNs. `positions`: by slot, that of each slot with topics of the query up to here; None: there is
-    only this one. `ended`: the slots before that were replaced. `is_foreign`: the slot has no topic of the query.
+    only this one. `ended`: the slots before that were replaced. `first_lsns`: `SourcePosition.first`. `is_foreign`:
+    the slot has no topic of the query.
     """
 
     commit_lsn: str
@@ -73,12 +74,19 @@ class Commit:
     origin: Origin = UNKNOWN_ORIGIN
     positions: Mapping[str, SlotPosition] | None = None
     ended: frozenset[str] = frozenset()
+    first_lsns: Mapping[str, int] = field(default_factory=dict)
     is_foreign: bool = False
 
     @property
     def position(self) -> SlotPosition:
-        """The position of its slot."""
-        return SlotPosition(parse_lsn(self.end_lsn), *self.origin)
+        """The position of its slot.
+
+        F33: an undecided PREPARE holds `end_lsn` below commits that are in Kafka; it commits after these.
+        """
+        end_lsn = parse_lsn(self.end_lsn)
+        if self.snapshot is None:  # in a snapshot `commit_lsn` is that of the stream before it
+            end_lsn = max(end_lsn, parse_lsn(self.commit_lsn))
+        return SlotPosition(end_lsn, *self.origin)
 
     @property
     def slot_positions(self) -> Mapping[str, SlotPosition]:
@@ -102,7 +110,7 @@ def position_at(offsets: Offsets, commits: Iterable[Commit]) -> SourcePosition:
     if last is None:
         return SourcePosition()
     slots = last.slot_positions
-    return SourcePosition(lowest(slots), commit_us, slots, last.ended)
+    return SourcePosition(lowest(slots), commit_us, slots, last.ended, last.first_lsns)
 
 
 def parse_progress(value: bytes) -> Commit:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from cdcd.spark.source.cuts import Commit, Offsets, add, merge, normal, without, without_offsets
 from cdcd.spark.source.first_offsets import earlier, of_named
 from cdcd.spark.source.shared_topics import Writers
-from cdcd.spark.source.source_position import NOTHING, SlotPosition
+from cdcd.spark.source.source_position import JOINING, NOTHING, SlotPosition
 
 
 @dataclass(slots=True)
@@ -89,6 +89,9 @@ class SlotPositions:
         """The slots that were replaced, or have no topic of the query."""
         self._topics: dict[str, set[str]] = {}
         """By slot, the topics that it has described or written to, and that no other one has described since."""
+        self.first: dict[str, int] = {}
+        """By slot, an LSN before which it has sent no commit: its position before its first rows of the stream."""
+        self._has_sent: set[str] = set()
 
     def add(self, record: Commit) -> None:
         """Add the next record."""
@@ -98,11 +101,20 @@ class SlotPositions:
             return
         if slot in self.ended:
             self.ended -= {slot}
+        if slot not in self._has_sent:
+            self._note_first(record)
         self._last[slot] = self._last.get(slot) if record.is_part else record
         if record.described and len(self._last) > 1:
             self._end_replaced(slot, record.described)
         topics = self._topics.setdefault(slot, set())
         topics.update(record.offsets, record.described)
+
+    def _note_first(self, record: Commit) -> None:
+        if record.offsets and record.snapshot is None:
+            self._has_sent.add(record.slot)
+            self.first = {record.slot: NOTHING, **self.first}
+        else:
+            self.first = {**self.first, record.slot: record.position.end_lsn}  # commits have the former ones
 
     def _end_replaced(self, slot: str, described: frozenset[str]) -> None:
         for other in self._last.keys() - {slot}:
@@ -119,10 +131,7 @@ class SlotPositions:
         """Return the positions at a commit that was added last; None if it is of the only slot."""
         if self._last.keys() == {commit.slot}:
             return None
-        return {
-            slot: SlotPosition(NOTHING) if last is None else last.position
-            for slot, last in self._last.items()
-        }
+        return {slot: JOINING if last is None else last.position for slot, last in self._last.items()}
 
 
 class Slots:
@@ -154,7 +163,8 @@ class Slots:
         positions, ended = self._positions.at(record), self._positions.ended
         if positions is None and not ended and loading == commit.loading:
             return commit
-        return replace(commit, loading=loading, positions=positions, ended=ended)
+        first = self._positions.first
+        return replace(commit, loading=loading, positions=positions, ended=ended, first_lsns=first)
 
     def _replaced_others(self, record: Commit, parts: Parts | None) -> Parts | None:
         """End the loading tables of slots that this record's slot has replaced; return its parts with theirs."""

@@ -46,18 +46,24 @@ class SlotPosition(NamedTuple):
     began_lsn: int = 0
 
 
+JOINING = SlotPosition(NOTHING)
+"""Of a slot that has never had a position: its first transaction or snapshot is not complete."""
+
+
 class SourcePosition(NamedTuple):
     """The position of offsets in the source: all commits below `end_lsn` are before them; 0 if unknown.
 
     `commit_us`: the time of the last of these commits (Unix epoch, microseconds), 0 if unknown. `slots`: by slot, its
     position; `end_lsn` is the lowest of them. `ended`: the slots that have no position any more. One that is
-    in neither is where it was: compaction may have left only later records of it.
+    in neither is where it was: compaction may have left only later records of it. `first`: by slot, an LSN before
+    which it has sent no commit; unknown without one.
     """
 
     end_lsn: int = 0
     commit_us: int = 0
     slots: Mapping[str, SlotPosition] = {}
     ended: frozenset[str] = frozenset()
+    first: Mapping[str, int] = {}
 
 
 def lowest(slots: Mapping[str, SlotPosition]) -> int:

@@ -20,7 +20,7 @@ from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
-from cdcd.spark.target.reached import left_after
+from cdcd.spark.target.reached import left_after, positions_after
 from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
 
@@ -63,14 +63,13 @@ def with_position(version: TargetVersion, before: TargetVersion, position: Sourc
     """
     if not position.end_lsn and not position.slots:
         return version
-    unseen = version.positions.keys() - position.slots.keys() - position.ended
-    slots = {**{slot: version.positions[slot] for slot in unseen}, **position.slots}
+    slots = positions_after(version, position)
     return replace(
         version,
         end_lsn=lowest(slots) if slots else position.end_lsn,
         commit_us=max(position.commit_us, version.commit_us),
         positions=slots,
-        left=left_after(before, slots),
+        left=left_after(before, slots, position.first),
     )
 
 

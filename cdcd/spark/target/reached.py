@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cdcd.lsn import format_lsn
-from cdcd.spark.source.source_position import NOTHING, SlotPosition, held_until
+from cdcd.spark.source.source_position import JOINING, NOTHING, SlotPosition, SourcePosition, held_until
 from cdcd.spark.target.versions import TargetVersion
 
-__all__ = ["Wanted", "held_in", "left_after", "missing", "reached_lsn"]
+__all__ = ["Wanted", "held_in", "left_after", "missing", "positions_after", "reached_lsn"]
 
 _FIRST_TIMELINE = 1
 _BEFORE_TIMELINES = "the mirror has no timeline: restart it with this version of cdcd"
@@ -42,7 +42,7 @@ def _asked(version: TargetVersion, slot: str | None) -> Mapping[str, SlotPositio
     """Return the positions that have to reach an LSN."""
     if slot is None:
         return version.positions
-    return {slot: version.positions.get(slot, SlotPosition(NOTHING))}
+    return {slot: version.positions.get(slot, JOINING)}
 
 
 def missing(version: TargetVersion, wanted: Wanted) -> dict[str, str]:
@@ -69,37 +69,63 @@ def _missing_before_timelines(version: TargetVersion, wanted: Wanted) -> dict[st
 
 
 def held_in(version: TargetVersion, latest: TargetVersion) -> int:
-    """Return the LSN up to which a version has all commits in the history of the source that the latest one has."""
+    """Return the LSN up to which a version has all commits in the history of the source that the latest one has.
+
+    It is never lower than that of an earlier version: `left` bounds all versions before a change.
+    """
     bounds = [lsn for number, lsn in latest.left if version.number <= number]
-    return min([reached_lsn(version), *bounds])
+    known = [one.end_lsn for one in version.positions.values() if one != JOINING]
+    return min([*bounds, *(known or [reached_lsn(version)])])
 
 
-def left_after(version: TargetVersion, slots: Mapping[str, SlotPosition]) -> tuple[tuple[int, int], ...]:
-    """Return `TargetVersion.left` of the version after this one, which has these positions."""
+def positions_after(version: TargetVersion, position: SourcePosition) -> dict[str, SlotPosition]:
+    """Return the positions of a version's slots at a position in the source."""
+    slots = {slot: _after(version.positions.get(slot, JOINING), one) for slot, one in position.slots.items()}
+    # A slot that was replaced remains until another one has a position: a version before has that of no other.
+    ended = position.ended if any(one != JOINING for one in slots.values()) else frozenset[str]()
+    unseen = version.positions.keys() - slots.keys() - ended
+    return {**{slot: version.positions[slot] for slot in unseen}, **slots}
+
+
+def _after(before: SlotPosition, after: SlotPosition) -> SlotPosition:
+    """Return a slot's next position. One whose known records are parts, as after a compaction, is where it was."""
+    if JOINING in (before, after) and after.end_lsn == NOTHING:
+        return before
+    return after
+
+
+def left_after(
+    version: TargetVersion, slots: Mapping[str, SlotPosition], first: Mapping[str, int]
+) -> tuple[tuple[int, int], ...]:
+    """Return `TargetVersion.left` of the version after this one, which has these positions.
+
+    `first`: by slot, an LSN before which it has sent no commit. A bound that is above this version's own position
+    remains: versions before this one may have been beyond it.
+    """
     oldest = version.complete[0][0] if version.complete else 0
     left = tuple(one for one in version.left if one[0] >= oldest)
-    bounds = [lsn for slot, after in slots.items() if (lsn := _held(version, slot, after)) is not None]
-    if not bounds or min(bounds) >= reached_lsn(version):
-        return left
-    return (*left, (version.number, min(bounds)))
+    bounds = [
+        min(lsn, after.end_lsn)
+        for slot, after in slots.items()
+        if (lsn := _held(version, slot, after, first.get(slot, NOTHING))) is not None
+    ]
+    return (*left, (version.number, min(bounds))) if bounds else left
 
 
-def _held(version: TargetVersion, slot: str, after: SlotPosition) -> int | None:
+def _held(version: TargetVersion, slot: str, after: SlotPosition, first_lsn: int) -> int | None:
     """Return the LSN up to which a version's commits are in the history of a slot's next position, None: all."""
-    if after.end_lsn == NOTHING and slot not in version.positions:
-        return None
     if not version.positions:
         return held_until(SlotPosition(version.end_lsn), after, version.commit_lsn)
-    positions = {name: one for name, one in version.positions.items() if one.end_lsn != NOTHING}
-    commit_lsn = version.commit_lsn if len(positions) == 1 else NOTHING
-    if slot in positions:
-        known = (
-            after.end_lsn or positions[slot].end_lsn
-        )  # the server of a position that is not known yet is known
-        return held_until(positions[slot], after._replace(end_lsn=known), commit_lsn)
-    # A slot that the version did not have: it may have sent commits from its first position on, and none before.
-    bounds = [after.end_lsn]
-    for one in positions.values():
+    before = version.positions.get(slot, JOINING)
+    known = [one for one in version.positions.values() if one.end_lsn != NOTHING]
+    commit_lsn = version.commit_lsn if len(known) == 1 else NOTHING
+    if before != JOINING:
+        return held_until(before, after, commit_lsn)
+    if after == JOINING:
+        return None
+    # A slot of which the version has no commit: it may have sent some from its first position on, and none before.
+    bounds = [first_lsn]
+    for one in known:
         ahead = after._replace(end_lsn=max(after.end_lsn, one.end_lsn))
         if (lsn := held_until(one, ahead, commit_lsn)) is not None:
             bounds.append(lsn)

@@ -20,10 +20,10 @@ from cdcd.spark.__main__ import main
 from cdcd.spark.mirroring import batches
 from cdcd.spark.mirroring.batches import MirrorBatches
 from cdcd.spark.reading.mirror import Mirror, read_mirror, wait
-from cdcd.spark.source.source_position import SlotPosition, SourcePosition, held_until
+from cdcd.spark.source.source_position import JOINING, SlotPosition, SourcePosition, held_until
 from cdcd.spark.storage.uri import open_storage
 from cdcd.spark.tables.next_version import with_position
-from cdcd.spark.target.reached import held_in
+from cdcd.spark.target.reached import Wanted, held_in, missing
 from cdcd.spark.target.target_writer import TargetWriter, take_over
 from cdcd.spark.target.versions import TargetVersion
 from tests.support.nightly import nightly_except
@@ -174,13 +174,85 @@ def test_a_slot_that_joins_has_no_commit_in_the_versions_before(kafka: Planned, 
     early = following.follow()
     kafka.progress(0x9000, {T: 6}, "a")
     following.follow()
+    kafka.progress(0x4800, {}, "b", end_lsn=0x4800)
     kafka.progress(0x5000, {U: 1}, "b")
     joined = following.follow()
     assert joined.end_lsn == 0x5008
     assert read_mirror(following.target, at=0x3000).at == early.at
+    assert read_mirror(following.target, at=0x4801).at == joined.at, "it has the rows of slot b"
     kafka.progress(0x8000, {U: 2}, "b")
     after = following.follow()
     assert read_mirror(following.target, at=0x7000).at == after.at
+
+
+def test_a_slot_whose_first_records_are_removed_may_have_sent_earlier_commits(
+    kafka: Planned, following: Following
+) -> None:
+    kafka.progress(0x3000, {T: 5}, "a")
+    following.follow()
+    kafka.progress(0x5000, {U: 7}, "b")
+    joined = following.follow()
+    assert read_mirror(following.target, at=0x2000).at == joined.at
+
+
+@pytest.mark.parametrize("snapshot", [None, [U]])
+@pytest.mark.parametrize("window", [2, 15])
+def test_a_slot_that_joins_with_a_long_transaction_or_a_snapshot(
+    window: int, snapshot: list[str] | None, kafka: Planned, following: Following
+) -> None:
+    """The other slot goes on meanwhile: its versions are found by what they have, as if each of them was read."""
+    number, made = 0, []
+
+    def written(lsn: int) -> None:
+        nonlocal number
+        number += 1
+        kafka.progress(lsn, {T: number}, "a", end_lsn=lsn + 5)
+        made.append(following.follow().version)
+
+    for lsn in range(100, 1001, 100):
+        written(lsn)
+    kafka.progress(0, {}, "b", end_lsn=560 if snapshot is None else 0, snapshot=snapshot)
+    kafka.progress(0, {U: 1}, "b", end_lsn=560, snapshot=snapshot, is_part=True)
+    for lsn in range(1100, 1100 + 100 * window, 100):
+        written(lsn)
+    kafka.progress(620, {U: 2}, "b", end_lsn=625)
+    written(5000)
+    kafka.progress(4000, {U: 3}, "b", end_lsn=4005)
+    written(6000)
+    latest = made[-1]
+    held = [held_in(one, latest) for one in made]
+    assert held == sorted(held)
+    assert held[:10] == [105, 205, 305, 405, 505, 560, 560, 560, 560, 560]
+    for lsn in (90, 505, 506, 560, 561, 625, 626, 4005):
+        first = next(one for one in made if held_in(one, latest) >= lsn)
+        assert read_mirror(following.target, at=lsn).version.number == first.number, lsn
+    assert read_mirror(following.target, at=250).version.number == made[2].number
+    assert read_mirror(following.target, at=600).version.positions["b"].end_lsn >= 600
+
+
+def test_a_known_slot_of_which_only_a_part_is_left_is_where_it_was() -> None:
+    """The mirror is started again after a compaction; then the slot's server is promoted."""
+    was = {"a": SlotPosition(1000, "7", 1), "b": SlotPosition(900, "8", 1)}
+    before = TargetVersion("p", 4, number=9, commit_lsn=1000, end_lsn=900, positions=was)
+    only_a_part = {"a": SlotPosition(1100, "7", 1), "b": JOINING}
+    after = with_position(replace(before, number=10), before, SourcePosition(0, 0, only_a_part))
+    assert after.positions == {"a": SlotPosition(1100, "7", 1), "b": SlotPosition(900, "8", 1)}
+    assert (after.end_lsn, missing(after, Wanted(850))) == (900, {})
+    promoted = only_a_part | {"b": SlotPosition(1200, "8", 2, 880)}
+    latest = with_position(replace(after, number=11), after, SourcePosition(1100, 0, promoted))
+    assert latest.left == ((10, 880),)
+    assert [held_in(one, latest) for one in (before, after, latest)] == [880, 880, 1100]
+
+
+def test_a_slot_that_others_replace_remains_until_one_of_them_has_a_position() -> None:
+    before = TargetVersion("p", 4, number=1, end_lsn=1000, positions={"a": SlotPosition(1000, "7", 1)})
+    joining = SourcePosition(0, 0, {"b": JOINING}, frozenset("a"))
+    after = with_position(replace(before, number=2), before, joining)
+    assert after.end_lsn == 0
+    replaced = SourcePosition(2000, 0, {"b": SlotPosition(2000, "7", 1)}, frozenset("a"), {"b": 1500})
+    latest = with_position(replace(after, number=3), after, replaced)
+    assert latest.positions == replaced.slots
+    assert [held_in(one, latest) for one in (before, after, latest)] == [1000, 1000, 2000]
 
 
 def test_a_slot_that_was_replaced_is_not_waited_for(kafka: Planned, following: Following) -> None:
@@ -251,6 +323,26 @@ def test_a_slot_whose_first_transaction_is_incomplete_is_not_reached(
     assert following.follow().end_lsn == 0
     assert not following.is_reached(0x4000)
     assert following.is_reached(0x9100, slot="a")
+
+
+def test_an_undecided_prepare_does_not_hold_back_what_is_committed_after_it(
+    kafka: Planned, following: Following
+) -> None:
+    """F33: with two_phase it holds the LSN that may be confirmed, while later commits are written."""
+    kafka.progress(450, {T: 1}, end_lsn=460)
+    kafka.progress(600, {T: 2}, end_lsn=500)
+    before = following.follow()
+    kafka.progress(800, {T: 3}, end_lsn=500)
+    after = following.follow()
+    assert (before.reached_lsn(), after.reached_lsn()) == (600, 800)
+    assert following.is_reached(700)
+    assert following.is_reached(700, slot="s", timeline=1)
+    assert not following.is_reached(801), "only the daemon knows that no commit is there"
+    assert read_mirror(following.target, at=700).at == after.at
+    assert read_mirror(following.target, at=550).at == before.at
+    assert read(endingLsn=format_lsn(700)) == {T: (0, 2)}
+    kafka.progress(900, {}, end_lsn=500, snapshot=[T])
+    assert following.follow().end_lsn == 500, "a snapshot tells nothing about commits before it"
 
 
 def test_a_mirror_of_an_earlier_version_has_no_timeline(tmp_path: Path) -> None:
@@ -377,3 +469,54 @@ def test_a_version_and_a_wait_have_all_commits_up_to_the_lsn(
         assert wanted <= had.get(found.at, set()), (lsn, found.at)
     assert following.is_reached(position, timeline=timeline)
     assert not following.is_reached(position + 1)
+
+
+@pytest.mark.parametrize("seed", nightly_except(range(20), 1, 2, 3))
+def test_two_slots_of_one_server_and_a_version_with_all_commits_of_both(
+    seed: int, kafka: Planned, following: Following
+) -> None:
+    """Slot b joins at some time. Its transactions may be written in parts; the server is promoted now and then."""
+    dice, timeline, began_lsn, joins = random.Random(seed), 1, 0, random.Random(seed).randint(3, 15)
+    ends, last, names = {"a": 100}, {"a": 0, "b": 0}, {"a": T, "b": U}
+    had: list[tuple[TargetVersion, set[tuple[str, int]]]] = []
+    written: set[tuple[str, int]] = set()
+    is_open = False
+    for step in range(50):
+        if step == joins:
+            ends["b"] = max(began_lsn, ends["a"] - dice.randint(0, 40))
+            slot, offsets = "b", {}
+        elif dice.random() < 0.08:  # no earlier than the last written commit
+            lowest = max(*last.values(), began_lsn) + 1
+            began_lsn = dice.randint(lowest, max(lowest, *ends.values()))
+            timeline += 1
+            slot, offsets = "a", {}
+            ends = {name: min(end, began_lsn) for name, end in ends.items()}
+        else:
+            slot, offsets = dice.choice(list(ends)), {}
+            if slot == "b" and dice.random() < 0.4:
+                is_open = True
+                offsets = {U: step}
+            else:
+                is_open &= slot != "b"
+                has_rows = dice.random() < 0.6
+                start = max(ends[slot], began_lsn)
+                commit_lsn, ends[slot] = start + dice.randint(0, 5), start + dice.randint(6, 30)
+                if has_rows:
+                    written.add((slot, commit_lsn))
+                    last[slot], offsets = commit_lsn, {names[slot]: step}
+        # Slot b has no position before the snapshot with which it joins.
+        begins = {"end_lsn": 0, "snapshot": [U]} if step == joins and seed % 2 else {}
+        given = {"end_lsn": ends[slot], "timeline": timeline, "began_lsn": began_lsn} | begins
+        kafka.progress(last[slot], offsets, slot, is_part=slot == "b" and is_open, **given)
+        if dice.random() < 0.7:
+            had.append((following.follow().version, set(written)))
+    had.append((following.follow().version, set(written)))
+    latest = had[-1][0]
+    by_number = {one.number: seen for one, seen in had}
+    made = sorted({one.number: one for one, _ in had}.values(), key=lambda one: one.number)
+    held = [held_in(one, latest) for one in made]
+    assert held == sorted(held)
+    for lsn in dice.sample(range(90, latest.end_lsn + 1), min(15, max(0, latest.end_lsn - 89))):
+        found = read_mirror(following.target, at=lsn).version
+        assert {one for one in written if one[1] < lsn} <= by_number.get(found.number, set()), lsn
+        assert found.number in {1, next(one.number for one in made if held_in(one, latest) >= lsn)}
