@@ -63,14 +63,20 @@ def numbered_before(
 ) -> AvroSchema | None:
     """Return the newest registered schema of a subject that differs from this one only by attnums.
 
-    `is_lenient`: it may lack some of them, and the relation's oid. `allow`: whether it may have these.
+    `is_lenient`: it may lack some of them, and the relation's oid. `allow`: whether it may have these. If a later
+    schema has other columns, rows from before it are read again: another version of theirs could not be registered,
+    because it may be incompatible with the later one.
     """
     schemas = registry.registered(subject)
+    is_newest = True
     for registered in schemas if is_lenient else islice(schemas, _MOST_VERSIONS):
         found = numbered_as(schema, registered, is_lenient=is_lenient)
-        attnums = None if found is None else attnums_in(found)
-        if attnums is not None and not allow(attnums):
+        if found is None:
+            is_newest = False
             continue
-        if found is not None and registry.knows(subject, found):
+        attnums = attnums_in(found)
+        if is_newest and attnums is not None and not allow(attnums):
+            continue
+        if registry.knows(subject, found):
             return found
     return None

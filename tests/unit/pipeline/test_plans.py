@@ -471,6 +471,21 @@ async def test_the_attnum_of_a_dropped_column_is_not_given_to_one_that_was_added
     assert len(schemas_of(again)) == 2
 
 
+async def test_rows_from_before_an_alter_table_that_are_read_again_have_their_schema() -> None:
+    """One without attnums would be a new version, which may be incompatible with the one since: cdcd would halt."""
+    one = plans()
+    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, C))
+    one._catalog.columns = (NOW[0], NOW[1]._replace(attnum=2))  # type: ignore[attr-defined]
+    first = await one.plan(described)
+    since, again = plans("register_with_none"), plans()
+    for other in (since, again):
+        other._schemas._registry = one._schemas._registry
+        other._catalog.columns = (NOW[0], NOW[2])  # type: ignore[attr-defined]
+    await since.plan(replace(described, columns=(ID, Column("d", 23, -1, False))))
+    assert (await again.plan(described)).value_header == first.value_header
+    assert len(schemas_of(again)) == 2
+
+
 async def test_an_altered_composite_type_gives_the_same_description_another_plan() -> None:
     """A type that was dropped meanwhile remains, so that its values are not text from here on."""
     one = plans("register_with_none")
