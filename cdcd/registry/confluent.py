@@ -237,10 +237,13 @@ class Registry:
 
     def close(self) -> None:
         """Close the connection; the cache stays valid."""
+        self._disconnect()
+        self._loss = None
+
+    def _disconnect(self) -> None:
         client, self._client = self._client, None
         self._version_cache = VersionCache("")
         self._verified_s = -_VERIFIED_FOR_S
-        self._loss = None
         if client is not None:
             client.close()
 
@@ -480,11 +483,11 @@ class Registry:
         except RegistryErrorAnswer as error:
             self._observe(operation, str(error.status))
             if error.status in _UNAUTHORISED:
-                self.close()  # so that the next call reads the password again
+                self._disconnect()  # so that the next call reads the password again
             raise _refusal(error, operation, subject) from error
         except TokenUnavailable as error:
             self._observe(operation, "unauthorised")
-            self.close()  # as above: the secret may have been rotated
+            self._disconnect()  # as above: the secret may have been rotated
             raise RegistryUnavailable(
                 f"{operation}: the issuer gave no OAuth token",
                 hint="check the issuer's endpoint, and the client's id and secret; cdcd tries again",

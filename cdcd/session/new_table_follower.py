@@ -47,6 +47,8 @@ class NewTableFollower:
         self._new = publications.new_tables
         self._selection = selection
         self._is_reported = False
+        self._blocking: set[int] = set()
+        """Tables whose blocking copy was stopped, to begin it again."""
 
     async def run(self) -> None:
         """Begin copies until cancelled."""
@@ -110,7 +112,9 @@ class NewTableFollower:
 
         A copy that is left from before lacks changes of the rows that it has: it is not continued, whatever follows.
         """
-        is_blocking = relid in self._copying.blocking
+        if relid in self._copying.blocking:
+            self._blocking.add(relid)
+        is_blocking = relid in self._blocking
         command = SnapshotCommand(
             "start", relids=(relid,), where=choice.where, recopy=is_again, is_blocking=is_blocking
         )
@@ -129,6 +133,7 @@ class NewTableFollower:
             if error.retry is Retry.NEVER:
                 raise
             return error
+        self._blocking.discard(relid)
         return None
 
 

@@ -48,6 +48,8 @@ class Copying:
         (relid,) = command.relids
         if command.action == "stop":
             self._events.append(f"stop {relid}")
+            self.relids = [one for one in self.relids if one != relid]
+            self.blocking = [one for one in self.blocking if one != relid]
             return
         if relid in self.errors:
             raise self.errors[relid]
@@ -98,6 +100,20 @@ def test_a_copy_that_is_left_of_a_table_that_joins_again_is_not_continued() -> N
     assert not asyncio.run(follower._begin_some())
     begun = ["stop 1", "begin 1 again", "stop 2", "begin 2 again blocking", "stop 3", "begin 3 again"]
     assert sorted(events[1:-1]) == sorted([*begun, "stop 4"])
+
+
+def test_a_blocking_copy_that_cannot_begin_again_at_once_remains_blocking() -> None:
+    """Its table has no key: an incremental one is refused, and its rows would be missing."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    copying.relids, copying.blocking = [KEYLESS], [KEYLESS]
+    copying.errors = {KEYLESS: SourceUnavailable("locked")}
+    publications: Any = Publications(events, is_again=True)
+    follower = NewTableFollower(copying, publications, Selection())
+    assert asyncio.run(follower._begin_some())
+    copying.errors = {}
+    asyncio.run(follower._begin_some())
+    assert "begin 2 again blocking" in events
 
 
 def test_a_table_that_cannot_begin_does_not_hold_back_the_others() -> None:
