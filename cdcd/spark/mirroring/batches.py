@@ -151,9 +151,7 @@ class MirrorBatches:
         """
         started_s = time.monotonic()
         now = self._with_merged(self.version)
-        with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
-        with_truncates |= now.dropped.keys()
-        looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates, self._schema_of)
+        looks = looks_of(records, partial(is_table, prefix=self._prefix), now, self._schema_of)
         plans, entries, failures = self._plan(looks, now, refused)
         folded = self._fold(records, plans) if plans else []
         failures |= {one.topic: (one.failure_code, one.failure) for one in folded if one.failure}

@@ -51,7 +51,7 @@ class Look:
     last_values: tuple[bytes, ...] = ()
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
-    """In a keyed table these records are its TRUNCATE events and markers of gaps; of other changes the last one."""
+    """The TRUNCATE events and markers of gaps; of other changes the last one. Empty if the plan needs none."""
     size_bytes: int = 0
     """Of the records' keys and values."""
 
