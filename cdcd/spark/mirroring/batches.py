@@ -307,6 +307,7 @@ class MirrorBatches:
         plans: dict[str, TablePlan] = {}
         entries: dict[str, TableEntry] = {}
         failures: Failures = {}
+        has_history = self.version.scd_type == 2
         for look in looks:
             is_dropped = look.topic in version.dropped
             before = (version.dropped if is_dropped else version.tables).get(
@@ -324,7 +325,12 @@ class MirrorBatches:
                 continue
             try:
                 plan, planned = plan_or_anew(
-                    look, entry, before, self._schema_of, accepts_gaps=self._accept_gaps
+                    look,
+                    entry,
+                    before,
+                    self._schema_of,
+                    accepts_gaps=self._accept_gaps,
+                    has_history=has_history,
                 )
                 if self._open is not None:
                     self._open.refuse_columns(look.topic, planned.fields)
@@ -336,7 +342,7 @@ class MirrorBatches:
                     plan,
                     parks=self._parks,
                     is_open=self._open is not None,
-                    has_history=self.version.scd_type == 2,
+                    has_history=has_history,
                 )
         return plans, entries, failures
 
