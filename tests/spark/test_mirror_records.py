@@ -18,6 +18,7 @@ from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.records import Records, RecordsInSpark, RecordsOnDriver, looks_of
 from cdcd.spark.tables.plan import Look
 from cdcd.spark.tables.tasks import bucket_of
+from cdcd.spark.target.versions import TargetVersion
 from tests.spark.events import Table, column, envelope_schema
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.nightly import nightly
@@ -57,7 +58,8 @@ def test_both_have_the_same_summaries_and_keyless_records(both: list[Records]) -
     driver, spark = (sorted(one.summaries(), key=repr) for one in both)
     assert driver == spark
     assert len(driver) == 2 * 3 * 4, "topics, partitions, and three schemas and the tombstones"
-    looks = [looks_of(one, lambda topic: topic.endswith("a"), (), lambda _: ENVELOPE) for one in both]
+    version = TargetVersion("shop", BUCKETS)
+    looks = [looks_of(one, lambda topic: topic.endswith("a"), version, lambda _: ENVELOPE) for one in both]
     assert [_shown(one) for one in looks[0]] == [_shown(one) for one in looks[1]]
     assert len(looks[0]) == 1
 

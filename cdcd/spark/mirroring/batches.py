@@ -151,9 +151,7 @@ class MirrorBatches:
         """
         started_s = time.monotonic()
         now = self._with_merged(self.version)
-        with_truncates = {topic for topic, entry in now.tables.items() if entry.keyed or entry.parked}
-        with_truncates |= now.dropped.keys()
-        looks = looks_of(records, partial(is_table, prefix=self._prefix), with_truncates, self._schema_of)
+        looks = looks_of(records, partial(is_table, prefix=self._prefix), now, self._schema_of)
         plans, entries, failures = self._plan(looks, now, refused)
         folded = self._fold(records, plans) if plans else []
         failures |= {one.topic: (one.failure_code, one.failure) for one in folded if one.failure}
@@ -309,6 +307,7 @@ class MirrorBatches:
         plans: dict[str, TablePlan] = {}
         entries: dict[str, TableEntry] = {}
         failures: Failures = {}
+        has_history = self.version.scd_type == 2
         for look in looks:
             is_dropped = look.topic in version.dropped
             before = (version.dropped if is_dropped else version.tables).get(
@@ -326,7 +325,12 @@ class MirrorBatches:
                 continue
             try:
                 plan, planned = plan_or_anew(
-                    look, entry, before, self._schema_of, accepts_gaps=self._accept_gaps
+                    look,
+                    entry,
+                    before,
+                    self._schema_of,
+                    accepts_gaps=self._accept_gaps,
+                    has_history=has_history,
                 )
                 if self._open is not None:
                     self._open.refuse_columns(look.topic, planned.fields)
@@ -338,7 +342,7 @@ class MirrorBatches:
                     plan,
                     parks=self._parks,
                     is_open=self._open is not None,
-                    has_history=self.version.scd_type == 2,
+                    has_history=has_history,
                 )
         return plans, entries, failures
 

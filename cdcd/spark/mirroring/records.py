@@ -9,7 +9,7 @@ Must not: read or write the commit log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from cdcd.spark.tables.barriers import are_retained
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.tasks import FoldResult, bucket_of, fold_in_tasks, fold_on_driver
 from cdcd.spark.target.large_columns import taken_values
-from cdcd.spark.target.versions import ALL_BUCKETS
+from cdcd.spark.target.versions import ALL_BUCKETS, TargetVersion
 
 
 class Summary(NamedTuple):
@@ -247,9 +247,9 @@ def read_in_spark(
 
 
 def looks_of(
-    records: Records, is_table: Callable[[str], bool], keyed: Collection[str], schema_of: SchemaSource
+    records: Records, is_table: Callable[[str], bool], version: TargetVersion, schema_of: SchemaSource
 ) -> list[Look]:
-    """Return a summary of each table's records. `keyed`: the topics of the tables that are known to have a key."""
+    """Return a summary of each table's records. `version`: that before the batch."""
     looks: dict[str, Look] = {}
     found = [one for one in records.summaries() if is_table(one.topic)]
     for one in found:
@@ -262,11 +262,26 @@ def looks_of(
             last_values=look.last_values if one.last is None else (*look.last_values, one.last),
         )
     barriers: dict[str, dict[int, Schema]] = {}
+    needed = {topic for topic, look in looks.items() if _needs_truncates(look, version)}
     for one in found:
-        if one.keyless and one.last is not None and (looks[one.topic].keyed_rows or one.topic in keyed):
+        if one.keyless and one.last is not None and one.topic in needed:
             number = schema_id(one.last)
             barriers.setdefault(one.topic, {})[number] = schema_of(number)
     if barriers:
         for topic, values in records.keyless(barriers).items():
             looks[topic] = replace(looks[topic], keyless_values=tuple(values))
     return list(looks.values())
+
+
+def _needs_truncates(look: Look, version: TargetVersion) -> bool:
+    """Whether the plan needs the TRUNCATEs of a table.
+
+    A table without a key has few schema changes, and all its records are without a key: else they are not read.
+    """
+    if look.keyed_rows or look.topic in version.dropped:
+        return True
+    schemas = {schema_id(one) for one in look.last_values}
+    entry = version.tables.get(look.topic)
+    if entry is None:
+        return len(schemas) > 1
+    return bool(entry.keyed or entry.parked) or len(schemas | {entry.schema_id}) > 1

@@ -1,9 +1,9 @@
-"""Of the records without a key of a table with a key: those that the plan of a batch needs.
+"""Of the records without a key of a table: those that the plan of a batch needs.
 
 In: values of records without a key.  Out: which of them are retained.
-Invariant: all TRUNCATEs and markers of gaps are retained, and of the other changes, which park the table, the last.
-A parked or dropped table may have any number of them in a batch. What cannot be decoded is retained: its reader
-raises the error.
+Invariant: all TRUNCATEs and markers of gaps are retained, and of the other changes, which park a table with a key,
+the last. A table without a key, or one that is parked or dropped, may have any number of them in a batch. What cannot
+be decoded is retained: its reader raises the error.
 Must not: do I/O.
 """
 

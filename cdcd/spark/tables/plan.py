@@ -51,7 +51,7 @@ class Look:
     last_values: tuple[bytes, ...] = ()
     """The last value of each partition under each schema id."""
     keyless_values: tuple[bytes, ...] = ()
-    """In a keyed table these records are its TRUNCATE events and markers of gaps; of other changes the last one."""
+    """The TRUNCATE events and markers of gaps; of other changes the last one. Empty if the plan needs none."""
     size_bytes: int = 0
     """Of the records' keys and values."""
 
@@ -87,9 +87,17 @@ class TablePlan:
 
 
 def plan_table(
-    look: Look, entry: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool = False
+    look: Look,
+    entry: TableEntry,
+    schema_by_id: SchemaSource,
+    *,
+    accepts_gaps: bool = False,
+    needs_all: bool = False,
 ) -> tuple[TablePlan, TableEntry]:
-    """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted."""
+    """Return the plan, and the table's entry with its current columns. Raises GapInTopic for a gap not accepted.
+
+    `needs_all`: in a keyed table the changes before a TRUNCATE become lines of the history, too.
+    """
     schemas = {
         number: schema_by_id(number) for number in sorted({schema_id(one) for one in look.last_values})
     }
@@ -104,7 +112,7 @@ def plan_table(
     entry = with_fields(entry, order, schemas, columns)
     schemas, renames = as_current(schemas, columns)
     without_key = list(read_events(((None, value) for value in look.keyless_values), schemas))
-    truncates = [] if entry.history else [one.sequence for one in without_key if one.op == "t"]
+    truncates = [] if keyed and needs_all else [one.sequence for one in without_key if one.op == "t"]
     later = [number for number in order if last[number] > max(truncates, default=BEGINNING)]
     _refuse_other_types(look.topic, later, written, columns)
     keyless = without_key if keyed else []

@@ -28,13 +28,22 @@ log = logging.getLogger("cdcd.spark.mirror")
 
 
 def plan_or_anew(
-    look: Look, entry: TableEntry, before: TableEntry, schema_by_id: SchemaSource, *, accepts_gaps: bool
+    look: Look,
+    entry: TableEntry,
+    before: TableEntry,
+    schema_by_id: SchemaSource,
+    *,
+    accepts_gaps: bool,
+    has_history: bool,
 ) -> Planned:
-    """Return the plan of a table. `entry`: `before`, or what `resumed` has returned. Raises as `plan_table`."""
+    """Return the plan of a table. `entry`: `before`, or what `resumed` has returned. Raises as `plan_table`.
+
+    `has_history`: whether each change becomes a line of a history; of a table that begins anew, each after that.
+    """
     plan = partial(plan_table, look, schema_by_id=schema_by_id, accepts_gaps=accepts_gaps)
     if entry is before:
         try:
-            return plan(entry)
+            return plan(entry, needs_all=has_history)
         except MirrorInconsistent:
             anew = resumed(look, before, schema_by_id)
             if anew is None:
@@ -44,7 +53,7 @@ def plan_or_anew(
     return replace(planned, lost_after=before.applied), entry_then
 
 
-def _plan_anew(plan: Callable[[TableEntry], Planned], entry: TableEntry, before: TableEntry) -> Planned:
+def _plan_anew(plan: Callable[..., Planned], entry: TableEntry, before: TableEntry) -> Planned:
     """Return the plan of a table that is emptied; it continues its history if its columns continue."""
     if before.history:
         with suppress(MirrorInconsistent):

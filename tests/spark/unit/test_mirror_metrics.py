@@ -151,7 +151,9 @@ def test_the_bytes_of_records_are_those_of_keys_and_values() -> None:
     """A deleted row has no value, a marker no key. Spark counts them in the same way (`test_mirror_records`)."""
     records = [(b"k" * 6, b"v" * 9), (b"k" * 7, None), (None, b"\0" * 5)]
     envelope = envelope_schema("shop.public.items", [column("id", "int")])
-    looks = looks_of(RecordsOnDriver(records_table(records)), lambda _: True, (), lambda _: envelope)  # type: ignore[arg-type]
+    looks = looks_of(
+        RecordsOnDriver(records_table(records)), lambda _: True, TargetVersion("shop", 1), lambda _: envelope
+    )  # type: ignore[arg-type]
     assert sum(one.size_bytes for one in looks) == 6 + 9 + 7 + 5
     assert sum(one.rows for one in looks) == 3
 

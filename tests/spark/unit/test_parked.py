@@ -217,6 +217,34 @@ def test_values_of_another_type_after_the_truncate_are_not_lost(
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize("is_copy", [True, False], ids=["copy", "truncate"])
+@pytest.mark.parametrize("has_key", [True, False], ids=["key", "no key"])
+def test_a_type_that_changes_before_the_truncate_parks_no_table(
+    tmp_path: Path, has_key: bool, is_copy: bool, in_one_batch: bool
+) -> None:
+    """All values that remain are of the newest type, whether the mirror has begun before or with this batch."""
+    items = Batches(tmp_path / "mirror", FIELDS, has_key=has_key)
+    items.on_error = "park"
+    name = FIELDS[1] | {"pg.attnum": 2}
+    items.alter([FIELDS[0], name | {"type": ["null", "int"]}, FIELDS[2]], 16_400)
+    batch = [items.change("c", 10, 1, after={"id": 1, "name": 5, "body": None})]
+    if not in_one_batch:
+        items.run(batch, loading=False)
+        batch = []
+    if is_copy:
+        items.alter([FIELDS[0], name, FIELDS[2]], 16_400)
+    batch.append(items.change("t", 20, 1, snapshot=is_copy))
+    items.alter([FIELDS[0], name, FIELDS[2]], 16_400)
+    batch.append(items.change("r" if is_copy else "c", 20, 2, after=_row(1, "5")))
+    batch.append(items.change("c", 30, 1, after=_row(2, "x")))
+    rows = [_row(1, "5"), _row(2, "x")]
+    assert items.run(batch, loading=False) == rows
+    assert _parked(items) is None
+    later = items.change("c", 40, 1, after=_row(3, "y"))
+    assert items.run([later], loading=False) == [*rows, _row(3, "y")]
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
 def test_a_type_that_changes_and_changes_back_loses_no_value(items: Batches, in_one_batch: bool) -> None:
     batch = _other_type(items)
     if not in_one_batch:

@@ -145,16 +145,42 @@ def test_a_new_history_begins_with_the_rows_of_the_copy(tmp_path: Path, is_one_b
     assert versions(opened) == [(1, 5, "n", (40, 2), None)]
 
 
-def test_a_history_has_no_line_with_a_value_of_another_type(tmp_path: Path) -> None:
-    """The type is the former one again when the table is emptied; the history cannot have the value in between."""
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_a_type_that_changes_and_changes_back_ends_no_history(tmp_path: Path, is_one_batch: bool) -> None:
+    """The history cannot have the value in between; the versions before it remain, whatever a batch holds."""
     items = history_of(tmp_path)
+    items.on_error = "park"
     items.run([items.change("c", 10, 1, after=item(1, "a"))], loading=False)
+    items.run([items.change("u", 15, 1, after=item(1, "b"))], loading=False)
     items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
-    changed = items.change("u", 20, 1, after={"id": 1, "name": 5, "note": "n"})
+    changed = [items.change("u", 20, 1, after={"id": 1, "name": 5, "note": "n"})]
+    if not is_one_batch:
+        items.run(changed, loading=False)
+        changed = []
     items.alter(FIELDS)
-    emptied = [items.change("t", 30, 1), items.change("c", 30, 2, after=item(1, "b"))]
-    items.run([changed, *emptied], loading=False)
-    assert versions(read_mirror(items.target)) == [(1, "b", "n", (30, 2), None)]
+    emptied = [items.change("t", 30, 1), items.change("c", 30, 2, after=item(1, "c"))]
+    items.run([*changed, *emptied], loading=False)
+    opened = read_mirror(items.target)
+    assert not opened.parked
+    former = [(1, "a", "n", (10, 1), (15, 1)), (1, "b", "n", (15, 1), (15, 2))]
+    assert versions(opened) == [*former, (1, "c", "n", (30, 2), None)]
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_a_history_has_no_line_with_a_value_of_another_type(tmp_path: Path, is_one_batch: bool) -> None:
+    """Such a value of the first batch, in which the table is copied again, would be null."""
+    items = history_of(tmp_path)
+    items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+    changed = [items.change("c", 10, 1, after={"id": 1, "name": 5, "note": "n"})]
+    if not is_one_batch:
+        items.run(changed, loading=False)
+        changed = []
+    items.alter(FIELDS)
+    copied = [items.change("t", 20, 1, snapshot=True), items.change("r", 20, 2, after=item(1, "5"))]
+    items.run([*changed, *copied], loading=False)
+    items.run([items.change("u", 30, 1, after=item(1, "b"))], loading=False)
+    found = [(1, "5", "n", (20, 2), (30, 1)), (1, "b", "n", (30, 1), None)]
+    assert versions(read_mirror(items.target)) == found
 
 
 def test_the_history_of_a_table_that_was_dropped_begins_with_its_copy(tmp_path: Path) -> None:
