@@ -1,19 +1,17 @@
 """A plan with what it was made from: whether a later description of the relation needs another one.
 
 In: the plan and its sources; those of the later description.  Out: whether they are the same.
-Invariant: what is not known any more does not change a plan: attnums of columns that were altered since, types that
-were dropped.
+Invariant: attnums that are not known any more, because columns were altered since, do not change a plan.
 Must not: query the catalog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cdcd.avro.plan import RelationPlan
-from cdcd.model import PgType, Relation
+from cdcd.model import Relation
 from cdcd.schema.attnums import KnownAttnums, attnums_in
 from cdcd.schema.identity import OldTuples
 
@@ -40,22 +38,13 @@ class MadePlan:
     relation: Relation
     key: PlanKey
     old: OldTuples | None
-    types: Mapping[int, PgType]
     attnums: tuple[int, ...] | None
     plan: RelationPlan
 
-    def has(
-        self,
-        relation: Relation,
-        key: PlanKey,
-        old: OldTuples | None,
-        types: Mapping[int, PgType],
-        known: KnownAttnums,
-    ) -> bool:
+    def has(self, relation: Relation, key: PlanKey, old: OldTuples | None, known: KnownAttnums) -> bool:
         """Whether the plan is that of this description."""
         is_same = (self.relation, self.key, self.old) == (relation, key, old)
-        is_altered = any(self.types.get(oid) != entry for oid, entry in types.items())
-        return is_same and not is_altered and self._has_attnums(known)
+        return is_same and self._has_attnums(known)
 
     def _has_attnums(self, known: KnownAttnums) -> bool:
         """Whether the description has the same attnums; if they are unknown now, may have those of the schema."""

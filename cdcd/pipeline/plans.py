@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import structlog
@@ -286,7 +286,7 @@ class Plans:
 
     def _has_schema(self, relation: Relation, topic: str) -> bool:
         try:
-            schemas = self._schemas_of(relation, self._key(relation, topic), self._types(relation), None)
+            schemas = self._schemas_of(relation, self._key(relation, topic), None)
         except KeyChanged:
             return False
         return self._schemas.has(topic, schemas.value)
@@ -295,12 +295,9 @@ class Plans:
         key = self._key(relation, topic)
         made = self._made.get((relation.relid, topic))
         old, known = self._identities.old_tuples(relation, key.columns), self._catalog.attnums(relation)
-        types = self._types(relation)
-        if made is None or not made.has(relation, key, old, types, known):
-            plan = self._compile(relation, topic, key, old, types, known, is_forced)
-            made = self._made[relation.relid, topic] = MadePlan(
-                relation, key, old, types, known.described, plan
-            )
+        if made is None or not made.has(relation, key, old, known):
+            plan = self._compile(relation, topic, key, old, known, is_forced)
+            made = self._made[relation.relid, topic] = MadePlan(relation, key, old, known.described, plan)
             self._by_header.setdefault(topic, LruCache(_PLANS_OF_A_TOPIC)).put(plan.value_header, plan)
         return made.plan
 
@@ -326,16 +323,10 @@ class Plans:
         required = is_required(relation, catalog_key, key_schema, shared, nullable)
         return PlanKey(columns, required, nullable, is_unique)
 
-    def _types(self, relation: Relation) -> dict[int, PgType]:
-        return self._catalog.types([column.type_oid for column in relation.columns])
-
     def _schemas_of(
-        self,
-        relation: Relation,
-        key: PlanKey,
-        types: Mapping[int, PgType],
-        attnums: tuple[int, ...] | None,
+        self, relation: Relation, key: PlanKey, attnums: tuple[int, ...] | None
     ) -> RelationSchemas:
+        types = self._catalog.types([column.type_oid for column in relation.columns])
         return relation_schemas(
             relation,
             types,
@@ -353,13 +344,12 @@ class Plans:
         topic: str,
         key: PlanKey,
         old: OldTuples | None,
-        types: Mapping[int, PgType],
         known: KnownAttnums,
         is_forced: bool,
     ) -> RelationPlan:
         refuse_second_owner(self._owners, topic, (relation.schema, relation.name))
         table = f"{relation.schema}.{relation.name}"
-        schemas = self._schemas_of(relation, key, types, known.described)
+        schemas = self._schemas_of(relation, key, known.described)
         schemas = self._schemas.with_registered(topic, schemas, known)
         merged = merged_key_columns(relation, schemas)
         self._warnings.shared(relation, key.columns, merged, is_unique=key.is_unique)

@@ -14,7 +14,7 @@ from cdcd.avro.encode import encode_batch
 from cdcd.avro.plan import HEADER_BYTES
 from cdcd.avro.transaction import TransactionContext
 from cdcd.errors import KeyChanged, RegistryUnavailable, SchemaIncompatible, TopicMismatch
-from cdcd.model import Attribute, Column, PgType, Record, Relation, ReplicaIdentity, TransactionInfo
+from cdcd.model import Column, PgType, Record, Relation, ReplicaIdentity, TransactionInfo
 from cdcd.pgoutput import messages as m
 from cdcd.pipeline.plans import PLANNED_AT_ONCE, Incompatible, Plans
 from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
@@ -36,17 +36,15 @@ def relation(*keys: str, name: str = "t", schema: str = "s", kind: int = 25, rel
 class Catalog:
     """A catalog without tables. `numbers`: the attnums of relations, as far as they are known.
 
-    `columns`: the present columns of the table in place of `numbers`; `altered`: types that are not as in TYPES.
+    `columns`: the present columns of the table in place of `numbers`.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[Relation, tuple[int, ...]] = {}
         self.columns: tuple[NumberedColumn, ...] = ()
-        self.altered: dict[int, PgType] = {}
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
-        asked = [*oids, *(part.type_oid for one in self.altered.values() for part in one.attributes)]
-        return {oid: one for oid, one in (TYPES | self.altered).items() if oid in asked}
+        return {oid: TYPES[oid] for oid in oids}
 
     def keys(self, relid: int) -> TableKeys | None:
         return None
@@ -484,20 +482,6 @@ async def test_rows_from_before_an_alter_table_that_are_read_again_have_their_sc
     await since.plan(replace(described, columns=(ID, Column("d", 23, -1, False))))
     assert (await again.plan(described)).value_header == first.value_header
     assert len(schemas_of(again)) == 2
-
-
-async def test_an_altered_composite_type_gives_the_same_description_another_plan() -> None:
-    """A type that was dropped meanwhile remains, so that its values are not text from here on."""
-    one = plans("register_with_none")
-    pair = PgType(900, "s", "pair", "c", attributes=(Attribute("a", 25, -1),))
-    described = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (ID, Column("p", 900, -1, False)))
-    altered = one._catalog.altered = {900: pair}  # type: ignore[attr-defined]
-    first = await one.plan(described)
-    assert await one.plan(described) is first
-    altered.clear()
-    assert await one.plan(described) is first
-    altered[900] = replace(pair, attributes=(*pair.attributes, Attribute("b", 23, -1)))
-    assert await one.plan(described) is not first
 
 
 async def test_where_the_attnums_were_never_known_the_schema_has_none() -> None:
