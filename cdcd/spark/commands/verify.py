@@ -18,6 +18,7 @@ from cdcd.errors import EXIT_FAILURE, EXIT_OK
 from cdcd.spark.commands.running import EXIT_UNKNOWN, connection_of, log, log_to
 from cdcd.spark.mirroring.verify import KINDS, TableResult, verify, why
 from cdcd.spark.session import NO_LOG, submitted_or_local
+from cdcd.spark.source.table_options import split_names
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +47,7 @@ def _add_results(options: argparse.Namespace, results: list[TableResult]) -> Non
             connection,
             options.target,
             target_options=dict(options.target_option),
-            tables=[name.strip() for name in options.table.split(",") if name.strip()],
+            tables=split_names(options.table),
             shows_keys=options.show_keys,
         ):
             results.append(one)

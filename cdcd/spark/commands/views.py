@@ -15,6 +15,7 @@ from cdcd.errors import EXIT_OK, CdcdError
 from cdcd.spark.commands.running import EXIT_UNKNOWN, log, log_to
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.plain_views import plain_views, script_of
+from cdcd.spark.source.table_options import split_names
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     now_s = time.time()
     try:
         opened = read_mirror(options.target, dict(options.target_option), at=options.at)
-        tables = [name.strip() for name in options.table.split(",") if name.strip()]
+        tables = split_names(options.table)
         views = plain_views(opened, options.dialect, tables=tables, prefix=options.view_prefix)
         lines = [*script_of(opened, views, now_s)]
     except CdcdError as error:

@@ -75,9 +75,8 @@ class DeltaLog:
                 check_owner()
                 # As the successor of the version that was opened before: a commit since then is a conflict.
                 table.restore(version, protocol_downgrade_allowed=True, **_properties(label))
-            if (
-                not self._retentions.items() <= table.metadata().configuration.items()
-            ):  # --retain is another one
+            # Also if --retain is another one than before.
+            if not self._retentions.items() <= table.metadata().configuration.items():
                 check_owner()
                 table.alter.set_table_properties(self._retentions, **_properties(label))
             self._table = table  # not updated: a newer version has other files than the caller knows

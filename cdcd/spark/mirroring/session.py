@@ -31,6 +31,7 @@ from cdcd.spark.mirroring.metrics import MirrorMetrics
 from cdcd.spark.mirroring.retries import Retries, code_of, heals
 from cdcd.spark.reading.catalog_updates import CatalogUpdates
 from cdcd.spark.session import reason_of
+from cdcd.spark.source.table_options import split_names
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
@@ -119,7 +120,7 @@ class MirrorSessions:
         connection = asked.connection
         storage = open_storage(asked.target, asked.target_options)
         cluster = Cluster(connection.brokers, connection.read_properties())
-        only = frozenset(filter(None, map(str.strip, asked.source_options.get("topics", "").split(","))))
+        only = frozenset(split_names(asked.source_options.get("topics", "")))
         start = starting_version(
             *(storage, connection.prefix, asked.buckets, cluster.id()),
             accept_cluster=asked.accept_cluster,

@@ -16,6 +16,7 @@ from cdcd.spark.source.positions import EARLIEST, POSITION_OPTIONS, Position, po
 from cdcd.spark.source.table_options import (
     TABLE_OPTIONS,
     TableOptions,
+    split_names,
     table_options,
     wrong_switches,
     wrong_values,
@@ -90,7 +91,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         )
     given = {name.lower(): value for name, value in options.items()}
     connection = connection_from(options, _OWN, found=_wrong_values(given))
-    topics = frozenset(name.strip() for name in given.get("topics", "").split(",") if name.strip())
+    topics = frozenset(split_names(given.get("topics", "")))
     return SourceOptions(
         connection=connection,
         topics=topics or None,

@@ -128,5 +128,10 @@ def _missing(table: str, prefix: str, names: Iterable[str]) -> SparkReadError:
     )
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in given.get(option.lower(), "").split(",") if name.strip())
+    return split_names(given.get(option.lower(), ""))
