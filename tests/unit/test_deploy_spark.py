@@ -115,6 +115,20 @@ def test_the_default_image_has_no_spark_and_the_other_one_has_the_program() -> N
         assert f"!{path}" in ignored
 
 
+def test_the_user_of_the_image_with_spark_has_a_name() -> None:
+    """Hadoop's login fails for a uid without an entry in the passwd file, and with it each Spark session."""
+    stage = _stages()["spark"]
+    (user,) = re.findall(r"^USER (\d+):\d+$", stage, re.M)
+    (entry,) = re.findall(r"^RUN getent passwd (\d+) \|\| echo '(.+)' >>/etc/passwd$", stage, re.M)
+    fields = entry[1].split(":")
+    assert (entry[0], fields[2], len(fields)) == (user, user, 7)
+    assert stage.index("/etc/passwd") < stage.index("USER ")
+    assert fields[0]
+    application = _loaded("sparkapplication.yaml")["spec"]
+    users = {application[pod]["securityContext"]["runAsUser"] for pod in ("driver", "executor")}
+    assert users == {int(user)}
+
+
 KUBERNETES = {
     "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1",
     "SPARK_DRIVER_URL": "spark://driver:7078",
