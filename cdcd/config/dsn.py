@@ -33,7 +33,7 @@ _SHOWN_NAMES = """
     gsslib gssdelegation client_encoding application_name fallback_application_name
     min_protocol_version max_protocol_version
 """
-_SHOWN = frozenset(_SHOWN_NAMES.split())
+SHOWN = frozenset(_SHOWN_NAMES.split())
 """Parameters whose values are never secret; of any other one, also a misspelt one, only the name is shown."""
 
 
@@ -49,12 +49,12 @@ class Dsn:
         password = parameters.get("password")
         self.password = Secret(password) if password else None
         for name, value in parameters.items():
-            if is_secret_property(name) and name not in _SHOWN:
+            if is_secret_property(name) and name not in SHOWN:
                 add_secret(value)
         self.parameters = {key: value for key, value in parameters.items() if key != "password"}
         write = _write_url if is_url else _write_pairs
         self.text = write(self.parameters)
-        self._shown = write({key: value if key in _SHOWN else HIDDEN for key, value in parameters.items()})
+        self._shown = write({key: value if key in SHOWN else HIDDEN for key, value in parameters.items()})
 
     def __repr__(self) -> str:
         return self._shown
