@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,6 +88,18 @@ def test_the_values_of_the_page_are_valid(judge: jsonschema.Draft7Validator) -> 
         {"metricsPort": 0},
     ):
         assert not judge.is_valid({"mirror": wrong}), wrong
+
+
+@pytest.mark.parametrize("page", ["docs/kubernetes.md", "deploy/spark/README.md"])
+def test_the_images_that_a_page_builds_are_those_of_the_chart(page: str) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    of_chart = {f"{one['image']['repository']}:{version}" for one in (values, values["mirror"])}
+    built = re.findall(r"docker build [^`\n]*?-t (\S+) \.", (ROOT / page).read_text())
+    assert built
+    assert {image.removeprefix("registry.example.com/") for image in built} <= of_chart
+    if page.startswith("docs"):
+        assert len(built) == len(of_chart)
 
 
 MINIMAL = yaml.safe_load((CHART / "ci" / "minimal-values.yaml").read_text())
