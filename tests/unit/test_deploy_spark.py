@@ -95,6 +95,23 @@ def test_the_cluster_of_compose_runs_one_mirror_of_its_servers() -> None:
     }
 
 
+def test_a_service_of_compose_is_started_again_unless_what_it_needs_was_ready_before() -> None:
+    """`service_started` says only that a server's process runs, not that it answers."""
+    below = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
+    services = below | _loaded("compose.yaml")["services"]
+    waiting = {
+        (name, of, needed["condition"])
+        for name, service in services.items()
+        for of, needed in service.get("depends_on", {}).items()
+    }
+    assert ("init", "registry", "service_started") in waiting
+    for name, of, condition in waiting:
+        if condition == "service_started":
+            assert services[name].get("restart", "").startswith("on-failure"), f"{name} does not wait for {of}"
+        if condition == "service_healthy":
+            assert "healthcheck" in services[of]
+
+
 def _stages() -> dict[str, str]:
     """Return the stages of the Dockerfile by name, in order; the last one is the default target."""
     stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
