@@ -21,6 +21,8 @@ from cdcd.redaction import add_secret
 _URL = re.compile(
     r"(?P<scheme>postgres(?:ql)?)://(?P<authority>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
 )
+_SCHEME = re.compile(r"\s*[^\s=]*://")
+"""How a URL begins; in key=value pairs a value may have the form of one."""
 _PAIR = re.compile(
     r"\s*(?P<key>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:'(?P<quoted>(?:[^'\\]|\\.)*)'|(?P<bare>(?:[^\s'\\]|\\.)*))"
 )
@@ -43,7 +45,7 @@ class Dsn:
     __slots__ = ("_shown", "parameters", "password", "text")
 
     def __init__(self, text: str) -> None:
-        is_url = "://" in text
+        is_url = _SCHEME.match(text) is not None
         parameters = _parse_url(text) if is_url else _parse_pairs(text)
         _check(parameters)
         password = parameters.get("password")
