@@ -107,7 +107,9 @@ def test_a_service_of_compose_is_started_again_unless_what_it_needs_was_ready_be
     assert ("init", "registry", "service_started") in waiting
     for name, of, condition in waiting:
         if condition == "service_started":
-            assert services[name].get("restart", "").startswith("on-failure"), f"{name} does not wait for {of}"
+            assert services[name].get("restart", "").startswith("on-failure"), (
+                f"{name} does not wait for {of}"
+            )
         if condition == "service_healthy":
             assert "healthcheck" in services[of]
 
