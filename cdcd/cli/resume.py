@@ -68,7 +68,7 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         before = _prepared_before(config)
         now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
         _write(sink, now)
-    return [_audit(config, "gap_accepted", now), _told(config), _AFTER_GAP]
+    return [_audit(config, "gap_accepted", now), _reported(config), _AFTER_GAP]
 
 
 def accept_topics(
@@ -94,7 +94,7 @@ def accept_topics(
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
-    data = [_told(config)] if is_all else []
+    data = [_reported(config)] if is_all else []
     return [f"topics_accepted by {by}: {', '.join(names)}", *data]
 
 
@@ -117,7 +117,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         now = _anew(config, stored)
         sink.identities = _left(config, stored)
         _write(sink, now)
-    return [_audit(config, "resnapshot_requested", now), _told(config)]
+    return [_audit(config, "resnapshot_requested", now), _reported(config)]
 
 
 # --- inside ---
@@ -322,7 +322,7 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
     return f"{event} by {data['who']}: {data['slot']}, from {data['from_lsn']} to {until}, because of {gap.reason}"
 
 
-def _told(config: Config) -> str:
+def _reported(config: Config) -> str:
     """Ask the daemon on this machine to retry. Return a line: its state, or what to do."""
     try:
         return _tell(config)

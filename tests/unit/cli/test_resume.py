@@ -113,9 +113,9 @@ async def test_a_refused_request_is_not_reported_as_a_daemon_that_does_not_run(
         config = config_of(tmp_path, "127.0.0.1", port)
         with pytest.raises(ResumeRefused, match="only from its own machine") as refused:
             await asyncio.to_thread(resume.look_again, config)
-        told = await asyncio.to_thread(resume._told, config)
+        reported = await asyncio.to_thread(resume._reported, config)
     assert "start the daemon" not in str(refused.value)
-    assert told.endswith("if the daemon runs, send it SIGHUP to continue, otherwise start it")
+    assert reported.endswith("if the daemon runs, send it SIGHUP to continue, otherwise start it")
     assert not resumed.is_set()
 
 
@@ -123,7 +123,7 @@ def test_a_port_that_no_command_can_know_is_named(tmp_path: Path) -> None:
     config = config_of(tmp_path, "127.0.0.1", 0)
     with pytest.raises(ResumeRefused, match=r"admin\.port is 0.*set admin\.port to a fixed port"):
         resume.look_again(config)
-    assert resume._told(config).startswith("admin.port is 0")
+    assert resume._reported(config).startswith("admin.port is 0")
     with pytest.raises(SnapshotRefused, match=r"admin\.port is 0"):
         snapshot.execute(config, "pause", [])
     with pytest.raises(NotDurableYet, match=r"admin\.port is 0"):
