@@ -30,6 +30,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/cdcd /opt/cdcd
 COPY deploy/spark/cdcd_spark.py deploy/spark/entrypoint.sh /opt/cdcd/spark/
+# Hadoop's login, without which no Spark session starts, needs the name of the uid. The home is writable also where the
+# root file system is read-only.
+RUN getent group 65532 || echo 'cdcd:x:65532:' >>/etc/group
+RUN getent passwd 65532 || echo 'cdcd:x:65532:65532:cdcd:/tmp:/usr/sbin/nologin' >>/etc/passwd
 # SPARK_HOME is the folder of PySpark; /opt/spark/conf, where Kubernetes mounts its configuration, is a real folder.
 RUN home="$(/opt/cdcd/bin/python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')" \
     && mkdir -p /opt/spark/conf /opt/spark/work-dir /data \

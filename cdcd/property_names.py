@@ -12,7 +12,17 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FILE_PROPERTIES", "has_user", "is_of_a_producer", "is_secret_property"]
+__all__ = [
+    "ADDRESSES",
+    "EXTENSIONS",
+    "FILE_PROPERTIES",
+    "NO_SECRETS",
+    "SECRET_WORDS",
+    "URL_USER",
+    "has_user",
+    "is_of_a_producer",
+    "is_secret_property",
+]
 
 FILE_PROPERTIES = (
     "ssl.ca.location",
@@ -27,7 +37,7 @@ FILE_PROPERTIES = (
 )
 """Properties that name a file (ssl.ca.location also a directory). librdkafka reads it when it creates a client."""
 
-_SECRET_WORDS = (
+SECRET_WORDS = (
     "pass",
     "word",
     "pwd",
@@ -38,10 +48,17 @@ _SECRET_WORDS = (
     "user.info",
     "oauthbearer.config",
     "jaas",
+    "scram_",
 )
-_NO_SECRETS = ("location", "endpoint.url", "credentials.source", ".client.id")
-_ADDRESSES = ("endpoint", "proxy", "uri", "url")
-_URL_USER = re.compile(r"://[^/@\s]*@")
+"""A property with one of them in its name, in any case, is a secret; `scram_` is of libpq's keys."""
+NO_SECRETS = ("location", "endpoint.url", "credentials.source", ".client.id")
+"""The ends of names of properties that are no secrets although they have such a word."""
+ADDRESSES = ("endpoint", "proxy", "uri", "url")
+"""The ends of names of properties whose values are addresses, with or without a scheme."""
+URL_USER = r"://[^/@\s]*@"
+"""The regular expression of a user in a URL, perhaps with a password."""
+EXTENSIONS = "sasl.oauthbearer.extensions"
+"""A property whose value has names and values of its own: NAME=VALUE, with commas."""
 _PRODUCER_PREFIXES = ("batch.", "compression.", "queue.buffering.", "sticky.partitioning.")
 _PRODUCER = frozenset(
     {
@@ -59,12 +76,12 @@ _PRODUCER = frozenset(
 def is_secret_property(name: str) -> bool:
     """Return whether a client library's property of this name is a secret."""
     lowered = name.lower()
-    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NO_SECRETS)
+    return any(word in lowered for word in SECRET_WORDS) and not lowered.endswith(NO_SECRETS)
 
 
 def has_user(name: str, value: str) -> bool:
     """Return whether a value is an address with a user, perhaps a password: a URL, or a proxy, as user@host."""
-    return _URL_USER.search(value) is not None or ("@" in value and name.lower().endswith(_ADDRESSES))
+    return re.search(URL_USER, value) is not None or ("@" in value and name.lower().endswith(ADDRESSES))
 
 
 def is_of_a_producer(name: str) -> bool:

@@ -3,28 +3,36 @@
 In: the JSON Schema that the daemon prints, and the chart's own values, declared below.
 Out: one draft-07 schema (the newest that Helm 3 supports), so that `helm template` already refuses a wrong key.
 Invariant: no owned mapping accepts an unknown key. The daemon's rules apply below `config`, with two rules of a
-ConfigMap and a container: no secret in it, and an address that the probes can reach.
+ConfigMap and a container: no secret in it, and an address that the probes can reach. What is a secret follows from
+cdcd's own rules. Helm's regular expressions (RE2) have no lookahead.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cdcd.config.dsn import SHOWN
 from cdcd.config.sample import json_schema
+from cdcd.property_names import (
+    ADDRESSES,
+    EXTENSIONS,
+    NO_SECRETS,
+    SECRET_WORDS,
+    URL_USER,
+    is_secret_property,
+)
+from cdcd.spark.storage.options import SECRETS
+from cdcd.spark.storage.uri import CLOUD_SCHEMES
 
 Schema = dict[str, Any]
 
 TARGET = Path(__file__).parent / "cdcd" / "values.schema.json"
 _PROSE = ("title", "description", "examples", "default", "format", "$schema")
-_SENSITIVE = "(password|secret|key\\.pem|oauthbearer\\.config|jaas)"
-_SENSITIVE_OPTION = (
-    "(^|_)(account_key|bearer_token|client_secret|encryption_key|sas_key|secret_access_key|service_account_key|"
-    "session_token|token)$"
-)
-_TELLING_DSN = "(^postgres(ql)?://[^/@]*:[^/@]+@)|password\\s*="
 _LOOPBACK = ["127.0.0.1", "::1", "localhost"]
 
 _STRING: Schema = {"type": "string"}
@@ -34,6 +42,55 @@ _MAPS: Schema = {"type": "array", "items": {"type": "object"}}
 _STRINGS: Schema = {"type": "object", "additionalProperties": _STRING}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
 _DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    return f"({'|'.join(map(re.escape, sorted(texts)))})"
+
+
+def _no_text(*patterns: str) -> Schema:
+    """Return the schema of a value that, if it is a text, matches none of the patterns in any case."""
+    return {"not": {"type": "string", "anyOf": [{"pattern": f"(?i){pattern}"} for pattern in patterns]}}
+
+
+def _secret_parameter() -> str:
+    """Return the pattern of a secret parameter in a DSN: a word of a secret in a name, except in libpq's passfile."""
+    (shown,) = filter(is_secret_property, SHOWN)
+    word, letter = "pass", "[a-z0-9_%]"
+    rest = shown.removeprefix(word)
+    others = _any_of(other for other in SECRET_WORDS if other != word)
+    ends = (word + rest[:n] for n in range(len(rest)))
+    differs = (f"{word}{rest[:n]}[^{rest[n]}=&\\s]{letter}*" for n in range(len(rest)))
+    names = "|".join((f"{others}{letter}*", *ends, *differs, f"{shown}{letter}+"))
+    return f"(^|[?&\\s]){letter}*({names})\\s*="
+
+
+_NO_SECRET_NAME: Schema = {
+    "not": {
+        "allOf": [
+            {"pattern": f"(?i){_any_of(SECRET_WORDS)}"},
+            {"not": {"pattern": f"(?i){_any_of(NO_SECRETS)}$"}},
+        ]
+    }
+}
+_NO_SECRET_VALUES: Schema = {
+    "patternProperties": {
+        "": _no_text(URL_USER),
+        f"(?i){_any_of(ADDRESSES)}$": _no_text("@"),
+        f"(?i){re.escape(EXTENSIONS)}$": _no_text(f"{_any_of(SECRET_WORDS)}[^=,]*="),
+    }
+}
+_NO_PASSWORD = _no_text(
+    "^[^/]*://[^@?]*:[^@?]+(\\?[^=@]*)?@",  # in place of a host, also where its special characters are not encoded
+    _secret_parameter(),
+    "://.*[?&][^=&]*%[^=&]*=",  # no name of a parameter needs an encoded character
+)
+_NO_CREDENTIALS = _no_text("[@?#]")
+_NO_KEYS = _no_text("^[a-z0-9]+://[^/]*:[^/]*@", f"^{_any_of(CLOUD_SCHEMES)}://[^/]*:.*@")
+_NO_STORAGE_SECRETS: Schema = {
+    "propertyNames": {"not": {"pattern": f"(?i)(^|_){_any_of(SECRETS)}$"}},
+    "allOf": [_NO_SECRET_VALUES, {"patternProperties": {"": _no_text("^\\s*\\{")}}],
+}
 
 
 def values_schema() -> Schema:
@@ -121,8 +178,8 @@ def _mirror() -> dict[str, Schema]:
     return {
         "enabled": _BOOLEAN,
         "image": _image(),
-        "target": {"type": "string", "not": {"pattern": "^[a-z0-9]+://[^/]*:[^/]*@"}},
-        "targetOptions": {**_STRINGS, "propertyNames": {"not": {"pattern": _SENSITIVE_OPTION}}},
+        "target": {"type": "string", **_NO_KEYS},
+        "targetOptions": {**_STRINGS, **_NO_STORAGE_SECRETS},
         "targetSecret": _owned({"existingSecret": _STRING, "options": _STRINGS}),
         "cores": _COUNT,
         "memory": {"type": "string", "pattern": "^[0-9]+[kmgt]$"},
@@ -204,10 +261,11 @@ def _restrict(definitions: dict[str, Schema]) -> None:
     def option(room: str, name: str) -> Schema:
         return definitions[room]["properties"][name]
 
-    option("Source", "dsn")["not"] = {"pattern": _TELLING_DSN}
-    option("Snapshot", "from")["not"] = {"type": "string", "pattern": _TELLING_DSN}
-    for room in ("Sink", "Registry"):
-        option(room, "properties")["propertyNames"] = {"not": {"pattern": _SENSITIVE}}
+    option("Source", "dsn").update(_NO_PASSWORD)
+    option("Snapshot", "from").update(_NO_PASSWORD)
+    option("Registry", "url").update(_NO_CREDENTIALS)
+    for room in ("Sink", "Registry", "Topics"):
+        option(room, "properties").update(propertyNames=_NO_SECRET_NAME, allOf=[_NO_SECRET_VALUES])
     option("Admin", "host")["not"] = {"enum": _LOOPBACK}
     option("Admin", "port")["minimum"] = 1
 

@@ -8,6 +8,7 @@ Must not: run anything.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,7 @@ def add_verify(commands: Any, add_config: Add) -> None:
     verify.add_argument(
         "--rate",
         metavar="ROWS",
-        type=_seconds,
+        type=_rate,
         help="limit of the rows read per second from the source (default: none)",
     )
     verify.add_argument(
@@ -337,21 +338,32 @@ def _lsn(text: str) -> Lsn:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return value
+    return _positive(text, "a positive number of seconds")
+
+
+def _rate(text: str) -> float:
+    return _positive(text, "a positive number of rows per second")
 
 
 def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is not a percentage above 0 and up to 100")
+    return _positive(text, "a percentage above 0 and up to 100", most=100)
+
+
+def _positive(text: str, wanted: str, most: float = sys.float_info.max) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= most:
+        raise argparse.ArgumentTypeError(f"{clean(text, 40)} is not {wanted}")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{clean(text, 40)} is not a positive whole number")
     return value

@@ -3,7 +3,7 @@
 In: a configuration, a request.  Out: the answer of whatever listens there.
 Invariant: the request names the daemon that is meant, because another one may listen at this port. Any process may
 listen there, so the time and the size of an answer are bounded.
-Must not: interpret the answer.
+Must not: interpret the answer, except that it is a refusal (403).
 """
 
 from __future__ import annotations
@@ -18,17 +18,38 @@ from cdcd.cli.admin_port import here
 from cdcd.config import Config
 from cdcd.registry.limits import Deadline, paced_response
 
-__all__ = ["Answer", "NoAnswer", "NobodyListens", "ask_daemon"]
+__all__ = ["Answer", "NoAnswer", "NobodyListens", "NotLocal", "PortUnknown", "ask_daemon"]
 
 _CONNECT_TIMEOUT_S = 5.0
+_FORBIDDEN = 403
 
 
 class NoAnswer(Exception):
-    """The request was sent and may have had an effect, but no complete answer came."""
+    """The request was sent and may have had an effect, but no complete answer came.
+
+    `problem` and `hint` are what a command says that needs the daemon.
+    """
+
+    problem = "no cdcd answers on this machine's admin port"
+    hint = "run this command on the daemon's machine, with its configuration, or start the daemon"
 
 
 class NobodyListens(NoAnswer):
     """The request was not sent."""
+
+
+class PortUnknown(NobodyListens):
+    """The daemon takes any free port."""
+
+    problem = "admin.port is 0, so that a command cannot find the daemon"
+    hint = "set admin.port to a fixed port, and start the daemon again"
+
+
+class NotLocal(NoAnswer):
+    """The request was refused, and had no effect."""
+
+    problem = "the admin port has refused the command: cdcd accepts commands only from its own machine"
+    hint = "run this command on the daemon's machine (in its container), with its configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +71,9 @@ def ask_daemon(
     timeout_s: float = 5.0,
     max_bytes: int = 256 << 10,
 ) -> Answer:
-    """Send a request; `header` is the one that a command needs. Raises NobodyListens, NoAnswer."""
+    """Send a request; `header` is the one that a command needs. Raises NoAnswer, or one of its subclasses."""
+    if config.admin.port == 0:
+        raise PortUnknown
     host, port = here(config.admin.host), config.admin.port
     connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_TIMEOUT_S)
     connection.response_class = paced_response(Deadline(timeout_s))
@@ -70,4 +93,6 @@ def ask_daemon(
         connection.close()
     if len(content) > max_bytes:
         raise NoAnswer(f"more than {max_bytes} bytes")
+    if answer.status == _FORBIDDEN:
+        raise NotLocal
     return Answer(answer.status, content)

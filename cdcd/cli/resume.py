@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from cdcd.cli.daemon_port import NoAnswer, ask_daemon
+from cdcd.cli.daemon_port import NoAnswer, NotLocal, PortUnknown, ask_daemon
 from cdcd.cli.exclusive import exclusive, look, who
 from cdcd.cli.published_topics import command_settings, published_topics
 from cdcd.cli.slot_creation import create_slot_reporting_waits
@@ -50,14 +50,10 @@ def look_again(config: Config, *, is_dry: bool = False) -> list[str]:
     """Ask the daemon on this machine to retry. Raises ResumeRefused if none answers."""
     if is_dry:
         return [f"would ask the daemon at port {config.admin.port} to retry"]
-    found = _tell(config)
-    if found is None:
-        raise ResumeRefused(
-            "no cdcd answers on this machine's admin port",
-            hint="run this command on the daemon's machine, with its configuration, or start the daemon",
-            port=config.admin.port,
-        )
-    return [found]
+    try:
+        return [_tell(config)]
+    except NoAnswer as none:
+        raise ResumeRefused(none.problem, hint=none.hint, port=config.admin.port) from None
 
 
 def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
@@ -72,7 +68,7 @@ def accept_gap(config: Config, *, is_dry: bool = False) -> list[str]:
         before = _prepared_before(config)
         now = after_gap(stored, halt, slot_lsn, identity, timelines, before, time.time_ns() // 1000)
         _write(sink, now)
-    return [_audit(config, "gap_accepted", now), _tell(config) or _NOT_RUNNING, _AFTER_GAP]
+    return [_audit(config, "gap_accepted", now), _reported(config), _AFTER_GAP]
 
 
 def accept_topics(
@@ -98,7 +94,7 @@ def accept_topics(
         _write(sink, stored)
     by, slot = who(), config.source.slot.name
     _LOG.warning("topics_accepted", who=by, slot=slot, topics=names)
-    data = [_tell(config) or _NOT_RUNNING] if is_all else []
+    data = [_reported(config)] if is_all else []
     return [f"topics_accepted by {by}: {', '.join(names)}", *data]
 
 
@@ -121,7 +117,7 @@ def resnapshot(config: Config, *, is_dry: bool = False) -> list[str]:
         now = _anew(config, stored)
         sink.identities = _left(config, stored)
         _write(sink, now)
-    return [_audit(config, "resnapshot_requested", now), _tell(config) or _NOT_RUNNING]
+    return [_audit(config, "resnapshot_requested", now), _reported(config)]
 
 
 # --- inside ---
@@ -131,6 +127,7 @@ _AFTER_GAP = (
     "--recopy) copies the tables again, and the stream continues meanwhile"
 )
 _NOT_RUNNING = "no cdcd answers on this machine: start the daemon, or send it SIGHUP, to continue"
+_NOT_ASKED = "if the daemon runs, send it SIGHUP to continue, otherwise start it"
 
 
 def _refuse_first(config: Config, ask: Callable[[Config, Progress], object]) -> None:
@@ -325,14 +322,24 @@ def _audit(config: Config, event: str, progress: Progress) -> str:
     return f"{event} by {data['who']}: {data['slot']}, from {data['from_lsn']} to {until}, because of {gap.reason}"
 
 
-def _tell(config: Config) -> str | None:
-    """Ask the daemon on this machine to retry. Return its state as a line, None if none answers."""
+def _reported(config: Config) -> str:
+    """Ask the daemon on this machine to retry. Return a line: its state, or what to do."""
     try:
-        answer = ask_daemon(config, "POST", "/resume", header=RESUME_HEADER)
+        return _tell(config)
+    except (NotLocal, PortUnknown) as none:
+        return f"{none.problem}; {_NOT_ASKED}"
+    except NoAnswer:
+        return _NOT_RUNNING
+
+
+def _tell(config: Config) -> str:
+    """Ask the daemon on this machine to retry. Return its state as a line. Raises NoAnswer if none answers."""
+    answer = ask_daemon(config, "POST", "/resume", header=RESUME_HEADER)
+    try:
         found = json.loads(answer.body) if answer.status == 200 else None
-    except (NoAnswer, ValueError, RecursionError):
-        return None
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, dict) or found.get("name") != config.name:
-        return None
+        raise NoAnswer
     reason = f" ({found['reason']})" if found.get("reason") else ""
     return f"asked cdcd to retry; it was in state {found.get('state')}{reason}"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast, get_args
 
-from cdcd.cli.daemon_port import Answer, NoAnswer, NobodyListens, ask_daemon
+from cdcd.cli.daemon_port import Answer, NoAnswer, NobodyListens, NotLocal, ask_daemon
 from cdcd.cli.output import say
 from cdcd.cli.snapshot_table import NOTHING, Lines, Screen, as_json, table_lines
 from cdcd.config import Config
@@ -64,8 +64,8 @@ def execute(
             timeout_s=_COMMAND_TIMEOUT_S,
             max_bytes=_MAX_BYTES,
         )
-    except NobodyListens:
-        raise _no_daemon(config) from None
+    except (NobodyListens, NotLocal) as none:
+        raise _no_daemon(config, none) from None
     except NoAnswer:
         raise SnapshotRefused(
             "the daemon did not answer; the command may still take effect", port=config.admin.port
@@ -132,8 +132,8 @@ def _looks(config: Config, pause: Callable[[], None]) -> Iterator[list[TableRepo
 def _reports(config: Config) -> list[TableReport]:
     try:
         answer = ask_daemon(config, "GET", "/snapshots", max_bytes=_MAX_BYTES)
-    except NoAnswer:
-        raise _no_daemon(config) from None
+    except NoAnswer as none:
+        raise _no_daemon(config, none) from None
     page = _page(config, answer)
     try:
         return [_report(fields) for fields in page]
@@ -198,9 +198,6 @@ def _quantity(value: Any) -> float:
     return number
 
 
-def _no_daemon(config: Config) -> SnapshotRefused:
-    return SnapshotRefused(
-        "no cdcd answers on this machine's admin port",
-        hint="run this command on the daemon's machine, with its configuration, or start the daemon",
-        port=config.admin.port,
-    )
+def _no_daemon(config: Config, none: NoAnswer | None = None) -> SnapshotRefused:
+    none = none or NoAnswer()
+    return SnapshotRefused(none.problem, hint=none.hint, port=config.admin.port)

@@ -250,7 +250,7 @@ def _partly_copied(config: Config, title: str) -> str:
     """Return why the topic does not have all rows, "" if it has them."""
     choice = config.snapshot.selection().choice(title)
     if not choice.is_included or choice.where is not None:
-        return "the configuration copies only a part of its rows (snapshot.tables)"
+        return "the configuration copies only a part of its rows (snapshot.overrides)"
     return ""
 
 

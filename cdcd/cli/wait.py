@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cdcd.cli.daemon_port import Answer, NoAnswer, ask_daemon
+from cdcd.cli.daemon_port import Answer, NoAnswer, PortUnknown, ask_daemon
 from cdcd.cli.spark_extra import imports_of_spark
 from cdcd.config import Config
 from cdcd.errors import CdcdError, NotDurableYet
@@ -50,12 +50,14 @@ def wait_durable(
     """Wait until the daemon says that all commits below an LSN are durable. Raises NotDurableYet."""
     deadline_s = time.monotonic() + timeout_s
     why: dict[str, str] = {
-        "reason": "no cdcd answers on this machine's admin port",
+        "reason": NoAnswer.problem,
         "port": str(config.admin.port),
     }
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
             answer = _asked(config, lsn, min(left_s, _LONGEST_S))
+        except PortUnknown as none:
+            raise NotDurableYet(none.problem, hint=none.hint) from None
         except NoAnswer:
             pause(min(_ASK_AGAIN_S, left_s))
             continue

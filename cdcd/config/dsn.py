@@ -21,6 +21,8 @@ from cdcd.redaction import add_secret
 _URL = re.compile(
     r"(?P<scheme>postgres(?:ql)?)://(?P<authority>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
 )
+_SCHEME = re.compile(r"\s*[^\s=]*://")
+"""How a URL begins; in key=value pairs a value may have the form of one."""
 _PAIR = re.compile(
     r"\s*(?P<key>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:'(?P<quoted>(?:[^'\\]|\\.)*)'|(?P<bare>(?:[^\s'\\]|\\.)*))"
 )
@@ -33,7 +35,7 @@ _SHOWN_NAMES = """
     gsslib gssdelegation client_encoding application_name fallback_application_name
     min_protocol_version max_protocol_version
 """
-_SHOWN = frozenset(_SHOWN_NAMES.split())
+SHOWN = frozenset(_SHOWN_NAMES.split())
 """Parameters whose values are never secret; of any other one, also a misspelt one, only the name is shown."""
 
 
@@ -43,18 +45,18 @@ class Dsn:
     __slots__ = ("_shown", "parameters", "password", "text")
 
     def __init__(self, text: str) -> None:
-        is_url = "://" in text
+        is_url = _SCHEME.match(text) is not None
         parameters = _parse_url(text) if is_url else _parse_pairs(text)
         _check(parameters)
         password = parameters.get("password")
         self.password = Secret(password) if password else None
         for name, value in parameters.items():
-            if is_secret_property(name) and name not in _SHOWN:
+            if is_secret_property(name) and name not in SHOWN:
                 add_secret(value)
         self.parameters = {key: value for key, value in parameters.items() if key != "password"}
         write = _write_url if is_url else _write_pairs
         self.text = write(self.parameters)
-        self._shown = write({key: value if key in _SHOWN else HIDDEN for key, value in parameters.items()})
+        self._shown = write({key: value if key in SHOWN else HIDDEN for key, value in parameters.items()})
 
     def __repr__(self) -> str:
         return self._shown

@@ -19,6 +19,7 @@ from cdcd.config.document import Document, first_of, read_document
 from cdcd.config.environment import read_variables
 from cdcd.config.model import Config
 from cdcd.config.problems import Origins, lines_of
+from cdcd.config.sink import registry_or_none
 from cdcd.errors import ConfigError
 
 
@@ -47,7 +48,7 @@ def load_document(document: Document, environ: Mapping[str, str]) -> LoadedConfi
     problems = tuple(variables.problems)
     config = None
     try:
-        config = Config(**merge(document.tree, variables.tree))
+        config = Config(**overridden(document.tree, variables.tree))
     except ValidationError as error:
         problems = (*lines_of(error.errors(include_url=False), origins), *problems)
     if config is None or problems:
@@ -56,8 +57,14 @@ def load_document(document: Document, environ: Mapping[str, str]) -> LoadedConfi
     return LoadedConfig(config, origins)
 
 
-def merge(under: Any, over: Any) -> Any:
+def overridden(tree: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the file's tree overridden by the variables, of which one may set an option of `registry: none`."""
+    whole = {key: registry_or_none(value) if key == "registry" else value for key, value in tree.items()}
+    return whole | {key: _merge(whole.get(key), value) for key, value in variables.items()}
+
+
+def _merge(under: Any, over: Any) -> Any:
     """Return `under` overridden by `over`: mappings key by key, any other value whole."""
     if not isinstance(under, dict) or not isinstance(over, dict):
         return over
-    return under | {key: merge(under.get(key), value) for key, value in over.items()}
+    return under | {key: _merge(under.get(key), value) for key, value in over.items()}

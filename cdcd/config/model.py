@@ -115,7 +115,12 @@ class Admin(Room):
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 in a container"
     )
-    port: Whole = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free port")
+    port: Whole = Field(
+        default=8080,
+        ge=0,
+        le=65535,
+        description="port to listen on; 0: any free port, which `cdcd resume`, `snapshot` and `wait` cannot find",
+    )
     host_names: Annotated[Names, AfterValidator(_host_names)] = Field(
         default=(),
         description="additional values of the Host header that the port accepts; not needed for an address, a "

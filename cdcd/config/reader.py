@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from cdcd.config.document import KeyPath, first_of, path_text, read_document
 from cdcd.config.environment import read_variables
-from cdcd.config.load import merge
+from cdcd.config.load import overridden
 from cdcd.config.model import Config, Name
 from cdcd.config.problems import Origins, lines_of
 from cdcd.config.sink import RegistryOption, Sink
@@ -49,7 +50,9 @@ def load_reader(path: Path | str, environ: Mapping[str, str]) -> LoadedReader:
     """Return a reader's part of the configuration in `path`, overridden by the variables. Raises ConfigError."""
     document, variables = read_document(Path(path)), read_variables(environ)
     origins = Origins(document.name, document.lines, variables.names)
-    tree = {key: value for key, value in merge(document.tree, variables.tree).items() if key not in _OTHERS}
+    tree = {
+        key: value for key, value in overridden(document.tree, variables.tree).items() if key not in _OTHERS
+    }
     problems = tuple(variables.problems)
     config = None
     try:
@@ -64,7 +67,7 @@ def load_reader(path: Path | str, environ: Mapping[str, str]) -> LoadedReader:
 def value_at(path: Path | str, environ: Mapping[str, str], key: KeyPath) -> str:
     """Return one value of the configuration as text. Raises ConfigError if it has none."""
     document = read_document(Path(path))
-    found = merge(document.tree, read_variables(environ).tree)
+    found: Any = overridden(document.tree, read_variables(environ).tree)
     for part in key:
         found = found.get(part) if isinstance(found, dict) else None
     if found is None:

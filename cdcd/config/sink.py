@@ -228,7 +228,7 @@ class Sink(Room):
 # --- registry -----------------------------------------------------------------------------------------------
 
 
-def _registry_or_none(value: Any) -> Any:
+def registry_or_none(value: Any) -> Any:
     """Return the mapping for the short form `registry: none`, any other value unchanged."""
     return {"url": NO_REGISTRY} if value == NO_REGISTRY else value
 
@@ -375,4 +375,4 @@ class Registry(Room):
 
 
 _OF_A_SERVER = frozenset(Registry.model_fields) - {"url", "compatibility", "incompatible", "subjects"}
-RegistryOption = Annotated[Registry, BeforeValidator(_registry_or_none)]
+RegistryOption = Annotated[Registry, BeforeValidator(registry_or_none)]

@@ -30,7 +30,7 @@ from cdcd.host_names import HostNames
 from cdcd.ops.connections import Connections, Refusals
 from cdcd.ops.durable_waits import DurableWaits
 from cdcd.ops.health import Verdict
-from cdcd.ops.local_commands import is_local_command
+from cdcd.ops.local_commands import OWN_ADDRESSES, is_local_command
 from cdcd.ops.log import redact
 from cdcd.ops.schemas import MAX_SCHEMA_BYTES, SchemaSource, add_routes
 from cdcd.ops.wait_page import WaitPage
@@ -98,6 +98,8 @@ class AdminServer:
     async def start(self) -> int:
         """Bind and serve; return the port. Raises OSError if the address is not available."""
         app = web.Application(middlewares=[self._guarded()], client_max_size=MAX_SCHEMA_BYTES)
+        own: set[str] = set()
+        app[OWN_ADDRESSES] = own
         router = app.router
         router.add_get("/", self._serve_index, allow_head=False)
         router.add_get("/metrics", self._serve_metrics, allow_head=False)
@@ -131,6 +133,7 @@ class AdminServer:
         except OSError:
             await self.stop()
             raise
+        own.update(self._connections.addresses())
         return self.port
 
     async def stop(self) -> None:

@@ -116,6 +116,11 @@ class Connections:
             loop.add_reader(one, self._accept, one)
         return int(self._listening[0].getsockname()[1])
 
+    def addresses(self) -> set[str]:
+        """Return the addresses that are listened on, without those that stand for all of the machine."""
+        bound = {str(one.getsockname()[0]) for one in self._listening}
+        return bound - {"0.0.0.0", "::"}  # noqa: S104 - nothing listens here
+
     def refuse(self) -> None:
         """Stop accepting connections."""
         loop = asyncio.get_running_loop()

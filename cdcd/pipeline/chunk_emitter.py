@@ -56,7 +56,8 @@ MAX_WAITING_BYTES = 256 * 1024
 
 _OTHER_KEYS = "the keys in the topic differ from those that cdcd encodes from their text"
 _OTHER_KEYS_HINT = (
-    "report the types of the key's columns; `cdcd snapshot start --recopy` removes deleted rows"
+    "report the types of the key's columns; `cdcd snapshot start --table SCHEMA.TABLE --recopy` removes "
+    "deleted rows"
 )
 
 Metadata = Callable[[TransactionContext, str, int | None, int, str], Awaitable[Record]]

@@ -56,7 +56,10 @@ _BLOCKED_HINT = (
     "present one"
 )
 _UNPAUSABLE = "a blocking snapshot cannot be paused or resumed"
-_UNPAUSABLE_HINT = "`cdcd snapshot stop` ends the copy, `cdcd snapshot start --blocking` begins it again"
+_UNPAUSABLE_HINT = (
+    "`cdcd snapshot stop` ends the copy, `cdcd snapshot start --table SCHEMA.TABLE --blocking --recopy` "
+    "begins it again"
+)
 _UNPUBLISHED_HINT = (
     "the copy is ended. If the table is published again, `cdcd snapshot start --table SCHEMA.TABLE --recopy` copies "
     "all of its rows; with snapshot.new_tables: snapshot, cdcd copies them automatically"

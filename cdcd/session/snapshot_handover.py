@@ -57,8 +57,8 @@ _NO_ORDER = "a row may have a null in its key, or its key has no unique index an
 _NOT_COPIED = "the table is not copied any more, because it is excluded or not published"
 _STREAMED_ONLY_HINT = (
     "the table's topic has the changes from this LSN on, and the rows that were copied before. If the table is "
-    "included again before the snapshot is complete, cdcd copies it; after that, `cdcd snapshot start --recopy` "
-    "copies all rows"
+    "included again before the snapshot is complete, cdcd copies it; after that, `cdcd snapshot start --table "
+    "SCHEMA.TABLE --recopy` copies all rows"
 )
 _UNUSED_HINT = (
     "no published table matches this pattern of snapshot.overrides: the pattern has to match all of "

@@ -22,6 +22,8 @@ from tests.chart.shown_metrics import unknown_metrics
 CUSTOM = ("PodMonitor", "PrometheusRule")
 SECRETS = "/etc/cdcd/secrets"
 CONFIG = "/etc/cdcd/config"
+MOST_OF_A_CRONJOB = 52
+"""Kubernetes adds 11 characters to the name, for its jobs."""
 
 
 def main() -> None:
@@ -38,7 +40,10 @@ def main() -> None:
     assert workload["spec"]["replicas"] in (0, 1)
     assert_pod(pod)
     assert_pod(one(manifests, "Pod")["spec"])
-    assert one(manifests, "Pod")["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert one(manifests, "Pod")["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation",  # the pod's log is read after its success
+    }
     for each in (pod, one(manifests, "Pod")["spec"]):
         assert each["containers"][0]["args"][-2:] == ["--config", f"{CONFIG}/cdcd.yaml"]
     assert_probes(pod["containers"][0], config)
@@ -161,6 +166,7 @@ def assert_verify(manifests: list[dict[str, Any]], config: Config) -> None:
     """Check the CronJob of `cdcd verify`, if there is one: its pod, its arguments, its secrets."""
     if not any(each["kind"] == "CronJob" for each in manifests):
         return
+    assert len(one(manifests, "CronJob")["metadata"]["name"]) <= MOST_OF_A_CRONJOB
     spec = one(manifests, "CronJob")["spec"]
     template = spec["jobTemplate"]["spec"]["template"]
     assert (spec["concurrencyPolicy"], spec["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)

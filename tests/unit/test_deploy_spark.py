@@ -95,6 +95,25 @@ def test_the_cluster_of_compose_runs_one_mirror_of_its_servers() -> None:
     }
 
 
+def test_a_service_of_compose_is_started_again_unless_what_it_needs_was_ready_before() -> None:
+    """`service_started` says only that a server's process runs, not that it answers."""
+    below = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
+    services = below | _loaded("compose.yaml")["services"]
+    waiting = {
+        (name, of, needed["condition"])
+        for name, service in services.items()
+        for of, needed in service.get("depends_on", {}).items()
+    }
+    assert ("init", "registry", "service_started") in waiting
+    for name, of, condition in waiting:
+        if condition == "service_started":
+            assert services[name].get("restart", "").startswith("on-failure"), (
+                f"{name} does not wait for {of}"
+            )
+        if condition == "service_healthy":
+            assert "healthcheck" in services[of]
+
+
 def _stages() -> dict[str, str]:
     """Return the stages of the Dockerfile by name, in order; the last one is the default target."""
     stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
@@ -113,6 +132,20 @@ def test_the_default_image_has_no_spark_and_the_other_one_has_the_program() -> N
     for path in copied.split():
         assert (ROOT / path).is_file()
         assert f"!{path}" in ignored
+
+
+def test_the_user_of_the_image_with_spark_has_a_name() -> None:
+    """Hadoop's login fails for a uid without an entry in the passwd file, and with it each Spark session."""
+    stage = _stages()["spark"]
+    (user,) = re.findall(r"^USER (\d+):\d+$", stage, re.M)
+    (entry,) = re.findall(r"^RUN getent passwd (\d+) \|\| echo '(.+)' >>/etc/passwd$", stage, re.M)
+    fields = entry[1].split(":")
+    assert (entry[0], fields[2], len(fields)) == (user, user, 7)
+    assert stage.index("/etc/passwd") < stage.index("USER ")
+    assert fields[0]
+    application = _loaded("sparkapplication.yaml")["spec"]
+    users = {application[pod]["securityContext"]["runAsUser"] for pod in ("driver", "executor")}
+    assert users == {int(user)}
 
 
 KUBERNETES = {

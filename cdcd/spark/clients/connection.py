@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdcd.property_names import FILE_PROPERTIES, has_user, is_of_a_producer, is_secret_property
+from cdcd.property_names import (
+    EXTENSIONS,
+    FILE_PROPERTIES,
+    has_user,
+    is_of_a_producer,
+    is_secret_property,
+)
 from cdcd.registry.settings import RegistrySettings
 from cdcd.spark.clients.secret_reference import ResolvedProperties, SecretReference, UserInfo, Value, resolve
 
@@ -28,8 +34,7 @@ Pairs = tuple[tuple[str, Value], ...]
 SCHEMAS_SUFFIX = ".__schemas"
 NO_REGISTRY = "none"
 USER_INFO, TOKEN = "basic.auth.user.info", "bearer.auth.token"
-_EXTENSIONS = "sasl.oauthbearer.extensions"
-_MAY_HAVE_SECRET = (_EXTENSIONS, "url", "proxy", "username")
+_MAY_HAVE_SECRET = (EXTENSIONS, "url", "proxy", "username")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def is_secret(name: str, value: str) -> bool:
     return (
         is_secret_property(name)
         or has_user(name, value)
-        or (name.endswith(_EXTENSIONS) and _has_secret(value))
+        or (name.endswith(EXTENSIONS) and _has_secret(value))
     )
 
 

@@ -221,7 +221,7 @@ def _add_drop_table(commands: argparse._SubParsersAction[argparse.ArgumentParser
         "drop-table",
         help="drop a table from a mirror",
         description="Drop a table from a mirror, also while the mirror runs. The table comes back "
-        "after `cdcd snapshot start --recopy`, or after a TRUNCATE.",
+        "after `cdcd snapshot start --table SCHEMA.TABLE --recopy`, or after a TRUNCATE.",
         epilog="Exit status: 0, or 2 if there is no such mirror or table.",
     )
     _add_target(command)

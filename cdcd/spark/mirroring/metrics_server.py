@@ -2,16 +2,18 @@
 
 In: an address; functions that return the pages.  Out: HTTP responses, from threads.
 Invariant: only GET is answered, and only under a host name that no other party can own (`cdcd.host_names`). A
-connection has one request, and each of its reads and writes a time limit; the number of connections is limited. An
-error in a page is a 500 without details and never ends the mirror.
+connection has one request, with a time limit for all of its head, and for each write; the number of connections is
+limited. An error in a page is a 500 without details and never ends the mirror.
 Must not: ask a server, show a secret or a row value.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
@@ -23,6 +25,7 @@ from cdcd.host_names import HostNames
 __all__ = ["MetricsServer", "Page"]
 
 REQUEST_TIMEOUT_S = 5.0
+"""For the head of a request, and again for each part of the response."""
 ROOM_WITHIN_S = 1.0
 """A thread on a busy machine ends some time after its answer."""
 MOST_CONNECTIONS = 16
@@ -108,11 +111,37 @@ class _Server(ThreadingTCPServer):
         """Do nothing: a client that ends its connection is not an error of the mirror."""
 
 
+class _Head(io.RawIOBase):
+    """What a client sends in a time: also a client that sends a byte now and then does not hold its connection."""
+
+    def __init__(self, connection: socket.socket, within_s: float) -> None:
+        self._connection = connection
+        self._until_s = time.monotonic() + within_s
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive some bytes. Raises TimeoutError."""
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
     server_version, sys_version = "cdcd", ""
     pages: Mapping[str, Callable[[], Page]] = {}
     names = HostNames()
+
+    def setup(self) -> None:
+        """Read the request within the time limit of its head."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Head(self.connection, self.timeout))
 
     def do_GET(self) -> None:
         """Answer with a page."""
@@ -132,6 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             return Page(500, b"internal error, see the log\n")
 
     def _answer(self, page: Page) -> None:
+        self.connection.settimeout(self.timeout)
         self.send_response(page.status)
         self.send_header("Content-Type", _METRICS_TYPE)
         self.send_header("Content-Length", str(len(page.content)))

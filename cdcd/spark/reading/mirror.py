@@ -248,7 +248,8 @@ def _with_all_tables(opened: Mirror, *, loading: bool, parked: bool) -> Mirror:
         return opened
     raise TablesParked(
         "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
-        hint="`python -m cdcd.spark status` has the reasons; in Python pass parked=True or loading=True to accept it",
+        hint="`python -m cdcd.spark status --target TARGET` has the reasons; in Python pass parked=True or "
+        "loading=True to accept it",
         target=opened.target.uri,
         tables=", ".join(sorted(lacking)[:10]),
     )

@@ -128,7 +128,7 @@ class MirrorReader(SentToTasks, DataSourceReader):  # type: ignore[misc]
             raise SparkReadError(
                 "columns of the table have changed since Spark read its schema",
                 hint="open the table again; register a table in a catalog again with `python -m cdcd.spark "
-                "register` (a mirror with --catalog does so automatically)",
+                "register --target TARGET --catalog NAMESPACE` (a mirror with --catalog does so automatically)",
                 table=self._table.name,
                 columns=", ".join(changed),
             )

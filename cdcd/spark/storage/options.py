@@ -32,7 +32,7 @@ _AZURE = """
     use_emulator use_fabric_endpoint
 """
 _GOOGLE = "application_credentials base_url bearer_token service_account service_account_key skip_signature"
-_SECRETS = frozenset(
+SECRETS = frozenset(
     {
         "account_key",
         "bearer_token",
@@ -45,6 +45,7 @@ _SECRETS = frozenset(
         "token",
     }
 )
+"""Options that are secrets, without the prefix that each may have."""
 _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
 
 
@@ -79,7 +80,7 @@ def _bare(name: str) -> str:
 
 def _is_secret(name: str, value: str) -> bool:
     """Return whether a value must not be shown: by its name, as an address with a user, or as JSON of an account."""
-    return name in _SECRETS or has_user(name, value) or value.lstrip().startswith("{")
+    return name in SECRETS or has_user(name, value) or value.lstrip().startswith("{")
 
 
 def _problems(named: Mapping[str, str], known: frozenset[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -248,6 +249,38 @@ def test_silent_connections_do_not_hold_the_port(
     finally:
         for one in silent:
             one.close()
+
+
+def test_slow_connections_do_not_hold_the_port(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte arrives long before a limit for a single read is over."""
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 1.0)
+    slow = [
+        socket.create_connection(("127.0.0.1", server.port)) for _ in range(metrics_server.MOST_CONNECTIONS)
+    ]
+    try:
+        for one in slow:
+            one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            one.settimeout(0.01)
+        open_ones, until_s = list(slow), time.monotonic() + 20
+        while open_ones:
+            assert time.monotonic() < until_s, "the server ends each connection"
+            open_ones = [one for one in open_ones if not _is_ended_after_a_byte(one)]
+        assert _got(server.port, "/metrics") == (200, b"metrics\n")
+    finally:
+        for one in slow:
+            one.close()
+
+
+def _is_ended_after_a_byte(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b"a")
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def test_a_port_in_use_is_an_error_of_the_configuration(server: MetricsServer) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
+import socket
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from cdcd.cli import exclusive, resume
+from cdcd.cli import exclusive, resume, snapshot
 from cdcd.cli.admin_port import here
-from cdcd.config import load_config
+from cdcd.cli.wait import wait_durable
+from cdcd.config import Config, load_config
 from cdcd.config.sample import sample_yaml
-from cdcd.errors import ResumeRefused
+from cdcd.errors import NotDurableYet, ResumeRefused, SnapshotRefused
 from cdcd.ops.admin import AdminServer
 from cdcd.ops.health import Verdict
 
@@ -38,14 +42,19 @@ def test_a_daemon_that_listens_on_every_address_is_queried_on_loopback() -> None
     assert [here(host) for host in ("::", "::1", "0.0.0.0")] == ["::1", "::1", "127.0.0.1"]
 
 
-@pytest.mark.parametrize(
-    ("host", "is_meant"),
-    [("127.0.0.1", True), ("0.0.0.0", True), ("127.0.0.3", True), ("127.0.0.1", False)],
-)
-async def test_the_daemon_on_this_machine_is_found_where_it_listens(
-    tmp_path: Path, host: str, is_meant: bool
-) -> None:
-    reported = asyncio.Event()
+def own_address() -> str:
+    """Return an address of this machine that is not a loopback address, if it has one. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.3"
+        return str(unsent.getsockname()[0])
+
+
+@contextlib.asynccontextmanager
+async def daemon(host: str, resumed: Callable[[], None], name: str = "shop") -> AsyncIterator[int]:
+    """Serve the admin port of a halted daemon, on a free port."""
     fine = lambda: Verdict(True, "")  # noqa: E731
     admin = AdminServer(
         host,
@@ -54,22 +63,68 @@ async def test_the_daemon_on_this_machine_is_found_where_it_listens(
         livez=fine,
         readyz=fine,
         startupz=fine,
-        status=lambda: {"name": "shop" if is_meant else "other", "state": "halted"},
-        resume=reported.set,
+        status=lambda: {"name": name, "state": "halted"},
+        resume=resumed,
     )
-    port = await admin.start()
     try:
-        path = tmp_path / "cdcd.yaml"
-        path.write_text(sample_yaml())
-        config = load_config(
-            path, {"CDCD_NAME": "shop", "CDCD_ADMIN__HOST": host, "CDCD_ADMIN__PORT": str(port)}
-        )
+        yield await admin.start()
+    finally:
+        await admin.stop()
+
+
+def config_of(folder: Path, host: str, port: int) -> Config:
+    path = folder / "cdcd.yaml"
+    path.write_text(sample_yaml())
+    return load_config(path, {"CDCD_NAME": "shop", "CDCD_ADMIN__HOST": host, "CDCD_ADMIN__PORT": str(port)})
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("127.0.0.1", "shop"),
+        ("0.0.0.0", "shop"),
+        ("127.0.0.3", "shop"),
+        (own_address(), "shop"),
+        ("127.0.0.1", "other"),
+    ],
+)
+async def test_the_daemon_on_this_machine_is_found_where_it_listens(
+    tmp_path: Path, host: str, name: str
+) -> None:
+    resumed = asyncio.Event()
+    is_meant = name == "shop"
+    async with daemon(host, resumed.set, name) as port:
+        config = config_of(tmp_path, host, port)
         if is_meant:
             (answer,) = await asyncio.to_thread(resume.look_again, config)
             assert "halted" in answer
         else:
             with pytest.raises(ResumeRefused):
                 await asyncio.to_thread(resume.look_again, config)
-        assert reported.is_set() == is_meant
-    finally:
-        await admin.stop()
+        assert resumed.is_set() == is_meant
+
+
+async def test_a_refused_request_is_not_reported_as_a_daemon_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "RESUME_HEADER", "X-Other")  # as from another machine
+    resumed = asyncio.Event()
+    async with daemon("127.0.0.1", resumed.set) as port:
+        config = config_of(tmp_path, "127.0.0.1", port)
+        with pytest.raises(ResumeRefused, match="only from its own machine") as refused:
+            await asyncio.to_thread(resume.look_again, config)
+        reported = await asyncio.to_thread(resume._reported, config)
+    assert "start the daemon" not in str(refused.value)
+    assert reported.endswith("if the daemon runs, send it SIGHUP to continue, otherwise start it")
+    assert not resumed.is_set()
+
+
+def test_a_port_that_no_command_can_know_is_named(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "127.0.0.1", 0)
+    with pytest.raises(ResumeRefused, match=r"admin\.port is 0.*set admin\.port to a fixed port"):
+        resume.look_again(config)
+    assert resume._reported(config).startswith("admin.port is 0")
+    with pytest.raises(SnapshotRefused, match=r"admin\.port is 0"):
+        snapshot.execute(config, "pause", [])
+    with pytest.raises(NotDurableYet, match=r"admin\.port is 0"):
+        wait_durable(config, 1, 60.0)

@@ -29,11 +29,25 @@ from cdcd.verify.outcome import DIFFERS, EQUAL, UNKNOWN, CannotTell, DifferentRo
 from cdcd.verify.records import share_of
 
 
-@pytest.mark.parametrize("words", [["--sample", "0"], ["--sample", "101"], ["--rate", "0"], ["--limit", "0"]])
-def test_a_wrong_number_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--sample", "0", "a percentage above 0 and up to 100"),
+        ("--sample", "101", "a percentage above 0 and up to 100"),
+        ("--rate", "0", "a positive number of rows per second"),
+        ("--rate", "nan", "a positive number of rows per second"),
+        ("--rate", "fast", "a positive number of rows per second"),
+        ("--timeout", "inf", "a positive number of seconds"),
+        ("--limit", "0", "a positive whole number"),
+        ("--limit", "1.5", "a positive whole number"),
+    ],
+)
+def test_a_wrong_number_is_refused(
+    option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        _parser().parse_args(["verify", "--config", "x", *words])
-    assert words[0] in capsys.readouterr().err
+        _parser().parse_args(["verify", "--config", "x", option, value])
+    assert f"argument {option}: {value} is not {wanted}" in capsys.readouterr().err
 
 
 def test_the_progress_is_one_line_that_is_drawn_again_and_removed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ GOOD = [
     "host=db dbname=shop user=cdcd",
     "host = 'db' dbname='my shop' password='it\\'s \\\\ here'",
     "  dbname=shop   password=a\\ b  ",
+    "host=db dbname=shop password=a://b:c@d",
+    "application_name='x://y' dbname=shop",
     "dbname=shop options='-c geqo=off -c x=''",
 ]
 
@@ -49,6 +51,8 @@ def test_text_is_the_same_connection_without_its_password(text: str) -> None:
         "host=db password=hunter2",
         "host=db dbname=shop password=hunter2'",
         "hunter2",
+        "POSTGRESQL://u:hunter2@db/shop",
+        "mysql://u:hunter2@db/shop",
         "",
     ],
 )

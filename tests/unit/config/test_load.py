@@ -36,6 +36,16 @@ def test_a_mapping_in_a_variable_is_laid_over_the_files_key_by_key(tmp_path: Pat
     }
 
 
+def test_a_variable_sets_an_option_where_the_file_has_no_registry(tmp_path: Path) -> None:
+    text = GOOD.replace('{url: "http://registry:8081"}', "none")
+    registry = config_of(tmp_path, text, {"CDCD_REGISTRY__INCOMPATIBLE": "register_with_none"}).registry
+    assert (registry.is_none, registry.incompatible) == (True, "register_with_none")
+    assert config_of(tmp_path, text, {"CDCD_REGISTRY__URL": "http://r"}).registry.url == "http://r"
+    with pytest.raises(ConfigError) as caught:
+        config_of(tmp_path, text, {"CDCD_REGISTRY__USERNAME": "cdcd"})
+    assert any("username" in problem for problem in caught.value.problems)
+
+
 @pytest.mark.parametrize(
     ("written", "names"),
     [

@@ -44,6 +44,14 @@ def test_variables_override_the_file_as_they_do_for_the_daemon(tmp_path: Path) -
     assert loaded.variables["sink", "bootstrap_servers"] == "CDCD_SINK__BOOTSTRAP_SERVERS"
 
 
+def test_a_variable_sets_an_option_where_the_file_has_no_registry(tmp_path: Path) -> None:
+    path = _file(tmp_path, TEXT[: TEXT.index("registry:")] + "registry: none\n")
+    environ = {"CDCD_REGISTRY__COMPATIBILITY": "NONE"}
+    registry = load_reader(path, environ).config.registry
+    assert (registry.is_none, registry.compatibility) == (True, "NONE")
+    assert value_at(path, environ, ("registry", "url")) == "none"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -133,6 +133,39 @@ async def test_only_a_command_on_this_machine_tells_it_to_look_again(
     assert (await _get(f"{url}/resume"))[0] == 405
 
 
+@pytest.mark.parametrize(
+    ("host", "peer", "status"),
+    [
+        ("127.0.0.3", "127.0.0.3", 200),
+        ("127.0.0.3", "127.0.0.6", 403),
+        ("127.0.0.1", "127.0.0.6", 403),
+        ("0.0.0.0", "127.0.0.1", 200),
+        ("0.0.0.0", "127.0.0.3", 403),  # any address of the machine may be that of a proxy
+    ],
+)
+async def test_a_command_comes_from_loopback_or_the_address_of_the_port(
+    host: str, peer: str, status: int
+) -> None:
+    fine = lambda: Verdict(True, "")  # noqa: E731
+    resumed = asyncio.Event()
+    admin = AdminServer(
+        host, 0, metrics=lambda: b"", livez=fine, readyz=fine, startupz=fine, status=dict, resume=resumed.set
+    )
+    port = await admin.start()
+    try:
+        reached = "127.0.0.3" if peer == "127.0.0.3" else "127.0.0.1" if host == "0.0.0.0" else host
+        connector = aiohttp.TCPConnector(local_addr=(peer, 0))
+        headers = {RESUME_HEADER: "1", "Host": "localhost"}
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(f"http://{reached}:{port}/resume", headers=headers) as answer,
+        ):
+            assert answer.status == status
+    finally:
+        await admin.stop()
+    assert resumed.is_set() == (status == 200)
+
+
 @pytest.mark.parametrize(("named", "status"), [("shop", 200), ("shop.eu", 409)])
 async def test_a_resume_for_another_daemon_is_refused(
     url: str, reported: Reported, named: str, status: int

@@ -10,11 +10,12 @@ from typing import Any
 import aiohttp
 import pytest
 import structlog
+from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from cdcd import redaction
 from cdcd.errors import CdcdError, NotStreaming, SourceSetup
-from cdcd.ops.local_commands import is_local_command
+from cdcd.ops.local_commands import OWN_ADDRESSES, is_local_command
 from cdcd.snapshot.admin_page import SNAPSHOT_HEADER
 from cdcd.snapshot.command_json import MAX_COMMAND_BYTES
 from cdcd.snapshot.control import SnapshotCommand, TableReport
@@ -83,12 +84,18 @@ async def test_only_a_command_on_this_machine_has_an_effect(
         ("10.0.0.7", "127.0.0.1", False),
         ("127.0.0.1", "10.0.0.7", False),
         ("nowhere", "localhost", False),
+        ("127.0.0.6", "localhost", False),  # the proxy of a service mesh, for a client elsewhere
+        ("10.0.0.5", "localhost", True),
+        ("fd00::2", "localhost", True),
+        ("10.0.0.5", "10.0.0.5", False),
     ],
 )
 def test_a_command_of_another_machine_is_none(peer: str, host: str, expected: bool) -> None:
     transport = type("Transport", (asyncio.Transport,), {"get_extra_info": lambda *_: (peer, 1)})()
     forwarded = {"Host": host, "X-Forwarded-For": "127.0.0.1", **OURS}
-    request = make_mocked_request("POST", "/snapshots", headers=forwarded, transport=transport)
+    app = web.Application()
+    app[OWN_ADDRESSES] = {"10.0.0.5", "fd00::2"}
+    request = make_mocked_request("POST", "/snapshots", headers=forwarded, transport=transport, app=app)
     assert is_local_command(request, SNAPSHOT_HEADER) is expected
 
 
