@@ -8,6 +8,7 @@ Must not: query a server, block.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from cdcd.model import Item, Keepalive, Progress, RowBatch
 from cdcd.monitoring.copy_status import CopyStatus
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
+from cdcd.monitoring.source_server import SourceServer
 from cdcd.monitoring.waits import WaitEntry, Waits
 from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.durable_waits import DurableWaits
@@ -58,6 +60,7 @@ class Status:
         self.lag = LagTracker() if lag is None else lag
         self._oldest_prepared = PreparedStatus(metrics, self.lag.now_us)
         self.health = HealthState()
+        self.source = SourceServer()
         self._name = name
         self._slot = slot
         self._started_s = time.monotonic()
@@ -92,6 +95,9 @@ class Status:
         """The backend pids with which this daemon holds the slot or the start lock."""
         self.is_slot_anothers: bool | None = None
         """Whether the last start found that the slot belongs to another daemon; None: not checked yet."""
+        self.may_begin = asyncio.Event()
+        """Cleared while the WAL guard is about to drop the slot; until then no session begins."""
+        self.may_begin.set()
         metrics.state("starting")
         metrics.lag(self.lag_s)
         metrics.buffers(
@@ -140,12 +146,13 @@ class Status:
     def progress(self, stored: Progress) -> None:
         """Take the durable position from the progress record."""
         self._durable = stored
+        identity = stored.identity
+        of = ServerTimeline(identity.system_identifier, identity.timeline)
+        self.source.stored(of)
         if stored.phase != "streaming":
             self.lag.copied_before(stored.commit_us)
         if stored.phase != "streaming" or stored.commit_us <= 0:
             return
-        identity = stored.identity
-        of = ServerTimeline(identity.system_identifier, identity.timeline)
         self.lag.recorded(of, stored.end_lsn, stored.commit_us)
         # The record of a completed snapshot has the time of the snapshot: no transaction has followed it yet.
         if stored.commit_lsn >= identity.slot_lsn:

@@ -26,6 +26,7 @@ from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.monitoring.lag import ServerTimeline
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.new_snapshot import Decision
@@ -200,6 +201,8 @@ class SessionStart:
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink(server)
         decision, is_two_phase = await in_thread(self._decide, stored, server, timelines)
+        # Before a monitor may end the session: from here on none takes anything from another server.
+        self._status.source.decided(ServerTimeline(server.system_identifier, server.timeline))
         stored, found = decision.stored, decision.verdict
         await self._set_identities(stored, is_anew=begins_anew(found))
         await self._open_schemas()
