@@ -66,6 +66,7 @@ class Status:
         self._started_s = time.monotonic()
         self._tables: dict[int, str] = {}
         self._confirmed_lsn: Lsn = INVALID_LSN
+        self._confirmed_on: ServerTimeline | None = None
         self._server_version: int | None = None
         self._protocol_version: int | None = None
         self._streaming: str | None = None
@@ -78,7 +79,7 @@ class Status:
         self._usage: Usage | None = None
         self._sent: Callable[[], int] | None = None
         self._counted_sent = 0
-        self._sample: tuple[SlotReading, Lsn] | None = None
+        self._sample: tuple[SlotReading, WalEnd] | None = None
         self._snapshot_left: int | None = None
         self._copy: CopyStatus | None = None
         self._incremental: Callable[[], list[dict[str, Any]]] | None = None
@@ -336,7 +337,7 @@ class Status:
 
     def confirmed(self, lsn: Lsn) -> None:
         """Note that `lsn` was confirmed to PostgreSQL."""
-        self._confirmed_lsn = lsn
+        self._confirmed_lsn, self._confirmed_on = lsn, self.source.session
 
     def _count_sent(self) -> None:
         if self._sent is not None:
@@ -363,7 +364,7 @@ class Status:
         if end is not None:
             self.lag.add_sample(end)
         self.metrics.slot(reading)
-        self._sample = None if reading is None or end is None else (reading, end.lsn)
+        self._sample = None if reading is None or end is None else (reading, end)
         if self._copy is not None and reading is not None:
             self._copy.sampled(time.monotonic(), reading.retained_wal_bytes, reading.safe_wal_bytes)
         self._show_positions()
@@ -372,14 +373,16 @@ class Status:
         """Show how many bytes of the last sample's WAL are not confirmed, and not received, by now."""
         if self._sample is None:
             return
-        reading, server_lsn = self._sample
+        reading, end = self._sample
+        if not self.lag.is_of(end.of):  # the LSNs of another server or timeline are no distance
+            self.metrics.positions_unknown()
+            return
         # A process that has just started has confirmed nothing itself.
-        confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
+        own_lsn = self._confirmed_lsn if self._confirmed_on in (None, end.of) else INVALID_LSN
+        confirmed_lsn = max(own_lsn, reading.confirmed_flush_lsn or 0)
         if confirmed_lsn > INVALID_LSN:
             received_lsn = max(self.lag.received_lsn, confirmed_lsn)
-            self.metrics.positions(
-                server_lsn=server_lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn
-            )
+            self.metrics.positions(server_lsn=end.lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn)
 
     # --- the snapshot ---
 
