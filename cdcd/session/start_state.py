@@ -46,7 +46,7 @@ from cdcd.session.start_checks.topics import table_topics, topics_with_rows
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
-from cdcd.source.identity import ServerIdentity
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted_options, shortfalls
 from cdcd.threads import in_thread, start_in_thread
@@ -287,8 +287,11 @@ class SessionStart:
         self._publications.is_on = True
 
     def _compare_again(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
+        server, connection = self._known.server, self._known.sql()
         try:
-            return self._compare(identities, is_anew, self._known.sql())
+            assert server is not None
+            check_same_server(connection, server)  # the checks' connection was closed
+            return self._compare(identities, is_anew, connection)
         finally:
             self._known.close()
 
