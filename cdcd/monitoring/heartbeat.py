@@ -2,6 +2,7 @@
 
 In: source settings, an interval.  Out: heartbeats in the source while the stream is open, two metrics.
 Invariant: if a heartbeat cannot be written, the failure is logged once and the next one is tried; nothing else stops.
+Each heartbeat is written to the server of the stream (F59).
 No heartbeat is written while nothing streams, so that a halted or waiting cdcd adds no WAL that its slot retains.
 Must not: end a session.
 """
@@ -15,9 +16,11 @@ import structlog
 
 from cdcd.errors import CdcdError
 from cdcd.lsn import Lsn
+from cdcd.monitoring.lag import ServerTimeline
 from cdcd.monitoring.status import Status
 from cdcd.source.connection import connect_sql
 from cdcd.source.heartbeat import write_heartbeat
+from cdcd.source.identity import identify
 from cdcd.source.settings import SourceSettings
 from cdcd.threads import in_thread
 
@@ -33,6 +36,8 @@ class Heartbeat:
         self._status = status
         self._interval_s = interval_s
         self._connection: Any = None
+        self._connected_in = 0
+        self._written_on: ServerTimeline | None = None
         self._written_lsn: Lsn | None = None
         self._is_failing = False
 
@@ -50,7 +55,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         try:
-            written_lsn = await in_thread(self._write)
+            on, written_lsn = await in_thread(self._write)
         except CdcdError as error:
             self._drop_connection()
             if not self._is_failing:
@@ -59,18 +64,26 @@ class Heartbeat:
             return
         self._is_failing = False
         self._status.metrics.source.heartbeat_sent()
-        if self._written_lsn is None:  # else the one before is not confirmed yet: its time counts
-            self._written_lsn = written_lsn
+        # If the one before is not confirmed yet, its time counts; not if it was written to a former server.
+        if self._written_lsn is None or self._written_on != on:
+            self._written_on, self._written_lsn = on, written_lsn
 
     def _check_confirmed(self) -> None:
         if self._written_lsn is not None and self._status.confirmed_lsn >= self._written_lsn:
             self._written_lsn = None
             self._status.metrics.source.heartbeat_back()
 
-    def _write(self) -> Lsn:
+    def _write(self) -> tuple[ServerTimeline, Lsn]:
+        source = self._status.source
+        sessions = source.sessions
+        if self._connected_in != sessions:
+            self._drop_connection()
         if self._connection is None:
-            self._connection = connect_sql(self._settings)
-        return write_heartbeat(self._connection)
+            self._connection, self._connected_in = connect_sql(self._settings), sessions
+        server = identify(self._connection)
+        on = ServerTimeline(server.system_identifier, server.timeline)
+        source.check(on)
+        return on, write_heartbeat(self._connection)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None

@@ -96,6 +96,10 @@ class LagTracker:
             del self._samples[MAX_SAMPLES // 2]
         self._settle()
 
+    def is_of(self, of: ServerTimeline) -> bool:
+        """Return whether the received LSN is one of this server, or none is known."""
+        return self._of in (None, of)
+
     @property
     def has_reached_last_sample(self) -> bool:
         """Whether everything that was in the server's WAL at the last sample has been received."""

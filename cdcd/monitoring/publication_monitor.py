@@ -87,6 +87,8 @@ UNPUBLISHED_TABLE_HINT = (
 TopicOf = Callable[[str, str], str]
 _NOTHING = TableChanges()
 _READS = 3
+KNOWN_TOPICS = 16_384
+"""Tables whose topics are remembered from one comparison to the next; names of dropped tables are forgotten."""
 
 
 class PublicationStore(Protocol):
@@ -128,7 +130,7 @@ class PublicationMonitor:
         """`topic_of`: the topic of a table, by schema and name. `new_tables`: by default, those are streamed only."""
         self.new_tables = NewTables("stream_only") if new_tables is None else new_tables
         self._names = names
-        self._topic_of = None if topic_of is None else functools.cache(topic_of)
+        self._topic_of = None if topic_of is None else functools.lru_cache(KNOWN_TOPICS)(topic_of)
         self._reported_with_topic: set[int] = set()
         self._metrics = metrics
         self._halts_at_removal = halts_at_removal

@@ -3,8 +3,8 @@
 In: source settings.  Out: slot readings and the end of WAL for the metrics; the results of the other monitors at
 intervals (F21, F39, F72).
 Invariant: the monitor has its own connection, so it continues while streaming is down, halted or blocked by Kafka. A
-value that cannot be read, or not in time for a scrape, is reported as unknown. It waits for no lock on a user's
-table.
+value that cannot be read, or not in time for a scrape, or that is of another server than the session's, is reported
+as unknown (F59). The WAL guard does not depend on the other queries. The monitor waits for no lock on a user's table.
 Must not: change anything, except the WAL guard if it is configured to drop the slot.
 """
 
@@ -28,7 +28,7 @@ from cdcd.monitoring.partition_monitor import PartitionMonitor
 from cdcd.monitoring.publication_monitor import Comparison, PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.monitoring.wal_guard import WalGuard
-from cdcd.monitoring.wal_levels import GuardVerdict
+from cdcd.monitoring.wal_levels import GuardVerdict, Level
 from cdcd.ops.metrics import SlotReading
 from cdcd.recovery.start_decision import check_primary
 from cdcd.source.connection import connect_sql, fetch
@@ -53,9 +53,8 @@ _LOG = structlog.stdlib.get_logger("cdcd.monitor")
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """The results of one turn, except the slot's."""
+    """The results of one turn, except those of the slot and of the WAL guard."""
 
-    guarded: GuardVerdict | None
     publications: Comparison
     partitions: list[Shortfall] | None
     blocked: tuple[WaitCause | None, WaitCause | None]
@@ -81,6 +80,10 @@ class ServerMonitor:
         self._fail_session = fail_session
         self._blocked_sessions = BlockedSessions(status)
         self._connection: Any = None
+        self._connected_in = 0
+        """The number of sessions that had begun when the connection was opened."""
+        self._answered_by: ServerTimeline | None = None
+        self._is_elsewhere = False
         self._lock = asyncio.Lock()
         self._sampling: asyncio.Future[None] | None = None
         self._asked_s = self._answered_s = float("-inf")
@@ -89,9 +92,7 @@ class ServerMonitor:
         """Run turns until cancelled."""
         while True:
             async with self._lock:
-                if not await self._succeeds(self._turn()):
-                    self._guard.report(None, None, 0)
-                    self._blocked_sessions.report(None, None)
+                await self._turn()
             is_urgent = self._guard.drops_slot or not self._publications.has_baseline
             await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
 
@@ -119,12 +120,14 @@ class ServerMonitor:
 
     async def _sample_for_scrape(self) -> None:
         async with self._lock:
-            await self._succeeds(self._sample_slot())
+            if not await self._succeeds(self._sample_slot()):
+                self._set_unknown()
 
     async def _sample_slot(self) -> tuple[SlotReading | None, WalEnd]:
         self._asked_s = asked_s = time.monotonic()
         reading, end = await in_thread(self._read, self._status.lag.received_lsn)
         self._answered_s = asked_s
+        self._status.source.check(end.of)  # again: a session may have begun on another server meanwhile
         self._status.slot(reading, end)
         return reading, end
 
@@ -135,18 +138,30 @@ class ServerMonitor:
             await asyncio.sleep(CATCH_UP_STEP_S)
 
     async def _succeeds(self, query: Coroutine[Any, Any, Any]) -> bool:
-        """Return whether a query succeeds; if not, set its values to unknown and close the connection."""
+        """Return whether a query succeeds; if not, close the connection."""
         try:
             await query
         except CdcdError as error:
-            _LOG.debug("slot_state_unknown", error=str(error))
+            self._log_failure(error)
         except Exception:  # noqa: BLE001 - a defect here must not stop the WAL guard
             _LOG.exception("monitor_failed")
         else:
+            self._is_elsewhere = False
             return True
-        self._set_unknown()
         self._drop_connection()
         return False
+
+    def _log_failure(self, error: CdcdError) -> None:
+        """Log that the values are unknown; once, if another server has answered than the session's."""
+        was_elsewhere, self._is_elsewhere = self._is_elsewhere, self._answers_elsewhere
+        if self._is_elsewhere and not was_elsewhere:
+            _LOG.warning("another_server_answers", reason=error.message, hint=error.advice)
+        else:
+            _LOG.debug("slot_state_unknown", error=str(error))
+
+    @property
+    def _answers_elsewhere(self) -> bool:
+        return self._answered_by is not None and not self._status.source.is_source(self._answered_by)
 
     def _set_unknown(self) -> None:
         """Set all sampled values to unknown."""
@@ -155,35 +170,70 @@ class ServerMonitor:
         self._publications.unseen()
 
     async def _turn(self) -> None:
+        """Assess the slot first: a failure of another query must not stop the WAL guard."""
+        if not await self._succeeds(self._guard_slot()):
+            self._set_unknown()
+            self._guard.report(None, None, 0)
+            self._blocked_sessions.report(None, None)
+        elif not await self._succeeds(self._compare()):
+            self._publications.unseen()
+            self._blocked_sessions.report(None, None)
+
+    async def _guard_slot(self) -> None:
+        former = self._connection
+        reading, end, verdict = await self._assess()
+        is_to_drop = verdict is not None and verdict.level is Level.DROP_SLOT
+        if is_to_drop and self._connection is former and self._status.source.session is None:
+            # Without a session, only a new connection shows to which server source.dsn leads now.
+            self._drop_connection()
+            reading, end, verdict = await self._assess()
+        if self._guard.report(verdict, reading, end.lsn):
+            await in_thread(self._guard.drop_slot, self._connection)
+            self._guard.dropped()
+
+    async def _assess(self) -> tuple[SlotReading | None, WalEnd, GuardVerdict | None]:
         reading, end = await self._sample_slot()
-        results = await in_thread(self._query, reading)
+        verdict = await in_thread(self._guard.assess, self._connection, reading)
+        self._status.source.check(end.of)
+        return reading, end, verdict
+
+    async def _compare(self) -> None:
+        results = await in_thread(self._query)
+        if self._answered_by is not None:
+            self._status.source.check(self._answered_by)
         self._blocked_sessions.report(*results.blocked)
         error = self._publications.judge(results.publications)
         if results.partitions is not None:
             self._partitions.report(results.partitions)
         if error is not None and self._publications.is_on:
             self._fail_session(error)
-        if self._guard.report(results.guarded, reading, end.lsn):
-            await in_thread(self._guard.drop_slot, self._connection)
 
-    def _query(self, reading: SlotReading | None) -> _Results:
-        guarded = self._guard.assess(self._connection, reading)
+    def _query(self) -> _Results:
         comparison = self._publications.compare(self._connection)
         now = comparison.now
         partitions = None if now is None else self._partitions.query(self._connection, now)
         blocked = self._blocked_sessions.query(self._connection, comparison)
-        return _Results(guarded, comparison, partitions, blocked)
+        return _Results(comparison, partitions, blocked)
 
     def _read(self, received_lsn: Lsn) -> tuple[SlotReading | None, WalEnd]:
-        if self._connection is None:
-            self._connection = connect_sql(self._settings)
-            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_TIMEOUT_MS),))
+        self._answered_by = None
+        self._connect()
         asked_us = monotonic_us()
         server = identify(self._connection)
         check_primary(server)  # the WAL and the slot of a standby do not show what was committed
-        of = ServerTimeline(server.system_identifier, server.timeline)
+        self._answered_by = of = ServerTimeline(server.system_identifier, server.timeline)
+        self._status.source.check(of)
         end = WalEnd(of, server.wal_lsn, server.clock_us, asked_us, monotonic_us(), received_lsn)
         return self._read_slot(server.wal_lsn), end
+
+    def _connect(self) -> None:
+        """Connect, if there is no connection from after the beginning of the last session."""
+        sessions = self._status.source.sessions
+        if self._connected_in != sessions:
+            self._drop_connection()
+        if self._connection is None:
+            self._connection, self._connected_in = connect_sql(self._settings), sessions
+            fetch(self._connection, "SELECT set_config('lock_timeout', %s, false)", (str(LOCK_TIMEOUT_MS),))
 
     def _read_slot(self, wal_lsn: int) -> SlotReading | None:
         slot = read_slot(self._connection, self._settings.slot)

@@ -8,6 +8,7 @@ Must not: query a server, block.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from cdcd.model import Item, Keepalive, Progress, RowBatch
 from cdcd.monitoring.copy_status import CopyStatus
 from cdcd.monitoring.lag import LagTracker, ServerTimeline, WalEnd
 from cdcd.monitoring.prepared_status import PreparedStatus
+from cdcd.monitoring.source_server import SourceServer
 from cdcd.monitoring.waits import WaitEntry, Waits
 from cdcd.monitoring.wal_levels import GuardVerdict
 from cdcd.ops.durable_waits import DurableWaits
@@ -58,11 +60,13 @@ class Status:
         self.lag = LagTracker() if lag is None else lag
         self._oldest_prepared = PreparedStatus(metrics, self.lag.now_us)
         self.health = HealthState()
+        self.source = SourceServer()
         self._name = name
         self._slot = slot
         self._started_s = time.monotonic()
         self._tables: dict[int, str] = {}
         self._confirmed_lsn: Lsn = INVALID_LSN
+        self._confirmed_on: ServerTimeline | None = None
         self._server_version: int | None = None
         self._protocol_version: int | None = None
         self._streaming: str | None = None
@@ -75,7 +79,7 @@ class Status:
         self._usage: Usage | None = None
         self._sent: Callable[[], int] | None = None
         self._counted_sent = 0
-        self._sample: tuple[SlotReading, Lsn] | None = None
+        self._sample: tuple[SlotReading, WalEnd] | None = None
         self._snapshot_left: int | None = None
         self._copy: CopyStatus | None = None
         self._incremental: Callable[[], list[dict[str, Any]]] | None = None
@@ -92,6 +96,9 @@ class Status:
         """The backend pids with which this daemon holds the slot or the start lock."""
         self.is_slot_anothers: bool | None = None
         """Whether the last start found that the slot belongs to another daemon; None: not checked yet."""
+        self.may_begin = asyncio.Event()
+        """Cleared while the WAL guard is about to drop the slot; until then no session begins."""
+        self.may_begin.set()
         metrics.state("starting")
         metrics.lag(self.lag_s)
         metrics.buffers(
@@ -140,12 +147,13 @@ class Status:
     def progress(self, stored: Progress) -> None:
         """Take the durable position from the progress record."""
         self._durable = stored
+        identity = stored.identity
+        of = ServerTimeline(identity.system_identifier, identity.timeline)
+        self.source.stored(of)
         if stored.phase != "streaming":
             self.lag.copied_before(stored.commit_us)
         if stored.phase != "streaming" or stored.commit_us <= 0:
             return
-        identity = stored.identity
-        of = ServerTimeline(identity.system_identifier, identity.timeline)
         self.lag.recorded(of, stored.end_lsn, stored.commit_us)
         # The record of a completed snapshot has the time of the snapshot: no transaction has followed it yet.
         if stored.commit_lsn >= identity.slot_lsn:
@@ -329,7 +337,7 @@ class Status:
 
     def confirmed(self, lsn: Lsn) -> None:
         """Note that `lsn` was confirmed to PostgreSQL."""
-        self._confirmed_lsn = lsn
+        self._confirmed_lsn, self._confirmed_on = lsn, self.source.session
 
     def _count_sent(self) -> None:
         if self._sent is not None:
@@ -356,7 +364,7 @@ class Status:
         if end is not None:
             self.lag.add_sample(end)
         self.metrics.slot(reading)
-        self._sample = None if reading is None or end is None else (reading, end.lsn)
+        self._sample = None if reading is None or end is None else (reading, end)
         if self._copy is not None and reading is not None:
             self._copy.sampled(time.monotonic(), reading.retained_wal_bytes, reading.safe_wal_bytes)
         self._show_positions()
@@ -365,14 +373,16 @@ class Status:
         """Show how many bytes of the last sample's WAL are not confirmed, and not received, by now."""
         if self._sample is None:
             return
-        reading, server_lsn = self._sample
+        reading, end = self._sample
+        if not self.lag.is_of(end.of):  # the LSNs of another server or timeline are no distance
+            self.metrics.positions_unknown()
+            return
         # A process that has just started has confirmed nothing itself.
-        confirmed_lsn = max(self._confirmed_lsn, reading.confirmed_flush_lsn or 0)
+        own_lsn = self._confirmed_lsn if self._confirmed_on in (None, end.of) else INVALID_LSN
+        confirmed_lsn = max(own_lsn, reading.confirmed_flush_lsn or 0)
         if confirmed_lsn > INVALID_LSN:
             received_lsn = max(self.lag.received_lsn, confirmed_lsn)
-            self.metrics.positions(
-                server_lsn=server_lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn
-            )
+            self.metrics.positions(server_lsn=end.lsn, received_lsn=received_lsn, confirmed_lsn=confirmed_lsn)
 
     # --- the snapshot ---
 

@@ -3,7 +3,8 @@
 In: readings of the slot, at intervals.  Out: a line in the log at each change of level, a metric, a part of /status;
 beyond `drop_slot` an error that ends the session, and then the slot is dropped.
 Invariant: the slot is dropped only beyond the size configured for it, only if it is cdcd's by name, plugin and
-database, and only while no session holds it. Before that the loss is logged and the daemon halts with the reason.
+database, and only while no session holds it. Before that the loss is logged and the daemon halts with the reason. No
+session begins before the drop: the next one would hold the slot again.
 The guard only reports while another daemon has the slot or copies for it (F69), if the last start found that the slot
 belongs to another daemon (F80), and before the first start has checked that.
 Must not: confirm anything, or drop a slot because it is old, slow or lost.
@@ -17,7 +18,7 @@ from typing import Any
 import structlog
 
 from cdcd.errors import CdcdError
-from cdcd.lsn import Lsn, format_lsn
+from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.monitoring.status import Status
 from cdcd.monitoring.wal_levels import GuardVerdict, Level, Oldest, Sizes, holder, judge_wal
 from cdcd.ops.slot_metrics import SlotReading
@@ -31,7 +32,7 @@ _LOG = structlog.stdlib.get_logger("cdcd.wal_guard")
 
 
 class WalGuard:
-    """One for the process. `assess` and `drop_slot` are called in the monitor's thread, `report` on the loop."""
+    """One for the process. `assess` and `drop_slot` are called in the monitor's thread, the others on the loop."""
 
     def __init__(
         self,
@@ -45,8 +46,11 @@ class WalGuard:
         self._status = status
         self._fail_session = fail_session
         self._level = Level.OK
-        self.drops_slot = False
+
+    @property
+    def drops_slot(self) -> bool:
         """Whether the slot is to be dropped as soon as no session holds it."""
+        return not self._status.may_begin.is_set()
 
     def assess(self, connection: Any, reading: SlotReading | None) -> GuardVerdict | None:
         """Return the verdict on a reading, with the WAL's holder unless it is OK. Blocking; raises Source errors."""
@@ -77,23 +81,24 @@ class WalGuard:
         if verdict is None or reading is None:
             self._status.wal_guard(None)
             self._level = Level.OK  # once the slot can be read again, its level is reported again
-            self.drops_slot = False
+            self._status.may_begin.set()
             return False
         self._status.wal_guard(verdict)
         if verdict.level is not self._level:
             self._say(verdict)
             self._level = verdict.level
-        was_giving_up = self.drops_slot
-        self.drops_slot = verdict.level is Level.DROP_SLOT and not verdict.is_anothers
-        if not self.drops_slot:
+        if verdict.level is not Level.DROP_SLOT or verdict.is_anothers:
+            self._status.may_begin.set()
             return False
+        if self.drops_slot:  # the session was ended, and no other one has begun
+            return not reading.is_active
+        self._status.may_begin.clear()
         self._fail_session(
             halts.slot_dropped_by_wal_guard(
                 self._settings.slot, verdict.why, verdict.holder, reading.confirmed_flush_lsn or 0, wal_lsn
             )
         )
-        # A session that was ended does not take the slot again; one that still waits for Kafka does not hold it.
-        return was_giving_up and not reading.is_active
+        return False
 
     def drop_slot(self, connection: Any) -> None:
         """Drop the slot, if it is cdcd's and nobody holds it. Blocking; raises Source errors."""
@@ -109,6 +114,10 @@ class WalGuard:
             hint="changes committed after confirmed_lsn are not in Kafka; the server frees the WAL at its next "
             "checkpoint; the halt's reason has the commands that resolve the halt",
         )
+
+    def dropped(self) -> None:
+        """Note that the slot was dropped: the next session may begin."""
+        self.report(None, None, INVALID_LSN)
 
     def _say(self, verdict: GuardVerdict) -> None:
         say = {Level.OK: _LOG.info, Level.WARN: _LOG.warning}.get(verdict.level, _LOG.error)

@@ -160,6 +160,10 @@ class Metrics(MetricSeries):
         self._slot.unconfirmed_bytes = max(0, server_lsn - confirmed_lsn)
         self._slot.unreceived_bytes = max(0, server_lsn - received_lsn)
 
+    def positions_unknown(self) -> None:
+        """Show no lags in bytes."""
+        self._slot.unconfirmed_bytes = self._slot.unreceived_bytes = None
+
     # --- Kafka -------------------------------------------------------------------------------------------
 
     def group_committed(
@@ -251,7 +255,7 @@ class Metrics(MetricSeries):
     def slot(self, reading: SlotReading | None) -> None:
         """Set the slot's reading; with None (PostgreSQL is unreachable) the lags in bytes are absent, too."""
         self._slot.reading = reading
-        self._slot.unconfirmed_bytes = self._slot.unreceived_bytes = None
+        self.positions_unknown()
 
     # --- snapshot ----------------------------------------------------------------------------------------
 

@@ -18,8 +18,14 @@ from cdcd.metrics.group import Described
 __all__ = ["SlotCollector", "SlotReading"]
 
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
-NO_SLOT = "without a response of PostgreSQL, while a standby responds, or without a slot"
-_NO_POSITION = "without a response of PostgreSQL; before there is a slot with a position"
+NO_SLOT = (
+    "without a response of PostgreSQL, while a standby or another server than the session's responds, or without a "
+    "slot"
+)
+_NO_POSITION = (
+    "without a response of PostgreSQL, or while another server than the one that was read last responds; before "
+    "there is a slot with a position"
+)
 _NO_STATISTICS = f"{NO_SLOT}; until the server has statistics of the slot"
 
 UNCONFIRMED_BYTES = Described(

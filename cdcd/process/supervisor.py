@@ -19,7 +19,16 @@ from tempfile import gettempdir
 import structlog
 
 from cdcd.config import Config
-from cdcd.errors import EXIT_OK, CdcdError, InternalError, OutOfMemory, Retry, SlotActive, SnapshotStale
+from cdcd.errors import (
+    EXIT_OK,
+    CdcdError,
+    InternalError,
+    OutOfMemory,
+    Retry,
+    SlotActive,
+    SlotDroppedByWalGuard,
+    SnapshotStale,
+)
 from cdcd.errors.frames import drop_frames
 from cdcd.lsn import INVALID_LSN, Lsn
 from cdcd.monitoring.publication_monitor import PublicationMonitor
@@ -90,7 +99,8 @@ class Supervisor:
     def fail_session(self, error: CdcdError) -> None:
         """End the running session with an error that a monitor has found (F21, F72); between two tries, the next one.
 
-        In a halt the error is dropped: an operator is looking already, and the next start checks again.
+        In a halt the error is dropped: an operator is looking already, and the next start checks again. That of the
+        WAL guard replaces the reason: once the slot is dropped, the former reason has no resolution without it.
         """
         if self._running is not None:
             self._background_error = error
@@ -98,6 +108,8 @@ class Supervisor:
         elif self._status.health.state != "halted":
             self._pending = error
             self.retry.set()
+        elif isinstance(error, SlotDroppedByWalGuard):
+            self._note_halt(error)
 
     async def run(self) -> int:
         """Return the exit status once stopped, or once an error ends the process."""
@@ -128,9 +140,13 @@ class Supervisor:
 
     async def _session(self) -> SessionOutcome:
         self._background_error = None
+        if self._pending is None:
+            await self._wait_for_event(self._status.may_begin, None)
         pending, self._pending = self._pending, None
         if pending is not None:
             return SessionOutcome(pending, may_resnapshot=True)
+        if self.stop.is_set():
+            return SessionOutcome()
         try:
             self._running = Session(
                 self._config,
@@ -183,8 +199,7 @@ class Supervisor:
                 error, session.asked_us, session.durable_lsn, has_advanced=session.has_advanced
             )
         self._last_error = to_remember(self._last_error, error, has_streamed=has_streamed)
-        # If a monitor found an error while the session was closing for another one, the monitor's error counts.
-        if self._background_error is not None and error.retry in (Retry.AUTO, Retry.LIMITED):
+        if self._background_error is not None and _is_replaced(error, self._background_error):
             error = self._background_error
         if session is None:
             return SessionOutcome(error)
@@ -192,9 +207,9 @@ class Supervisor:
         return SessionOutcome(error, session.durable_lsn, session.has_advanced, may_resnapshot)
 
     async def _halt(self, error: CdcdError) -> None:
-        self._status.state("halted", error)
-        hint = error.advice if needs_decision(error) else f"{error.advice}. {_RETRY_HINT}"
-        _LOG.error("halted", error=str(error), code=error.code, hint=hint)
+        if isinstance(self._pending, SlotDroppedByWalGuard):  # reported after the session had ended
+            error = self._pending
+        self._note_halt(error)
         self.retry.clear()
         await self._wait_for_event(self.retry, None)
         self._pending = None  # from before the halt; the next start checks again
@@ -204,6 +219,11 @@ class Supervisor:
         if not self.stop.is_set():
             self._state.publications.resumed(error)
             _LOG.info("resuming", reason="requested")
+
+    def _note_halt(self, error: CdcdError) -> None:
+        self._status.state("halted", error)
+        hint = error.advice if needs_decision(error) else f"{error.advice}. {_RETRY_HINT}"
+        _LOG.error("halted", error=str(error), code=error.code, hint=hint)
 
     async def _back_off(self, error: CdcdError, failures: int) -> None:
         pause_s = delay_s(failures, random.random())  # noqa: S311 - jitter, not a secret
@@ -232,6 +252,12 @@ class Supervisor:
                 wait.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _is_replaced(error: CdcdError, found: CdcdError) -> bool:
+    """Return whether the error that a monitor found counts, if the session was closing for another one meanwhile."""
+    passes = error.retry in (Retry.AUTO, Retry.LIMITED)
+    return passes or (isinstance(found, SlotDroppedByWalGuard) and error.retry is not Retry.NEVER)
 
 
 def _reason(error: CdcdError) -> str:

@@ -22,7 +22,7 @@ from cdcd.snapshot.chunk_reader import ChunkTable
 from cdcd.snapshot.selection import Selection
 from cdcd.snapshot.units import CopiedTable
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.connection import fetch
 from cdcd.source.locks import is_lock_timeout
 from cdcd.source.publication_catalog import PublishedTable, published_if_plain, published_tables
 from cdcd.source.settings import SourceSettings
@@ -112,7 +112,7 @@ class PublishedTables:
         return self._selection.with_columns(copied_table(table, self._policies))
 
     def _connected(self) -> Any:
-        connection = connect_sql(self._source)
+        connection = self._catalog.connect()
         fetch(connection, "SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
         return connection
 

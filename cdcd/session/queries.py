@@ -62,7 +62,7 @@ def slot_holders(source: SourceSettings) -> tuple[Blocker, ...]:
         return sessions_holding(connection, [pid for pid in pids if pid is not None])
 
 
-def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefore:
+def prepared_before_slot(source: SourceSettings, begin: Resume, expected: ServerIdentity) -> PreparedBefore:
     """Return the transactions prepared before cdcd owned the slot, which may be lost; called with the slot held.
 
     Raises SlotAhead (F3): the slot may have been advanced between the verdict and START_REPLICATION.
@@ -70,6 +70,7 @@ def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefor
     with contextlib.closing(connect_sql(source)) as connection:
         # F59: checked again now that the stream runs; the session leaves a server that was demoted meanwhile.
         check_primary(identify(connection))
+        check_same_server(connection, expected)
         slot = read_slot(connection, source.slot)
         confirmed_lsn = (slot.confirmed_flush_lsn or 0) if slot is not None else 0
         if confirmed_lsn > begin.start_lsn:
@@ -82,7 +83,8 @@ def prepared_before_slot(source: SourceSettings, begin: Resume) -> PreparedBefor
         return prepared_before(connection) if begin.prepared_before is None else begin.prepared_before
 
 
-def is_any_rolled_back(source: SourceSettings, xids: Collection[int]) -> bool:
-    """Return whether one of these subtransactions was rolled back. Raises Source errors."""
+def is_any_rolled_back(source: SourceSettings, expected: ServerIdentity, xids: Collection[int]) -> bool:
+    """Return whether one of these subtransactions of `expected` was rolled back. Raises Source errors."""
     with contextlib.closing(connect_sql(source)) as connection:
+        check_same_server(connection, expected)
         return any_rolled_back(connection, xids)

@@ -64,6 +64,7 @@ from cdcd.session.snapshot_handover import SnapshotHandover, published_now
 from cdcd.session.start_state import SessionStart, StartState, position_before
 from cdcd.session.streaming import Streaming
 from cdcd.session.topic_watch import watch
+from cdcd.source.identity import ServerIdentity
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import StreamOptions
 from cdcd.source.start_lock import StartLock
@@ -177,6 +178,7 @@ class Session:
     async def run(self) -> None:
         """Run the session; return when `stop` is set and everything durable is confirmed."""
         is_memory_short = False
+        self._status.source.begins()
         try:
             start_state, to_try = await self._start()
             await self._work(start_state, to_try)
@@ -194,6 +196,7 @@ class Session:
             raise
         finally:
             self._publications.is_on = False
+            self._status.source.ends()
             if not is_memory_short:
                 await self._close()
 
@@ -216,6 +219,7 @@ class Session:
             # F79: from here on the start changes something.
             self._spill = await in_thread(SpillPool, self._config.spill_settings(), self._status)
             start_state = await background.or_failure(or_stop(session_start.fence_and_decide(), self._stop))
+        self._clients.catalog.expect(start_state.server)
         self._database, self._timelines = start_state.server.database, start_state.timelines
         self._durable_us = 0 if start_state.stored is None else start_state.stored.commit_us
         return start_state, session_start.to_try_in_background
@@ -380,7 +384,7 @@ class Session:
         self._status.own_pids.add(stream.backend_pid)
         self._start_lock.release()  # the slot is held from here on
         try:
-            before = await self._prepared_before(begin)
+            before = await self._prepared_before(begin, start_state.server)
             streaming, copying = self._new_streaming(stream, begin, start_state, before, writer)
             streaming.begin(position_before(begin, start_state, before, self._durable_us))
             with self._commands.attached(copying):  # before /status says that the session streams
@@ -390,8 +394,8 @@ class Session:
             await stream.close()
             self._status.source_closed()
 
-    async def _prepared_before(self, begin: Resume) -> PreparedBefore:
-        before = await or_stop(in_thread(prepared_before_slot, self._source, begin), self._stop)
+    async def _prepared_before(self, begin: Resume, server: ServerIdentity) -> PreparedBefore:
+        before = await or_stop(in_thread(prepared_before_slot, self._source, begin, server), self._stop)
         if before.undecided:
             _LOG.warning("prepared_before_slot", transactions=len(before.undecided), hint=_PREPARED_HINT)
         return before
@@ -434,7 +438,7 @@ class Session:
             self._status,
             progress,
             buffers=buffers,
-            any_rolled_back=lambda xids: in_thread(is_any_rolled_back, self._source, xids),
+            any_rolled_back=partial(in_thread, is_any_rolled_back, self._source, start_state.server),
         )
         emitter = ChunkEmitter(
             pump,

@@ -34,7 +34,6 @@ from cdcd.session.copy_workers import CopyWorkers
 from cdcd.snapshot.markers import Marked, RowMarkers, TableComplete
 from cdcd.snapshot.units import CopiedTable, CopyUnit
 from cdcd.source.catalog import Catalog
-from cdcd.source.connection import connect_sql
 from cdcd.source.key_check import record_key
 from cdcd.source.key_index import TableKeys
 from cdcd.source.lock_watch import Report, fetch_watched, unreported
@@ -242,7 +241,7 @@ def tables_to_copy(
     def ask(connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return fetch_watched(settings, connection, sql, parameters, report)
 
-    with contextlib.closing(connect_sql(settings)) as connection:
+    with contextlib.closing(catalog.connect()) as connection:
         published = published_tables(connection, settings.publications, ask)
     tables = [copied_table(table, policies) for table in published]
     return list(zip(tables, catalog.relations_of(published), strict=True))

@@ -26,6 +26,7 @@ from cdcd.errors import CdcdError, SlotActive
 from cdcd.findings import Finding, failure, refusal
 from cdcd.lsn import INVALID_LSN, Lsn, format_lsn
 from cdcd.model import PartPosition, PreparedBefore, Progress, SourceIdentity, Timelines
+from cdcd.monitoring.lag import ServerTimeline
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.monitoring.status import Status
 from cdcd.recovery.new_snapshot import Decision
@@ -45,7 +46,7 @@ from cdcd.session.start_checks.topics import table_topics, topics_with_rows
 from cdcd.sink.reader import read_topic_identities
 from cdcd.sink.schemas import SchemaTopic
 from cdcd.sink.topic_identity import TopicIdentities, TopicOwner
-from cdcd.source.identity import ServerIdentity
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.publication_catalog import LOCK_TIMEOUT_MS, PublishedTable
 from cdcd.source.settings import StreamOptions, granted_options, shortfalls
 from cdcd.threads import in_thread, start_in_thread
@@ -200,6 +201,8 @@ class SessionStart:
         with self._status.waits.on("kafka", "the topics of cdcd and the stored position"):
             stored = await self._open_sink(server)
         decision, is_two_phase = await in_thread(self._decide, stored, server, timelines)
+        # Before a monitor may end the session: from here on none takes anything from another server.
+        self._status.source.decided(ServerTimeline(server.system_identifier, server.timeline))
         stored, found = decision.stored, decision.verdict
         await self._set_identities(stored, is_anew=begins_anew(found))
         await self._open_schemas()
@@ -284,8 +287,11 @@ class SessionStart:
         self._publications.is_on = True
 
     def _compare_again(self, identities: TopicIdentities, is_anew: bool) -> list[Finding]:
+        server, connection = self._known.server, self._known.sql()
         try:
-            return self._compare(identities, is_anew, self._known.sql())
+            assert server is not None
+            check_same_server(connection, server)  # the checks' connection was closed
+            return self._compare(identities, is_anew, connection)
         finally:
             self._known.close()
 

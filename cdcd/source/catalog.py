@@ -4,7 +4,8 @@ In: oids.  Out: `PgType`s with their element and base types, `TableKeys`, `Relat
 Invariant: `relation` returns the same as pgoutput's Relation message for the same table. Results show the current
 catalog, which may be later than the change being read (F44). Types are cached by oid and queried only when unknown;
 composite types are queried each time, because the stream does not report when one was altered.
-Several threads may call it; queries run one at a time.
+Several threads may call it; queries run one at a time. Once the session has decided which server it reads, each
+connection is to that server: another one has other oids (F59).
 Must not: be called from the event loop's thread while the stream runs.
 """
 
@@ -17,10 +18,11 @@ from typing import Any, TypeVar
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SnapshotStale, SourceUnavailable
+from cdcd.errors import CdcdError, SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Column, PgType, Relation, ReplicaIdentity
 from cdcd.schema.attnums import KnownAttnums, NumberedColumn, known_attnums
 from cdcd.source.connection import connect_sql, fetch
+from cdcd.source.identity import ServerIdentity, check_same_server
 from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable
 from cdcd.source.settings import SourceSettings
@@ -85,8 +87,16 @@ class Catalog:
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._connection: Connection | None = None
+        self._expected: ServerIdentity | None = None
         self._types: dict[int, PgType] = {}
         self._lock = threading.RLock()
+
+    def expect(self, server: ServerIdentity) -> None:
+        """Query only this server from now on."""
+        with self._lock:
+            self.close()
+            self._types.clear()
+            self._expected = server
 
     def types(self, oids: Iterable[int]) -> dict[int, PgType]:
         """Return the types with these oids and all types that they consist of, by oid.
@@ -191,8 +201,19 @@ class Catalog:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = connect_sql(self._settings)
+            self._connection = self.connect()
         return self._connection
+
+    def connect(self) -> Connection:
+        """Return a connection to the same server, which the caller closes. Raises Source errors."""
+        connection = connect_sql(self._settings)
+        if self._expected is not None:
+            try:
+                check_same_server(connection, self._expected)
+            except CdcdError:
+                connection.close()
+                raise
+        return connection
 
     def _fetch(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._ask(lambda connection: fetch(connection, sql, parameters))

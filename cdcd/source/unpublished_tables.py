@@ -18,6 +18,7 @@ from psycopg2.extensions import connection as Connection  # noqa: N812
 from cdcd.source.connection import fetch
 from cdcd.source.start import quote_identifier
 
+# IS TRUE keeps the planner from joining `published` to each table's partitions: a hash of all oids, built once.
 _UNPUBLISHED = """
     WITH published (relid) AS (SELECT unnest(%s::oid[]))
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relpersistence = 'p',
@@ -27,13 +28,16 @@ _UNPUBLISHED = """
           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
           AND NOT EXISTS (SELECT FROM published p WHERE p.relid = c.oid)
           AND NOT (c.relispartition AND EXISTS (
-              SELECT FROM pg_partition_ancestors(c.oid) a JOIN published p ON p.relid = a.relid::oid))
+              SELECT FROM pg_partition_ancestors(c.oid) a
+              WHERE (a.relid::oid IN (SELECT relid FROM published)) IS TRUE))
           AND NOT (c.relkind = 'p' AND EXISTS (
-              SELECT FROM pg_partition_tree(c.oid) t JOIN published p ON p.relid = t.relid::oid)
+              SELECT FROM pg_partition_tree(c.oid) t
+              WHERE (t.relid::oid IN (SELECT relid FROM published)) IS TRUE)
               AND NOT EXISTS (
                   SELECT FROM pg_partition_tree(c.oid) t
                   WHERE t.isleaf AND NOT EXISTS (
-                      SELECT FROM pg_partition_ancestors(t.relid) a JOIN published p ON p.relid = a.relid::oid)))
+                      SELECT FROM pg_partition_ancestors(t.relid) a
+                      WHERE (a.relid::oid IN (SELECT relid FROM published)) IS TRUE)))
 """
 _ATTACHED = """
     SELECT c.oid::bigint, (

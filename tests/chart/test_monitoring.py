@@ -47,13 +47,14 @@ def test_the_dashboard_is_one_of_daemon_and_mirror() -> None:
     assert {"cdcd_replication_lag_seconds", "cdcd_mirror_lag_seconds"} <= used_metrics(" ".join(queries))
 
 
-def test_there_are_three_alerts_with_what_to_do() -> None:
+def test_there_are_four_alerts_with_what_to_do() -> None:
     text = re.sub(r"\{\{-? \$job -?\}\}", 'job="j"', RULE.read_text())
     text = re.sub(r"\{\{.*?\}\}", "0", re.sub(r"^\s*\{\{-.*\}\}$", "", text, flags=re.M))
     (group,) = yaml.safe_load(text)["spec"]["groups"]
     assert [rule["alert"] for rule in group["rules"]] == [
         "CdcdMirrorBehind",
         "CdcdMirrorUnknown",
+        "CdcdMirrorKilled",
         "CdcdMirrorTableParked",
     ]
     for rule in group["rules"]:

@@ -15,17 +15,20 @@ from cdcd.source.connection import connect_sql
 from cdcd.source.settings import SourceSettings
 from cdcd.source.slot import drop_own_slot
 from cdcd.waits import KINDS
+from tests.faults.test_fault_34_idle import samples
 from tests.integration.conftest import NewDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, await_confirmed
 from tests.support.nightly import nightly
 from tests.support.proxy import Proxy
+from tests.support.quick import QUICK
 from tests.support.reader import Event, Reader, assert_each_once
 from tests.support.resolutions import equals_table
-from tests.support.stack import PostgresServers, run_script
+from tests.support.stack import PostgresServers, run_script, wal_position
 from tests.support.standby import await_slot, hosts_dsn, make_standby, promote
 from tests.support.waiting import eventually
 
 FAILOVER = {"slot": {"failover": True}}
+MIB = 1 << 20
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, body text)"
 
 
@@ -66,6 +69,105 @@ def pair(pg_server: PostgresServers, major: int) -> Iterator[tuple[PostgresServe
 def is_waiting_for_promotion(daemon: Daemon) -> bool:
     """Whether the daemon waits because it has found a standby at the primary's address."""
     return SourceStandby.code in {line["code"] for line in daemon.events("retrying")}
+
+
+def burn(server: PostgresServer, size_bytes: int) -> None:
+    """Write WAL, by whole segments."""
+    end_lsn = wal_position(server) + size_bytes
+    while wal_position(server) < end_lsn:
+        server.execute("SELECT pg_logical_emit_message(false, 'burn', 'x'), pg_switch_wal()")
+
+
+def has_slot(server: PostgresServer, daemon: Daemon) -> bool:
+    return bool(server.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", daemon.slot))
+
+
+@contextlib.contextmanager
+def split(
+    pg_server: PostgresServers, new_daemon: NewDaemon
+) -> Iterator[tuple[PostgresServer, PostgresServer, Daemon, Proxy]]:
+    """A daemon that streams from a primary; the name leads to a promoted standby now, and both accept writes."""
+    guard = {"warn": "24MiB", "critical": "48MiB", "drop_slot": "96MiB"}
+    source = {**FAILOVER, "heartbeat_interval_ms": 1000, "wal_guard": guard}
+    with pair(pg_server, 18) as (primary, standby), Proxy(primary.port) as name:
+        daemon = new_daemon(primary, "postgres", source=source)
+        daemon.entry = QUICK
+        daemon.config["source"]["dsn"] = primary.dsn().replace(f":{primary.port}/", f":{name.port}/")
+        daemon.start().wait_state("streaming")
+        make_standby(primary, standby)
+        await_slot(standby, daemon.slot)
+        name.point_to(standby.port)
+        promote(standby)
+        yield primary, standby, daemon, name
+
+
+def test_a_slot_of_the_promoted_server_is_not_judged_while_the_stream_is_on_the_former_primary(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F59, F21: only the SQL connections move. The next primary's slot is the one that the stream will need."""
+    with split(pg_server, new_daemon) as (primary, standby, daemon, name):
+        primary.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'cdcd%%' AND backend_type = 'client backend'"
+        )
+        burn(standby, 110 * MIB)
+        made = name.accepted
+        eventually(
+            lambda: name.accepted > made + 3 or daemon.events("slot_dropped_by_wal_guard"),
+            "the monitor connects again and again",
+        )
+        assert daemon.status()["state"] == "streaming"
+        assert daemon.status()["wal_guard"] is None
+        assert "cdcd_slot_active" not in samples(daemon)
+        assert [line["event"] for line in daemon.events("another_server_answers")] == [
+            "another_server_answers"
+        ]
+        assert has_slot(standby, daemon)
+        run_script(standby.dsn(), "CREATE TABLE u (id int PRIMARY KEY)")
+        primary.kill()
+        eventually(lambda: len(daemon.events("streaming")) == 2, "the stream moves, too")
+        # The slot there retains more than the limit: the guard judges it, now that it is the source's.
+        eventually(lambda: not has_slot(standby, daemon), "the slot is dropped")
+        assert "CDCD-SLOT-DROPPED-BY-WAL-GUARD" in daemon.status()["reason"]
+        assert daemon.stop() == 0
+
+
+@pytest.mark.nightly  # the other way round loses changes
+def test_the_monitors_follow_the_stream_from_a_primary_that_still_runs(
+    pg_server: PostgresServers, new_daemon: NewDaemon, reader: Reader
+) -> None:
+    """F59: only the walsender moves; the former primary still answers on the other connections."""
+    with split(pg_server, new_daemon) as (primary, standby, daemon, _):
+        primary.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+            daemon.slot,
+        )
+        eventually(lambda: len(daemon.events("streaming")) == 2, "the stream moves")
+        burn(primary, 110 * MIB)
+        run_script(standby.dsn(), "CREATE TABLE u (id int PRIMARY KEY)")
+        eventually(
+            lambda: daemon.events("publication_changed") or daemon.events("halted"),
+            "the new primary's publication is compared",
+        )
+        assert daemon.events("halted") == []
+        (line,) = daemon.events("publication_changed")
+        assert "public.u" in line["reason"]
+        await_confirmed(standby, daemon)
+        ((confirmed_lsn, active),) = standby.execute(
+            "SELECT (confirmed_flush_lsn - '0/0')::bigint, active FROM pg_replication_slots WHERE slot_name = %s",
+            daemon.slot,
+        )
+        found = samples(daemon)
+        assert found["cdcd_slot_confirmed_flush_lsn"] >= confirmed_lsn
+        assert found["cdcd_slot_active"] == active == 1
+        begun = found.get("cdcd_heartbeat_last_roundtrip_timestamp_seconds", 0)
+        returned = "cdcd_heartbeat_last_roundtrip_timestamp_seconds"
+        eventually(lambda: samples(daemon)[returned] > begun, "a heartbeat comes back from the new primary")
+        assert has_slot(primary, daemon)
+        assert has_slot(standby, daemon)
+        run_script(standby.dsn(), "INSERT INTO t VALUES (2, 'after')")
+        equals_table(reader, f"{daemon.name}.public.t", standby, "postgres")
+        assert daemon.stop() == 0
 
 
 def assert_timelines(events: list[Event], promoted: PostgresServer) -> None:

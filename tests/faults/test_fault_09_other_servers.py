@@ -17,10 +17,12 @@ from cdcd.source.identity import identify
 from cdcd.source.slot import create_slot
 from tests.faults.link import NewLinked
 from tests.faults.test_fault_08_failover import FAILOVER, TABLE, pair
+from tests.faults.test_fault_34_idle import samples
 from tests.integration.conftest import NewDaemon
 from tests.support.daemon import Daemon, await_confirmed
 from tests.support.hints import commands_in, hint_of
 from tests.support.proxy import Proxy, Way
+from tests.support.quick import QUICK
 from tests.support.reader import BEGINNING, Reader, assert_each_once
 from tests.support.resolutions import (
     ACCEPT_GAP,
@@ -295,7 +297,6 @@ def cut_off(standby: PostgresServer) -> None:
     )
 
 
-@pytest.mark.nightly  # test_check_beginning has another server
 def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
     postgres: PostgresServer,
     pg_server: PostgresServers,
@@ -303,26 +304,49 @@ def test_a_name_that_moves_to_another_server_halts_until_it_is_back(
     new_linked: NewLinked,
     reader: Reader,
 ) -> None:
-    """F10: another cluster has the same host and port, as after a change in the DNS."""
+    """F10: another cluster has the same host and port, as after a change in the DNS.
+
+    F59: it still answers afterwards, on the monitor's connection; that is no judgement on the publication.
+    """
     other = pg_server(17)
     other.create_database(database)
     try:
         with new_linked(postgres, database) as (daemon, link):
             other.execute(f"CREATE PUBLICATION cdcd_{daemon.name} FOR ALL TABLES", dbname=database)
             run_script(postgres.dsn(database), TABLE, "INSERT INTO t VALUES (1, 'copied')")
+            daemon.entry = QUICK
             daemon.start().wait_state("streaming")
             link.point_to(other.port)
             link.cut()
             halts_with(daemon, "CDCD-SOURCE-IDENTITY")
+            eventually(
+                lambda: daemon.events("another_server_answers") or is_connected(other),
+                "the monitor has found the other server",
+            )
+            assert "cdcd_slot_active" not in samples(daemon), "nothing is known about the slot"
             run_script(postgres.dsn(database), "INSERT INTO t VALUES (2, 'meanwhile')")
             link.point_to(postgres.port)
             daemon.reload()
             daemon.wait_state("streaming")
+            run_script(postgres.dsn(database), "CREATE TABLE u (id int PRIMARY KEY)")
+            eventually(
+                lambda: daemon.events("publication_changed") or len(daemon.events("halted")) > 1,
+                "the monitor has compared the publication again",
+            )
+            (change,) = daemon.events("publication_changed")
+            assert "public.u" in change["reason"]
             await_confirmed(postgres, daemon)
+            assert len(daemon.events("halted")) == 1
+            assert samples(daemon)["cdcd_slot_active"] == 1
             events = reader.read(f"{daemon.name}.public.t")
             assert sorted(event.value["after"]["id"] for event in events) == [1, 2]
     finally:
         drop_database(other, database)
+
+
+def is_connected(server: PostgresServer) -> bool:
+    """Return whether cdcd is connected to the server now."""
+    return bool(server.execute("SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'cdcd%'"))
 
 
 @pytest.mark.nightly

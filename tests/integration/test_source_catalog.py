@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
-from cdcd.errors import SnapshotStale
+from cdcd.demo.stack.postgres import PostgresServer
+from cdcd.errors import SnapshotStale, SourceUnavailable
 from cdcd.model import Attribute, Control, Relation, ReplicaIdentity
 from cdcd.pgoutput import messages
 from cdcd.pgoutput.decode import decode
@@ -20,16 +22,19 @@ from cdcd.source.key_index import TableKeys, table_keys
 from cdcd.source.publication_catalog import PublishedTable, missing_publications, published_tables
 from cdcd.source.settings import SourceSettings
 from tests.support.nightly import nightly, nightly_except
+from tests.support.proxy import Proxy
 from tests.support.source import commits, make_slot, plain, read_until, source_database, streaming
 from tests.support.stack import (
     POSTGRES_MAJORS,
     SUPPORTED_POSTGRES_MAJORS,
     PostgresServers,
+    drop_database,
     in_one_transaction,
     run_script,
     wal_position,
 )
 
+TABLE = "CREATE TABLE public.t (id int PRIMARY KEY)"
 TABLES = (
     'CREATE SCHEMA "Odd Schema"',
     "CREATE TYPE public.mood AS ENUM ('sad', 'happy')",
@@ -393,3 +398,29 @@ async def test_tables_that_go_while_they_are_listed_are_no_error(pg_server: Post
         finally:
             stop.set()
             thread.join()
+
+
+def test_the_catalog_of_another_server_is_not_queried(
+    postgres: PostgresServer, pg_server: PostgresServers
+) -> None:
+    """F59: the connection is lost, and the name leads to a server where the oids are those of other tables."""
+    other = pg_server(17)
+    with source_database(postgres, TABLE) as settings, Proxy(postgres.port) as link:
+        with contextlib.closing(connect_sql(settings)) as connection:
+            server = identify(connection)
+            ((relid,),) = fetch(connection, "SELECT 'public.t'::regclass::oid::int8")
+        named = replace(settings, dsn=settings.dsn.replace(f":{postgres.port}/", f":{link.port}/"))
+        other.create_database(settings.slot)
+        try:
+            with contextlib.closing(Catalog(named)) as catalog:
+                catalog.expect(server)
+                assert catalog.keys(relid) is not None
+                link.point_to(other.port)
+                link.cut()
+                for _ in range(2):
+                    with pytest.raises(SourceUnavailable, match="another server answers"):
+                        catalog.keys(relid)
+                link.point_to(postgres.port)
+                assert catalog.keys(relid) is not None
+        finally:
+            drop_database(other, settings.slot)

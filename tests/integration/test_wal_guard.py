@@ -113,6 +113,28 @@ def test_a_slot_that_streams_is_released_before_it_is_given_up(
         assert daemon.stop() == 0
 
 
+def test_the_guard_does_not_depend_on_the_other_queries_of_the_monitor(
+    server: PostgresServer, new_daemon: NewDaemon
+) -> None:
+    """F21: the publication cannot be read; the slot can, and is reported and released as ever."""
+    server.create_database("blind")
+    server.create_role("blind")
+    run(server, "blind", "CREATE TABLE t (id int PRIMARY KEY)", "GRANT SELECT ON t TO blind")
+    with new_daemon(server, "blind", source=guard(drop_slot="96MiB")) as daemon:
+        daemon.config["source"]["dsn"] = server.dsn("blind", user="blind")
+        daemon.entry = QUICK
+        daemon.start().wait_state("streaming")
+        run(server, "blind", "REVOKE SELECT ON pg_publication_tables FROM PUBLIC")
+        prepare(server.dsn("blind"), "kept", "INSERT INTO t VALUES (1)")
+        try:
+            burn(server, 110 * MIB)
+            eventually(lambda: not has_slot(server, daemon), "the slot is dropped")
+        finally:
+            server.execute("ROLLBACK PREPARED 'kept'", dbname="blind")
+        assert "CDCD-SLOT-DROPPED-BY-WAL-GUARD" in daemon.wait_state("halted")["reason"]
+        assert daemon.stop() == 0
+
+
 def assert_one_that_waits_only_tells(server: PostgresServer, second: Daemon, first: Daemon) -> None:
     """F69: a daemon does not drop a slot that another one holds, whatever its own limit; nor does it halt."""
     second.config["name"], second.entry = first.name, QUICK

@@ -43,6 +43,10 @@ class _Message:
     name: bytes
     content: bytes | None
     firsts: bytes | None = None
+    written_ms: int = 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, self.written_ms)
 
     def key(self) -> bytes:
         return self.name
@@ -88,11 +92,14 @@ class Planned:
         timeline: int = 1,
         began_lsn: int = 0,
         system: str = "7",
+        commit_us: int | None = None,
+        written_ms: int = 0,
     ) -> None:
         """Append a slot's progress record.
 
         `snapshot`: the topics that an incomplete snapshot has begun. `firsts`: the first offsets of the records.
-        `timeline`, `began_lsn`, `system`: the server's.
+        `timeline`, `began_lsn`, `system`: the server's. `commit_us`: its commit time, by default that of its LSN.
+        `written_ms`: its timestamp in Kafka.
         """
         value: dict[str, Any] = {
             "format": 2,
@@ -100,7 +107,7 @@ class Planned:
             "end_lsn": format_lsn(lsn + 8 if end_lsn is None else end_lsn),
             "system_identifier": system,
             "timeline": timeline,
-            "commit_us": lsn * 1_000_000,
+            "commit_us": lsn * 1_000_000 if commit_us is None else commit_us,
             "offsets": {topic: {"0": offset} for topic, offset in offsets.items()},
             "phase": "streaming" if snapshot is None else "snapshot",
             "snapshot_tables": list(snapshot or ()),
@@ -117,7 +124,7 @@ class Planned:
                 "tables": {str(n): {"topic": one} for n, one in enumerate(loading)},
             }
         header = None if firsts is None else {topic: {0: first} for topic, first in firsts.items()}
-        self._append(slot, value, None if header is None else dump_offsets(header))
+        self._append(slot, value, None if header is None else dump_offsets(header), written_ms)
 
     def describe(self, *names: str, slot: str = "s") -> None:
         """Append the record of a slot's topics, with their present ids."""
@@ -125,8 +132,10 @@ class Planned:
         known = {name: {"id": self.topics[name].id, "partitions": 1} for name in names}
         self._append(f"{slot}/topics", {"format": 1, "topics": known})
 
-    def _append(self, key: str, value: Mapping[str, Any], firsts: bytes | None = None) -> None:
-        self.log.append(_Message(self.place, key.encode(), json.dumps(value).encode(), firsts))
+    def _append(
+        self, key: str, value: Mapping[str, Any], firsts: bytes | None = None, written_ms: int = 0
+    ) -> None:
+        self.log.append(_Message(self.place, key.encode(), json.dumps(value).encode(), firsts, written_ms))
         self.place += 1
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """What the topics have after a position: a mirror's backlog. Pure.
 
-In: offsets, the commits after them.  Out: the distance, in offsets and by topic, and the time of the first commit.
+In: offsets, the commits after them.  Out: the distance, in offsets and by topic, and the age of the first commit.
 Invariant: an unknown distance is None, never 0.
 Must not: do I/O.
 """
@@ -20,8 +20,8 @@ class Backlog(NamedTuple):
     """What the topics have after a position, as far as their progress records were read.
 
     `offsets`: the distance to the newest commit, None if unknown. `is_pending`: there is a commit after the position.
-    `oldest_us`: the time of the first one (Unix epoch, microseconds), 0 if unknown. `topics`: the distance in each
-    topic that has one, as far as the newest known commit.
+    `oldest_us`: the time from which the first one counts (Unix epoch, microseconds), 0 if unknown. `topics`: the
+    distance in each topic that has one, as far as the newest known commit.
     """
 
     offsets: int | None = None
@@ -39,7 +39,8 @@ def backlog_after(
     topics = distances(reached, of_topics(newest))
     is_pending = is_behind or first is not None
     total = None if is_behind else sum(topics.values())
-    return Backlog(total, is_pending, 0 if first is None else first.commit_us, topics)
+    oldest_us = 0 if first is None else first.since_us or first.commit_us
+    return Backlog(total, is_pending, oldest_us, topics)
 
 
 def distances(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

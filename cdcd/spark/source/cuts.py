@@ -49,6 +49,7 @@ class Commit:
     `snapshot`: the topics of which an incomplete snapshot may have written rows; None outside a snapshot.
     `ends_snapshot`: a snapshot is complete with it. `firsts`: the offsets of its first records; None: not known.
     `end_lsn`: all commits below it are in Kafka. `commit_us`: the time of the last commit (Unix epoch), 0 if unknown.
+    `since_us`: without a transaction after the slot's record before it (rows of a copy), when it was written; else 0.
     `place`: the offset of the record, -1 if unknown. `topics_at`: that of the slot's record of its topics, -1: none.
     `former`: the topics that were created again since this record: its offsets in them are left out, because Kafka
     has none of its rows.
@@ -64,6 +65,7 @@ class Commit:
     snapshot: frozenset[str] | None = None
     end_lsn: str = "0/0"
     commit_us: int = 0
+    since_us: int = 0
     place: int = -1
     topics_at: int = -1
     former: frozenset[str] = frozenset()

@@ -42,6 +42,8 @@ class ProgressReader:
         """By slot, the topics that it has described first since its last progress record."""
         self._described_at: set[tuple[str, int]] = set()
         """The slots' records of their topics that were read: slot, offset."""
+        self._commit_us: dict[str, int] = {}
+        """By slot, the last commit time that was read."""
         self._has_all_before: bool | None = None
         self.changed: set[str] = set()
         """The topics that were created again since a record was read that names offsets of them."""
@@ -89,6 +91,7 @@ class ProgressReader:
         self._recorded.clear()
         self._described_at.clear()
         self._new.clear()
+        self._commit_us.clear()
         self.changed.clear()  # what is read again names no offset of a former topic
 
     def read(self, passed: Collection[str] = ()) -> Iterator[Commit]:
@@ -106,11 +109,20 @@ class ProgressReader:
                     self._has_all_before = place == self._counted
                 self._slots.add(name)
                 if name not in passed:
-                    commit = self._commit(name, value, place)
+                    commit = self._dated(self._commit(name, value, place), message.timestamp())
                     yield replace(commit, firsts=of_named(first_offsets(message.headers()), commit.offsets))
             elif value is not None and name.endswith(_TOPICS):
                 self._describe(name.removesuffix(_TOPICS), value, place)
             self._counted += 1
+
+    def _dated(self, commit: Commit, timestamp: tuple[int, int]) -> Commit:
+        """Return a record with its time: one without a new transaction has the commit time of the last one."""
+        before_us = self._commit_us.get(commit.slot)
+        self._commit_us[commit.slot] = max(commit.commit_us, before_us or 0)
+        _, at_ms = timestamp
+        if before_us is None or commit.commit_us > before_us or at_ms <= 0:
+            return commit
+        return replace(commit, since_us=at_ms * 1000)
 
     def _describe(self, slot: str, value: bytes, place: int) -> None:
         """Note a slot's record of its topics."""

@@ -58,6 +58,9 @@ class Parts:
             former=self.former,
             ends_snapshot=self.has_snapshot and record.snapshot is None,
             commit_us=self.commit_us,
+            since_us=0
+            if self.has_snapshot
+            else record.since_us,  # a snapshot's rows are as of its commit time
         )
 
     @property

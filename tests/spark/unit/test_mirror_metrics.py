@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdcd.errors import ConfigError
 from cdcd.metrics.group import NEVER
+from cdcd.spark.clients.kafka import Cluster
 from cdcd.spark.mirroring import metrics_server
 from cdcd.spark.mirroring.batches import BatchReport, Read
 from cdcd.spark.mirroring.metrics import FRESH_S, MirrorMetrics
@@ -22,10 +23,13 @@ from cdcd.spark.mirroring.metrics_server import MetricsServer, Page
 from cdcd.spark.mirroring.records import RecordsOnDriver, looks_of
 from cdcd.spark.reading.catalog_state import CatalogState, Registered
 from cdcd.spark.source.backlog import Backlog, backlog_after
-from cdcd.spark.source.cuts import Commit
+from cdcd.spark.source.cuts import Commit, total
+from cdcd.spark.source.progress_reader import ProgressReader
+from cdcd.spark.source.slots import complete_commits
 from cdcd.spark.target.versions import Parked, TableEntry, TargetVersion
 from tests.spark.batches import records_table
 from tests.spark.events import column, envelope_schema
+from tests.support.planned import PROGRESS, Planned, T
 
 LAG = "cdcd_mirror_lag_seconds"
 AT_S = 1_700_000_000.0
@@ -201,6 +205,40 @@ def test_the_backlog_is_what_follows_the_position() -> None:
     )
     assert backlog_after(newest, commits, newest, is_behind=False) == NOTHING
     assert backlog_after(newest, [], newest, is_behind=True) == Backlog(None, True, 0)
+
+
+def _oldest_us(reached: int) -> int:
+    """Return the time of the oldest commit after this offset of T, as it was read from the progress topic."""
+    reader = ProgressReader("", {}, PROGRESS, Cluster("", {}))
+    commits = list(complete_commits(reader.read()))
+    return backlog_after({T: {"0": reached}}, commits, total(commits), is_behind=False).oldest_us
+
+
+def test_rows_of_a_copy_count_from_when_they_were_written_while_the_database_is_idle(kafka: Planned) -> None:
+    """Their progress record has the commit time of the last transaction, which may be hours ago."""
+    hour = 3_600_000
+    kafka.progress(10, {T: 1}, commit_us=hour * 1000, written_ms=2 * hour)
+    kafka.progress(10, {T: 2}, commit_us=hour * 1000, written_ms=7 * hour, end_lsn=30, loading=[T])
+    kafka.progress(10, {T: 3}, commit_us=hour * 1000, written_ms=8 * hour, end_lsn=30, loading=[T])
+    assert [_oldest_us(reached) for reached in range(4)] == [hour * 1000, 7 * hour * 1000, 8 * hour * 1000, 0]
+    kafka.progress(40, {T: 4}, commit_us=9 * hour * 1000, written_ms=10 * hour)
+    assert _oldest_us(3) == 9 * hour * 1000, (
+        "a transaction counts from its commit, however late cdcd wrote it"
+    )
+    kafka.progress(50, {T: 5}, "another", commit_us=hour * 1000, written_ms=11 * hour)
+    assert _oldest_us(4) == hour * 1000, "of another slot"
+
+
+def test_a_transaction_in_parts_and_a_snapshot_count_from_their_commit_time(kafka: Planned) -> None:
+    kafka.progress(10, {T: 1}, commit_us=1000, written_ms=2)
+    kafka.progress(10, {T: 2}, commit_us=1000, written_ms=50, is_part=True)
+    kafka.progress(60, {T: 3}, commit_us=40_000, written_ms=60)
+    assert _oldest_us(1) == 40_000
+    kafka.clear()
+    for written_ms in (7, 8):
+        kafka.progress(10, {T: written_ms}, commit_us=5000, written_ms=written_ms, snapshot=[T])
+    kafka.progress(10, {T: 9}, commit_us=5000, written_ms=9)
+    assert _oldest_us(0) == 5000
 
 
 # --- the port ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -344,3 +345,30 @@ def test_open_transactions_are_known_while_there_is_a_stream(status: Status) -> 
     assert status.metrics.snapshot()["cdcd_open_transactions"] == 3
     status.source_closed()
     assert "cdcd_open_transactions" not in status.metrics.snapshot()
+
+
+def test_the_bytes_are_absent_while_their_lsns_are_of_different_servers(status: Status) -> None:
+    """F59: a promoted server's WAL may end before the LSN that was confirmed to the former one."""
+    first, second = ServerTimeline("7", 1), ServerTimeline("7", 2)
+    names = ("cdcd_replication_lag_bytes", "cdcd_received_lag_bytes")
+
+    def shown(end: WalEnd | None) -> tuple[float | None, ...]:
+        if end is not None:
+            reading = SlotReading(False, retained_wal_bytes=900, confirmed_flush_lsn=4_000)
+            status.slot(reading, end)
+        status.exposition()
+        return tuple(status.metrics.snapshot().get(name) for name in names)
+
+    status.source.decided(first)
+    begin_streaming(status, 9_000)
+    status.confirmed(10_000)
+    assert shown(looked(10_500)) == (500, 500)
+    status.source_closed()
+    status.source.ends()
+    promoted = replace(looked(9_500), of=second)
+    assert shown(promoted) == (None, None)
+    assert "cdcd_slot_retained_wal_bytes" in status.metrics.snapshot()
+    status.copies()
+    assert shown(replace(looked(9_500), of=second)) == (5_500, 5_500), "a copy begins on the promoted server"
+    status.lag.streams(first, 9_000, 0)
+    assert shown(None) == (None, None), "a sample of the server before"

@@ -20,6 +20,7 @@ from cdcd.errors import (
     CdcdError,
     MessageTruncated,
     PublicationMissing,
+    ReplicaIdentityIncomplete,
     SinkFenced,
     SlotActive,
     SlotDroppedByWalGuard,
@@ -497,6 +498,72 @@ async def test_a_slot_that_the_wal_guard_drops_needs_a_new_snapshot(monkeypatch:
         assert one.state == "backoff"
         one.supervisor.retry.set()
         await one.until(lambda: one.sessions.started == 2)
+
+
+DROPPED = SlotDroppedByWalGuard("too much WAL")
+IDENTITY = ReplicaIdentityIncomplete("an UPDATE has no key")
+
+
+async def test_a_slot_dropped_during_a_halt_is_the_reason_of_the_halt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F21: the halt has the reason and the resolution; other errors of monitors are found again at the start."""
+    async with daemon(monkeypatch, IDENTITY, STREAM) as one:
+        await one.until(lambda: one.state == "halted")
+        one.supervisor.fail_session(PublicationMissing("gone"))
+        assert IDENTITY.code in one.status.page()["reason"]
+        one.supervisor.fail_session(DROPPED)
+        page = one.status.page()
+        assert (page["state"], page["reason"]) == ("halted", str(DROPPED))
+        halted = {name for name, value in one.status.metrics.snapshot().items() if "halted" in name and value}
+        assert any(DROPPED.code in name for name in halted)
+        one.supervisor.retry.set()
+        await one.until(lambda: one.sessions.started == 2)
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+async def test_a_slot_dropped_while_a_session_ends_is_the_reason_of_the_halt(
+    monkeypatch: pytest.MonkeyPatch, *, is_closing: bool
+) -> None:
+    """`is_closing`: the session still closes for its own error; else it has ended, and the halt has not begun."""
+    release = supervisor_module.release_session
+
+    async def reported(error: BaseException | None) -> None:
+        if not is_closing:
+            one.supervisor.fail_session(DROPPED)
+        await release(error)
+
+    monkeypatch.setattr(supervisor_module, "release_session", reported)
+    async with daemon(monkeypatch, Closing(IDENTITY) if is_closing else IDENTITY) as one:
+        await one.until(lambda: one.sessions.started == 1)
+        if is_closing:
+            one.supervisor.fail_session(DROPPED)
+        await one.until(lambda: one.state == "halted")
+        assert DROPPED.code in one.status.page()["reason"]
+
+
+async def test_no_session_begins_while_the_wal_guard_is_about_to_drop_the_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would hold the slot, which the guard then could not drop."""
+    monkeypatch.setattr(supervisor_module, "delay_s", lambda n, chance: 0.0)
+    async with daemon(monkeypatch, STREAM, STREAM, mode="when_needed") as one:
+        await one.until(lambda: one.sessions.started == 1)
+        one.status.may_begin.clear()
+        one.supervisor.fail_session(DROPPED)
+        await one.until(lambda: one.state == "backoff")
+        for _ in range(10):
+            one.supervisor.retry.set()
+            await asyncio.sleep(0.001)
+        assert one.sessions.started == 1
+        one.status.may_begin.set()
+        await one.until(lambda: one.sessions.started == 2)
+        one.status.may_begin.clear()
+        one.supervisor.fail_session(DROPPED)
+        await one.until(lambda: one.state == "backoff")
+        one.supervisor.stop.set()
+        assert await one.ended() == EXIT_OK
+        assert one.sessions.started == 2
 
 
 async def test_a_process_takes_one_snapshot_with_mode_always(monkeypatch: pytest.MonkeyPatch) -> None:
