@@ -30,6 +30,7 @@ from cdcd.spark.tables.history_retention import is_copy_among, retained_ends, re
 from cdcd.spark.tables.table_files import read_history, read_history_keys, write_history
 from cdcd.spark.tables.tasks import by_bucket
 from cdcd.spark.target.shape import CHANGE, history_schema
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import BucketFile, TableEntry
 
 FULL_ROWS = 125_000
@@ -92,7 +93,7 @@ class HistoryMerges:
         if not result.merge.history:
             self._rows.discard(result)
             return
-        self._target.delete([one.path for one in result.history])
+        remove_unneeded(self._target, [one.path for one in result.history])
 
 
 def next_history_merge(topic: str, entry: TableEntry) -> Merge | None:
@@ -153,7 +154,7 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
                 still_ends = max(still_ends, of_part, key=len)
             return [*written, *_written(target, entry, still_ends)]
     except BaseException:
-        target.delete([one.path for one in written])
+        remove_unneeded(target, [one.path for one in written])
         raise
 
 
