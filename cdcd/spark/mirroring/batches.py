@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
+from cdcd.errors import CdcdError, MirrorInconsistent, TableFileMissing, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.formats.open_tables import OpenTables
@@ -32,6 +32,7 @@ from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.plan_anew import plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
 from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
 __all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
@@ -170,7 +171,6 @@ class MirrorBatches:
         self._compactor.note(entries)
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
-        self._report_parked(failures)
 
     def _stored(
         self,
@@ -200,7 +200,6 @@ class MirrorBatches:
         changed = park(unparked, self.version, found, time.time())
         if changed != self.version:
             self._publish(changed)
-        self._report_parked(found)
 
     def note_position(self, position: SourcePosition) -> None:
         """Publish another position without changes of the mirrored tables, once in `IDLE_S` at most.
@@ -235,7 +234,6 @@ class MirrorBatches:
             self._publish(park(after, version, damaged, time.time()))
         if added:
             log.info("tables without a row: %s", ", ".join(sorted(added)))
-        self._report_parked(damaged)
         return refused
 
     def publish_merged(self) -> None:
@@ -287,6 +285,11 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
+        """Publish the next version, and report the tables that it parks."""
+        before = self.version.parked
+        parked = {topic: one for topic, one in version.parked.items() if one != before.get(topic)}
+        if any(one.code == TableFileMissing.code for one in parked.values()):
+            self._writer.own_latest()  # all files since then are missing if an older target was restored meanwhile
         until_s = self._writer.due_s(version, time.time())
         if self._open is not None:
             version = self._open.expire(version, until_s)
@@ -294,12 +297,18 @@ class MirrorBatches:
         merges, self._merged = self._merged, 0
         if self._observer is not None:
             self._observer.published(version, merges=merges)
+        for topic, one in parked.items():
+            log.error(_PARKED, topic, self._table_of(topic), one.reason)
         return version
 
     def _with_merged(self, version: TargetVersion) -> TargetVersion:
+        """Return the version with the files of a complete merge; if it could not read one, the table is parked."""
         changed = self._compactor.take(version.tables)
         self._merged += len(changed)
-        return replace(version, tables={**version.tables, **changed}) if changed else version
+        if changed:
+            version = replace(version, tables={**version.tables, **changed})
+        damaged = self._compactor.take_damaged() if self._parks else {}
+        return park(version, version, _reasons(damaged), time.time()) if damaged else version
 
     def _plan(
         self, looks: Iterable[Look], version: TargetVersion, refused: Mapping[str, MirrorInconsistent]
@@ -368,11 +377,10 @@ class MirrorBatches:
 
     def _remove(self, folded: Iterable[FoldResult]) -> None:
         """Remove the files of folds that are not used: Spark's tasks of other buckets have written them."""
-        written = [
+        written = (
             path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
-        ]
-        if written:
-            self._target.delete(written)
+        )
+        remove_unneeded(self._target, written)
 
     def _report(
         self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
@@ -405,10 +413,6 @@ class MirrorBatches:
         self.applied += 1
         if self._on_batch is not None:
             self._on_batch(report)
-
-    def _report_parked(self, failures: Failures) -> None:
-        for topic, (_, reason) in failures.items():
-            log.error(_PARKED, topic, self._table_of(topic), reason)
 
     def _table_of(self, topic: str) -> str:
         return topic.removeprefix(f"{self._prefix}.")

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from cdcd.errors import MirrorInconsistent, TableLogUnreadable
+from cdcd.errors import CdcdError, MirrorInconsistent, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.source.source_position import SourcePosition, lowest
 from cdcd.spark.storage.uri import Target
+from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
@@ -166,7 +167,7 @@ _LACKS = (
 )
 
 
-def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, MirrorInconsistent]:
+def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, CdcdError]:
     """Return the error of each table with an incomplete row that is not loading: its values will not come."""
     return {
         topic: _lacking(target, entry)
@@ -175,10 +176,10 @@ def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, Mirro
     }
 
 
-def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
+def _lacking(target: Target, entry: TableEntry) -> CdcdError:
     try:
         first = min(_missing_since(target, entry))
-    except MirrorInconsistent as error:  # a file that cannot be decoded
+    except FILE_ERRORS as error:
         return error
     return MirrorInconsistent(
         "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",

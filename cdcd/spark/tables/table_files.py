@@ -46,6 +46,13 @@ GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 GROUP_BYTES = 256 << 20
 """About the most bytes of a row group in memory: some columns are read as one array, of at most 2 GiB."""
+_HISTORY_HINT = (
+    "a reader opens the mirror again: a newer version may have replaced the file. If the newest version names it, "
+    "restore the file from a backup of the target; without one, begin a new history with a copy of the table: "
+    "`python -m cdcd.spark drop-table --target TARGET --table SCHEMA.TABLE`, then "
+    "`cdcd snapshot start --table SCHEMA.TABLE --recopy`"
+)
+"""The rows of a table are not in its history, so a copy of the table alone does not complete it."""
 
 
 # --- write ---------------------------------------------------------------------------------------------------
@@ -136,9 +143,9 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     return _current(opened(target, file.path).read(), file, shape)
 
 
-def read_keys(target: Target, file: BucketFile) -> pa.Array:
-    """Return the keys in a file."""
-    return opened(target, file.path).read(columns=[KEY])[KEY].combine_chunks()
+def read_keys(target: Target, file: BucketFile, *, hint: str | None = None) -> pa.Array:
+    """Return the keys in a file. `hint`: as that of `opened`."""
+    return opened(target, file.path, hint=hint).read(columns=[KEY])[KEY].combine_chunks()
 
 
 def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
@@ -173,7 +180,7 @@ def read_deltas(
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history, with the columns of `history_schema`."""
-    rows = opened(target, file.path).read()
+    rows = opened(target, file.path, hint=_HISTORY_HINT).read()
     count = len(file.columns) + 2
     current = _current(rows.select(list(range(count))), file, shape)
     changes = rows.column(count).cast(CHANGE_TYPE)
@@ -182,12 +189,13 @@ def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Tabl
 
 def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
     """Return the keys in a file of the history, each once; those of the lines that have one."""
-    return pc.drop_null(pc.unique(read_keys(target, file)))
+    return pc.drop_null(pc.unique(read_keys(target, file, hint=_HISTORY_HINT)))
 
 
 def read_ends(target: Target, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history that end all rows, as the one column of the change."""
-    rows = opened(target, file.path).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    rows = opened(target, file.path, hint=_HISTORY_HINT).read(columns=[CHANGE])
+    rows = rows.cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
     return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 
