@@ -305,7 +305,7 @@ class TableFileMissing(StorageError):
 
     code = "CDCD-TABLE-FILE"
     hint = (
-        "a reader opens the mirror again: a newer version may have replaced the file. If the newest version names "
+        "in a reader, open the mirror again: a newer version may have replaced the file. If the newest version names "
         "it, copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; a mirror with --on-error "
         "fail needs the file from a backup of the target"
     )

@@ -47,7 +47,7 @@ GROUP_ROWS = 32_768
 GROUP_BYTES = 256 << 20
 """About the most bytes of a row group in memory: some columns are read as one array, of at most 2 GiB."""
 _HISTORY_HINT = (
-    "a reader opens the mirror again: a newer version may have replaced the file. If the newest version names it, "
+    "in a reader, open the mirror again: a newer version may have replaced the file. If the newest version names it, "
     "restore the file from a backup of the target; without one, begin a new history with a copy of the table: "
     "`python -m cdcd.spark drop-table --target TARGET --table SCHEMA.TABLE`, then "
     "`cdcd snapshot start --table SCHEMA.TABLE --recopy`"

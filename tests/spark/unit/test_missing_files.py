@@ -97,7 +97,7 @@ def test_a_file_that_is_missing_parks_its_table_until_a_copy(items: Batches, sen
         assert "--recopy" in parked[TOPIC].reason
     assert (row(1, "changed") in others_of(items)) is sends_all
     assert row(900, "new") in others_of(items)
-    with pytest.raises(TableFileMissing, match="a reader opens the mirror again"):
+    with pytest.raises(TableFileMissing, match="in a reader, open the mirror again"):
         read_mirror(items.target).table(TOPIC)
     with items.mirror() as mirror:
         mirror.publish_start()
