@@ -22,7 +22,7 @@ from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.target.commit_log import DATA
-from cdcd.spark.target.large_columns import taken
+from cdcd.spark.target.large_columns import is_among, taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -119,7 +119,7 @@ def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: i
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
     """Return the complete rows, and the keys without one as deleted rows."""
-    gone = keys.filter(pc.invert(pc.is_in(keys, value_set=rows[KEY].combine_chunks())))
+    gone = keys.filter(pc.invert(is_among(keys, rows[KEY])))
     columns: list[Any] = [
         gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
     ]
@@ -143,9 +143,9 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     return _current(opened(target, file.path).read(), file, shape)
 
 
-def read_keys(target: Target, file: BucketFile, *, hint: str | None = None) -> pa.Array:
+def read_keys(target: Target, file: BucketFile, *, hint: str | None = None) -> pa.ChunkedArray:
     """Return the keys in a file. `hint`: as that of `opened`."""
-    return opened(target, file.path, hint=hint).read(columns=[KEY])[KEY].combine_chunks()
+    return opened(target, file.path, hint=hint).read(columns=[KEY])[KEY]
 
 
 def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
@@ -229,7 +229,7 @@ def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa
     """Return the rows of a base file that the changed rows do not replace."""
     if not shape.keyed or not changed.num_rows:
         return rows
-    return without_keys(rows, changed[KEY].combine_chunks())
+    return without_keys(rows, changed[KEY])
 
 
 def read_unchanged(
@@ -239,7 +239,8 @@ def read_unchanged(
     rows = read_bucket(target, shape, file)
     if not shape.keyed or not deltas:
         return rows
-    return without_keys(rows, pa.concat_arrays([read_keys(target, one) for one in deltas]))
+    changed = [chunk for one in deltas for chunk in read_keys(target, one).chunks]
+    return without_keys(rows, pa.chunked_array(changed, pa.binary()))
 
 
 def count_rows(target: Target, entry: TableEntry) -> int:
@@ -249,11 +250,10 @@ def count_rows(target: Target, entry: TableEntry) -> int:
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
     changed = _newest(pa.concat_tables(_marks(target, file) for file in entry.deltas))
-    keys = changed[KEY].combine_chunks()
     found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
     for file in entry.files:
         held = opened(target, file.path).read(columns=[KEY])[KEY]
-        found += len(held) - int(pc.sum(pc.is_in(held, value_set=keys)).as_py() or 0)
+        found += len(held) - int(pc.sum(is_among(held, changed[KEY])).as_py() or 0)
     return int(found)
 
 
@@ -275,7 +275,7 @@ def look_up(
     if not len(keys):
         return arrow_schema(shape.fields).empty_table()
     changed = read_deltas(target, shape, deltas, keys)
-    left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
+    left = keys.filter(pc.invert(is_among(keys, changed[KEY])))
     parts = [_found(target, shape, file, left) for file in files] if len(left) else []
     return pa.concat_tables([*parts, without_deleted(changed)])
 
@@ -284,7 +284,7 @@ def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
     """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
     with opened_in_parts(target, file.path) as source:
         held = source.read_row_groups(_groups_of(source, keys), columns=[KEY])[KEY]
-    return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
+    return keys.filter(is_among(keys, held))
 
 
 def has_texts(target: Target, file: BucketFile) -> bool:
