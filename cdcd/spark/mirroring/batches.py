@@ -31,6 +31,7 @@ from cdcd.spark.tables.next_version import incomplete_tables, next_version, park
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.plan_anew import plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
+from cdcd.spark.target.left_files import has_files
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TableEntry, TargetVersion
@@ -126,7 +127,7 @@ class MirrorBatches:
         self._open = (
             OpenTables(target, self.version, writer.own_latest, parks=self._parks) if is_open else None
         )
-        self._compactor = Compactor(self._merges())
+        self._compactor = Compactor(self._merges(), parks=self._parks)
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
@@ -189,14 +190,16 @@ class MirrorBatches:
     def publish_start(self) -> None:
         """Publish what the start has changed of tables in an open format; park those whose logs are damaged.
 
-        A table that was parked for its log, and of which no record was left out since, continues if its log is
-        readable now.
+        A table that was parked for its log or a file, and of which no record was left out since, continues if its log
+        is readable now, and has all files.
         """
-        if self._open is None:
-            return
-        damaged = _reasons(self._open.damaged)
+        damaged = _reasons({} if self._open is None else self._open.damaged)
         found = {topic: one for topic, one in damaged.items() if topic not in self.version.parked}
-        unparked = with_readable(self._open.at_start(), damaged)
+        version = self.version if self._open is None else self._open.at_start()
+        lost = [topic for topic, one in version.parked.items() if one.code == TableFileMissing.code]
+        unparked = with_readable(
+            version, {*damaged, *(one for one in lost if not has_files(self._target, version, one))}
+        )
         changed = park(unparked, self.version, found, time.time())
         if changed != self.version:
             self._publish(changed)
@@ -307,7 +310,7 @@ class MirrorBatches:
         self._merged += len(changed)
         if changed:
             version = replace(version, tables={**version.tables, **changed})
-        damaged = self._compactor.take_damaged() if self._parks else {}
+        damaged = self._compactor.take_damaged()
         return park(version, version, _reasons(damaged), time.time()) if damaged else version
 
     def _plan(

@@ -201,8 +201,9 @@ class FileMerges:
 class Compactor:
     """Merges files in a thread, one table at a time."""
 
-    def __init__(self, merges: Merges) -> None:
-        self._merges = merges
+    def __init__(self, merges: Merges, *, parks: bool = False) -> None:
+        """`parks`: a table of which a file is lost is in `take_damaged`, and is not merged again."""
+        self._merges, self._parks = merges, parks
         self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
         self._stopping = threading.Event()
         self._running: Future[MergeResult | None] | None = None
@@ -276,13 +277,15 @@ class Compactor:
 
     def _failed(self, error: Exception, tables: Mapping[str, TableEntry]) -> None:
         topic, entry = self._merge.topic, tables.get(self._merge.topic)
+        rows = () if entry is None else (*entry.files, *entry.deltas)
+        # A batch may have replaced the file meanwhile. The rows of a table are not in its history.
+        paths = {one.path for one in rows}
+        if self._parks and isinstance(error, FILE_ERRORS) and error.context.get("file") in paths:
+            self._damaged[topic] = error
+            return
         log.error("%s: its files could not be merged; this is tried again: %s", topic, reason_of(error))
         self._changed[topic] = None
         self._paused[topic] = time.monotonic() + PAUSE_S
-        rows = () if entry is None else (*entry.files, *entry.deltas)
-        # A batch may have replaced the file meanwhile. The rows of a table are not in its history.
-        if isinstance(error, FILE_ERRORS) and error.context.get("file") in {one.path for one in rows}:
-            self._damaged[topic] = error
 
     def take_damaged(self) -> dict[str, CdcdError]:
         """Return by topic the errors of files that have rows of the table, since the last call."""

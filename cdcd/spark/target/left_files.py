@@ -14,13 +14,13 @@ import re
 from collections.abc import Container
 
 from cdcd.errors import StorageError
-from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.target.commit_log import DATA, FOLDER, LATEST, RECORD, read_latest
 from cdcd.spark.target.target_writer import TargetWriter
 from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TargetVersion
 
-__all__ = ["is_of_a_mirror", "sweep"]
+__all__ = ["has_files", "is_of_a_mirror", "sweep"]
 
 log = logging.getLogger("cdcd.spark.mirror")
 _FILE = re.compile(r"(\d{4,}|delta|history)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
@@ -60,6 +60,17 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
         writer.publish(version, unnamed=parts, until_s=-math.inf)
         parts = []
     remove_unneeded(storage, [*others, *parts])
+
+
+def has_files(target: Storage, version: TargetVersion, topic: str) -> bool:
+    """Return whether the storage has all files of a table; in doubt it has not."""
+    folders = (f"{DATA}/{topic}", version.folder_of(topic))
+    try:
+        listed = {path for folder in folders for path in target.paths(folder)}
+    except StorageError as error:
+        log.warning("%s: its files could not be listed: %s", topic, error)
+        return False
+    return listed.issuperset(version.tables[topic].paths)
 
 
 def _folders_of(version: TargetVersion | None) -> list[str]:

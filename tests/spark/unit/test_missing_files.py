@@ -185,32 +185,37 @@ def test_an_older_copy_of_the_target_parks_nothing(items: Batches, tmp_path: Pat
 
 
 @contextmanager
-def with_small_batches(items: Batches, count: int) -> Iterator[MirrorBatches]:
-    """Yield a mirror whose table has so many small files, and no merge of them."""
+def merge_due(items: Batches, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirrorBatches]:
+    """Yield a mirror whose tables have many small files, and of which the next merge is due."""
     with items.mirror() as mirror:
         mirror.publish_start()
-        for number in range(count):
-            changes = [items.change("c", 20 + number, 1, after=row(1000 + number, "small"))]
-            apply_to_both(mirror, changes)
+        with monkeypatch.context() as patched:
+            patched.setattr(mirror._compactor, "start", lambda _: False)
+            for number in range(compaction.FAN):
+                changes = [items.change("c", 20 + number, 1, after=row(1000 + number, "small"))]
+                apply_to_both(mirror, changes, {TOPIC: {"0": number}})
         yield mirror
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, without_end])
 def test_a_file_that_a_merge_cannot_read_parks_its_table(
-    items: Batches, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    items: Batches,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also if no batch follows."""
-    with with_small_batches(items, compaction.FAN - 1) as mirror:
+    with merge_due(items, monkeypatch) as mirror:
         names = [path.name for path in files_of(items)]
         damage(files_of(items)[-1])
-        mirror._compactor.note([TOPIC, OTHERS])
-        apply_to_both(mirror, [items.change("c", 50, 1, after=row(1999, "last"))])
         mirror.compact()
         parked = version_of(items).parked
         assert parked.keys() == {TOPIC}
         assert name_in(parked[TOPIC].reason) in names
-        assert "public.items is parked" in caplog.text.replace("shop.", "")
-        assert len(version_of(items).tables[OTHERS].deltas) < compaction.FAN, "the other table is merged"
+        assert "public.items is parked" in caplog.text
+        assert "tried again" not in caplog.text
+        others = version_of(items).tables[OTHERS]
+        assert len(others.files) + len(others.deltas) < compaction.FAN, "the other table is merged"
         apply_to_both(mirror, [items.change("c", 60, 1, after=row(2000, "later"))])
         assert row(2000, "later") in others_of(items)
         apply_to_both(mirror, copied(items, 70))
@@ -218,34 +223,58 @@ def test_a_file_that_a_merge_cannot_read_parks_its_table(
         assert not version_of(items).parked
 
 
-def damaged_merge(items: Batches, mirror: MirrorBatches) -> None:
-    """Have a merge that has not been able to read a file, and of which no batch knows yet."""
-    for path in files_of(items)[-1:]:
-        path.unlink()
+@pytest.mark.parametrize("case", ["restored", "a change was left out", "not restored"])
+def test_a_table_whose_files_are_restored_continues_if_nothing_was_left_out(
+    items: Batches, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with merge_due(items, monkeypatch) as mirror:
+        rows, lost = mirrored(items.target), files_of(items)[-1]
+        away = lost.rename(items.target.with_name(lost.name))
+        mirror.compact()
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert version_of(items).parked.keys() == {TOPIC}
+        if case == "a change was left out":
+            apply_to_both(mirror, [items.change("u", 60, 1, after=row(1, "x"))], {TOPIC: {"0": 60}})
+    if case != "not restored":
+        away.rename(lost)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        assert version_of(items).parked.keys() == (set() if case == "restored" else {TOPIC})
+        if case == "restored":
+            assert mirrored(items.target) == rows
+            apply_to_both(mirror, [items.change("u", 70, 1, after=row(1, "on"))], {TOPIC: {"0": 70}})
+            mirror.compact()
+            assert row(1, "on") in mirrored(items.target)
+
+
+def failed_merge(items: Batches, mirror: MirrorBatches) -> None:
+    """Have a merge that was not able to read a file, and of which no batch knows yet."""
+    files_of(items)[-1].unlink()
     mirror._compactor.note([TOPIC])
-    mirror._compactor.start(version_of(items).tables)
+    mirror._compactor.start({TOPIC: version_of(items).tables[TOPIC]})
     mirror._compactor.wait()
     assert mirror._compactor.has_result
 
 
-def test_a_copy_in_the_batch_after_a_failed_merge_parks_nothing(items: Batches) -> None:
-    with with_small_batches(items, compaction.FAN + 1) as mirror:
-        mirror._compactor.wait()
-        mirror._compactor.take(version_of(items).tables)
-        damaged_merge(items, mirror)
+def test_a_copy_in_the_batch_after_a_failed_merge_parks_nothing(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with merge_due(items, monkeypatch) as mirror:
+        failed_merge(items, mirror)
         apply_to_both(mirror, copied(items, 70))
         assert not version_of(items).parked
     assert mirrored(items.target) == [row(7, "copied")]
 
 
-def test_a_merge_of_files_that_the_table_no_longer_has_parks_nothing(items: Batches) -> None:
-    with with_small_batches(items, compaction.FAN + 1) as mirror:
-        mirror._compactor.wait()
-        mirror._compactor.take(version_of(items).tables)
-        damaged_merge(items, mirror)
-        take, mirror._compactor.take = mirror._compactor.take, lambda _: {}
-        apply_to_both(mirror, copied(items, 70))
-        mirror._compactor.take = take
+def test_a_merge_of_files_that_the_table_no_longer_has_parks_nothing(
+    items: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with merge_due(items, monkeypatch) as mirror:
+        failed_merge(items, mirror)
+        with monkeypatch.context() as patched:
+            patched.setattr(mirror._compactor, "take", lambda _: {})
+            apply_to_both(mirror, copied(items, 70))
         mirror.publish_merged()
         assert not version_of(items).parked
     assert mirrored(items.target) == [row(7, "copied")]
