@@ -63,14 +63,15 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
 
 
 def has_files(target: Storage, version: TargetVersion, topic: str) -> bool:
-    """Return whether the storage has all files of a table; in doubt it has not."""
+    """Return whether the storage has all files with rows of a table; in doubt it has not."""
     folders = (f"{DATA}/{topic}", version.folder_of(topic))
     try:
         listed = {path for folder in folders for path in target.paths(folder)}
     except StorageError as error:
         log.warning("%s: its files could not be listed: %s", topic, error)
         return False
-    return listed.issuperset(version.tables[topic].paths)
+    entry = version.tables[topic]
+    return listed.issuperset(one.path for one in (*entry.files, *entry.deltas, *entry.incomplete))
 
 
 def _folders_of(version: TargetVersion | None) -> list[str]:

@@ -48,8 +48,9 @@ class Removals:
 
         `check_owner`: is called before; raises StorageConflict if another mirror has taken over the target.
         """
-        self._left = [*self._left, *paths][-MOST_LEFT:]
+        self._left += paths
         if not self._left or time.monotonic() < self._from_s:
+            self._left = self._left[-MOST_LEFT:]
             return
         try:
             check_owner()
