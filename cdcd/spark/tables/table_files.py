@@ -22,7 +22,7 @@ from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.target.commit_log import DATA
-from cdcd.spark.target.large_columns import is_among, taken
+from cdcd.spark.target.large_columns import is_among, is_large, taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -174,8 +174,7 @@ def read_deltas(
         parts.append(current.append_column(DELETED, rows.column(last)))
     if not parts:
         return added_rows(arrow_schema(shape.fields).empty_table())
-    rows = pa.concat_tables(parts)
-    return rows if len(parts) == 1 or not shape.keyed else _newest(rows)
+    return _newest(parts) if shape.keyed else pa.concat_tables(parts)
 
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
@@ -199,10 +198,21 @@ def read_ends(target: Target, file: BucketFile) -> pa.Table:
     return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 
-def _newest(rows: pa.Table) -> pa.Table:
+def _newest(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return of each key the row of the last part; a part has each key once."""
+    rows = pa.concat_tables(parts)
+    if len(parts) == 1:
+        return rows
+    if is_large(rows[KEY]):  # Arrow's `group_by` makes one array of all keys
+        later = [_one_column(one[KEY] for one in parts[place + 1 :]) for place in range(len(parts))]
+        return pa.concat_tables(map(without_keys, parts, later))
     places = pa.table({KEY: rows[KEY], "place": pa.array(range(rows.num_rows), pa.int64())})
     last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
     return rows.filter(pc.is_in(places["place"], value_set=last.combine_chunks()))
+
+
+def _one_column(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for one in columns for chunk in one.chunks], pa.binary())
 
 
 def without_deleted(deltas: pa.Table) -> pa.Table:
@@ -239,8 +249,7 @@ def read_unchanged(
     rows = read_bucket(target, shape, file)
     if not shape.keyed or not deltas:
         return rows
-    changed = [chunk for one in deltas for chunk in read_keys(target, one).chunks]
-    return without_keys(rows, pa.chunked_array(changed, pa.binary()))
+    return without_keys(rows, _one_column(read_keys(target, one) for one in deltas))
 
 
 def count_rows(target: Target, entry: TableEntry) -> int:
@@ -249,7 +258,7 @@ def count_rows(target: Target, entry: TableEntry) -> int:
         return sum(file.rows for file in entry.files)
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
-    changed = _newest(pa.concat_tables(_marks(target, file) for file in entry.deltas))
+    changed = _newest([_marks(target, file) for file in entry.deltas])
     found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
     for file in entry.files:
         held = opened(target, file.path).read(columns=[KEY])[KEY]

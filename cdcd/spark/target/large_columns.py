@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["in_few_chunks", "is_among", "lacks_room", "taken", "taken_values"]
+__all__ = ["in_few_chunks", "is_among", "is_large", "lacks_room", "taken", "taken_values"]
 
 MOST_BYTES = 1 << 30
 """The most bytes of a column that Arrow's `take` is given, and of a chunk of the result."""
@@ -78,6 +78,11 @@ def in_few_chunks(rows: pa.Table) -> pa.Table:
             pieces[-1].append(batch)
             room -= batch.nbytes
     return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
+
+
+def is_large(column: pa.ChunkedArray) -> bool:
+    """Return whether a column may have more than one array can hold."""
+    return bool(column.nbytes > MOST_BYTES)
 
 
 def is_among(values: Any, wanted: pa.ChunkedArray) -> Any:

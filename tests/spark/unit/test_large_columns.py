@@ -29,6 +29,7 @@ from cdcd.spark.tables.table_files import (
     added_rows,
     count_rows,
     look_up,
+    read_deltas,
     read_table,
     write_bucket,
     write_delta,
@@ -57,6 +58,11 @@ def rows_from(first: int, count: int, size: int = 10, fields: tuple[Field, ...] 
     keys = pa.array([number.to_bytes(4, "big") for number in numbers], pa.binary())
     columns = [pa.array(numbers, pa.int64()), docs, pa.nulls(count, schema.field(2).type), keys]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path))
 
 
 @pytest.mark.parametrize("most_bytes", [1, 40, 1000, 1 << 30])
@@ -116,6 +122,30 @@ def test_a_set_of_keys_may_be_larger_than_an_array(most_bytes: int, monkeypatch:
             array = pa.array(values, pa.binary())
             assert is_among(array, wanted).to_pylist() == expected
             assert is_among(pa.chunked_array([array]), wanted).to_pylist() == expected
+
+
+def test_the_newest_rows_of_deltas_are_the_same_whatever_the_bytes_of_their_keys(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = random.Random(3)
+    deltas, expected = [], dict[int, int]()
+    for size in range(1, 12):
+        ids = numbers.sample(range(20), 6)
+        rows = pa.concat_tables(rows_from(one, 1, size) for one in ids)
+        deltas.append(write_delta(storage, SHAPE, added_rows(rows)))
+        expected |= dict.fromkeys(ids, size)
+    base = write_bucket(storage, SHAPE, 0, rows_from(0, 25, 99))
+    entry = TableEntry(TOPIC, keyed=True, fields=FIELDS, files=(base,), deltas=tuple(deltas))
+    found = []
+    for most_bytes in (1 << 30, 30):
+        monkeypatch.setattr(large_columns, "MOST_BYTES", most_bytes)
+        assert count_rows(storage, entry) == 25
+        rows = read_table(storage, entry)
+        assert dict(zip(*(rows[name].to_pylist() for name in ("id", "doc")), strict=True)) == {
+            one: "x" * expected.get(one, 99) for one in range(25)
+        }
+        found.append(read_deltas(storage, SHAPE, deltas))
+    assert found[0].equals(found[1]), "in the same order"
 
 
 @pytest.mark.parametrize("table_format", TABLE_FORMATS)
@@ -199,11 +229,6 @@ def test_a_column_that_is_too_large_for_arrow_does_not_park_its_table(
 
 
 # --- so many bytes -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return open_storage(str(tmp_path))
 
 
 @pytest.mark.long
