@@ -300,6 +300,17 @@ class TableLogUnreadable(StorageError):
     )
 
 
+class TableFileMissing(StorageError):
+    """A file of a table of a mirror does not exist, and the newest version of the mirror may name it."""
+
+    code = "CDCD-TABLE-FILE"
+    hint = (
+        "in a reader, open the mirror again: a newer version may have replaced the file. If the newest version names "
+        "it, copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; a mirror with --on-error "
+        "fail needs the file from a backup of the target"
+    )
+
+
 class StorageUnavailable(StorageError):
     """The storage of a target does not answer, refuses the credentials, or has no space now."""
 

@@ -64,6 +64,8 @@ ELSEWHERE: dict[str, str] = {
     "CDCD-STORAGE": "tests/spark/test_storage.py::test_an_endpoint_without_tls_has_to_be_allowed",
     "CDCD-TABLE-LOG": "tests/spark/unit/test_damaged_logs.py::"
     "test_a_damaged_log_parks_its_table_until_the_hint_is_followed",
+    "CDCD-TABLE-FILE": "tests/spark/unit/test_missing_files.py::"
+    "test_a_file_that_is_missing_parks_its_table_until_a_copy",
     "CDCD-STORAGE-UNAVAILABLE": "tests/spark/unit/test_mirror_retries.py::"
     "test_a_disk_that_is_full_is_waited_for_and_no_file_is_left_over",
     "CDCD-STORAGE-CONFLICT": "tests/spark/test_mirror_in_bucket.py::"

@@ -11,14 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.columnar.record_schema import RAW_SCHEMA
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, TableFileMissing
 from cdcd.spark.decoding.schemas import HEADER_BYTES
 from cdcd.spark.mirroring.batch_source import seconds_of
 from cdcd.spark.mirroring.query import MirrorQuery
 from cdcd.spark.mirroring.records import Records, RecordsInSpark, RecordsOnDriver, looks_of
+from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.tables.plan import Look
 from cdcd.spark.tables.tasks import bucket_of
-from cdcd.spark.target.versions import TargetVersion
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat, TargetVersion
+from tests.spark.batches import TOPIC, Batches, records_table
 from tests.spark.events import Table, column, envelope_schema
 from tests.spark.topics import TopicsWriter, rows_of, run_mirror
 from tests.support.nightly import nightly
@@ -194,3 +197,25 @@ def test_an_interval_is_as_spark_writes_it() -> None:
     for wrong in ("", "soon", "-1 seconds", "2"):
         with pytest.raises(ConfigError, match="is not an interval"):
             seconds_of(wrong)
+
+
+@pytest.mark.parametrize("table_format", TABLE_FORMATS)
+def test_a_missing_file_parks_a_table_whose_rows_the_tasks_fold(
+    tmp_path: Path, spark: SparkSession, table_format: TableFormat
+) -> None:
+    """They read the rows before the batch."""
+    items = Batches(tmp_path / "mirror", FIELDS, table_format=table_format)
+    items.on_error = "park"
+    row = {"id": 1, "body": "first"}
+    items.run([items.change("r", 10, 1, after=row)], loading=False)
+    (file,) = read_mirror(items.target).version.tables[TOPIC].files
+    (items.target / file.path).unlink()
+    change = items.change("u", 20, 1, after={"id": 1, "body": None}, unchanged=["body"])
+    records = RecordsInSpark(spark.createDataFrame(records_table([change])), BUCKETS)
+    with items.mirror() as mirror:
+        mirror.publish_start()
+        mirror.apply(records, with_loading({}, frozenset()))
+    records.close()
+    parked = read_mirror(items.target).parked
+    assert {topic: one.code for topic, one in parked.items()} == {TOPIC: TableFileMissing.code}
+    assert file.path in parked[TOPIC].reason

@@ -23,11 +23,12 @@ from typing import Any
 import pytest
 
 from cdcd.demo.stack.s3 import S3Server
-from cdcd.errors import ConfigError, StorageConflict, StorageError
+from cdcd.errors import ConfigError, StorageConflict, StorageError, TableFileMissing
 from cdcd.spark.storage import cloud as storage_cloud
 from cdcd.spark.storage import local as storage_local
 from cdcd.spark.storage.options import storage_options
 from cdcd.spark.storage.uri import Storage, Version, open_storage
+from cdcd.spark.tables.data_file import opened, opened_in_parts
 from cdcd.spark.target.commit_log import LATEST, path_of, read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.ownership import refuse_anothers
@@ -60,6 +61,25 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 @pytest.fixture
 def storage(place: tuple[str, dict[str, str]]) -> Storage:
     return open_storage(*place)
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_data_file_is_missing_only_where_there_are_records(storage: Storage, in_parts: bool) -> None:
+    """Without them all files are: of a disk that is not mounted, or of a target that was removed."""
+
+    def open_file() -> None:
+        if in_parts:
+            with opened_in_parts(storage, "_data/t/a.parquet"):
+                pass
+        else:
+            opened(storage, "_data/t/a.parquet")
+
+    with pytest.raises(StorageError) as raised:
+        open_file()
+    assert type(raised.value) is StorageError
+    storage.put_new(LATEST, b'{"number": 1}')
+    with pytest.raises(TableFileMissing, match=r"_data/t/a\.parquet"):
+        open_file()
 
 
 def version_of(storage: Storage, path: str) -> Version:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcd.errors import MirrorInconsistent, TableLogUnreadable
+from cdcd.errors import MirrorInconsistent, StorageError, TableFileMissing, TableLogUnreadable
 from cdcd.lsn import format_lsn
 from cdcd.spark.formats.delta_statistics import statistics_of
 from cdcd.spark.formats.log_by_format import log_of
@@ -43,6 +43,7 @@ from cdcd.spark.tables.table_files import (
 from cdcd.spark.tables.tasks import MOST_THREADS, FoldResult
 from cdcd.spark.target.large_columns import taken
 from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import BucketFile, TableEntry, TargetVersion
 
 __all__ = ["OpenTables"]
@@ -52,8 +53,8 @@ FILE_ROWS = 100_000
 """The most rows of a file: a changed row costs the writing of all rows of its file."""
 FILE_BYTES = 64 << 20
 """The most bytes of a file in memory."""
-Damage = TableLogUnreadable | MirrorInconsistent
-"""The errors of one table whose log, or a file of its rows, is not readable."""
+Damage = TableLogUnreadable | TableFileMissing | MirrorInconsistent
+"""The errors of one table whose log, or a file of its rows, is missing or not readable."""
 FULL = 99
 """The level of a file that is not merged with others any more."""
 
@@ -110,7 +111,7 @@ class OpenTables:
         found: list[Damage] = []
         try:
             yield found
-        except (TableLogUnreadable, MirrorInconsistent) as error:
+        except (TableLogUnreadable, TableFileMissing, MirrorInconsistent) as error:
             if not self._parks:
                 raise
             found.append(error)
@@ -288,9 +289,17 @@ class OpenTables:
         if one.path is None:
             return None
         file = BucketFile(one.bucket, one.path, one.rows, tuple(column.number for column in shape.fields))
-        if one.is_delta:
-            return read_deltas(self._target, shape, [file])
-        return read_bucket(self._target, shape, file)
+        try:
+            if one.is_delta:
+                return read_deltas(self._target, shape, [file])
+            return read_bucket(self._target, shape, file)
+        except TableFileMissing as error:  # a task has just written it, so this is no trouble of the table
+            raise StorageError(
+                "a file that a task of Spark has written does not exist",
+                hint="the target has to be the same storage for the driver and all executors",
+                target=self._target.uri,
+                file=one.path,
+            ) from error
 
     def _edit(
         self, table: OpenTable, shape: TableShape, change: _Change, *, is_whole: bool
@@ -371,9 +380,11 @@ class OpenTables:
         """Replace small files by larger ones, with the same rows.
 
         None if a batch has removed one of them meanwhile, or has changed the columns; one that has added rows only is
-        no obstacle, because a merge may take longer than the next batch.
+        no obstacle, because a merge may take longer than the next batch. None also if a batch has parked the table.
         """
-        table, shape, small = self._tables[merge.topic], entry.shape(), _small(merge.files)
+        table, shape, small = self._tables.get(merge.topic), entry.shape(), _small(merge.files)
+        if table is None:
+            return None
         rows = pa.concat_tables([read_bucket(self._target, shape, one) for one in small])
         folder = self._version.folder_of(merge.topic)
         parts = self._parts(folder, shape, rows, small[0].level + 1)
@@ -381,7 +392,7 @@ class OpenTables:
         with table.lock:
             is_outdated = not set(small) <= set(table.files) or table.fields != entry.fields
             if is_outdated or stopping.is_set():
-                self._target.delete([one.file.path for one in parts])
+                remove_unneeded(self._target, [one.file.path for one in parts])
                 return None
             try:
                 self._check_owner()

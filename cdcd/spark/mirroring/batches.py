@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
-from cdcd.errors import CdcdError, MirrorInconsistent, TablesParked
+from cdcd.errors import CdcdError, MirrorInconsistent, TableFileMissing, TablesParked
 from cdcd.lsn import format_lsn
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.formats.open_tables import OpenTables
@@ -31,7 +31,9 @@ from cdcd.spark.tables.next_version import incomplete_tables, next_version, park
 from cdcd.spark.tables.plan import Look, SchemaSource, TablePlan
 from cdcd.spark.tables.plan_anew import plan_or_anew, resumed
 from cdcd.spark.tables.tasks import TABLE_ERRORS, FoldResult
+from cdcd.spark.target.left_files import has_files
 from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TableEntry, TargetVersion
 
 __all__ = ["ON_ERROR", "BatchReport", "MirrorBatches", "Observer", "OnError", "Read", "is_table"]
@@ -125,7 +127,7 @@ class MirrorBatches:
         self._open = (
             OpenTables(target, self.version, writer.own_latest, parks=self._parks) if is_open else None
         )
-        self._compactor = Compactor(self._merges())
+        self._compactor = Compactor(self._merges(), parks=self._parks)
         self._compactor.note(self.version.tables)
         for topic, one in self.version.parked.items():
             log.error(_PARKED, topic, self._table_of(topic), one.reason)
@@ -170,7 +172,6 @@ class MirrorBatches:
         self._compactor.note(entries)
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
-        self._report_parked(failures)
 
     def _stored(
         self,
@@ -189,18 +190,19 @@ class MirrorBatches:
     def publish_start(self) -> None:
         """Publish what the start has changed of tables in an open format; park those whose logs are damaged.
 
-        A table that was parked for its log, and of which no record was left out since, continues if its log is
-        readable now.
+        A table that was parked for its log or a file, and of which no record was left out since, continues if its log
+        is readable now, and has all files.
         """
-        if self._open is None:
-            return
-        damaged = _reasons(self._open.damaged)
+        damaged = _reasons({} if self._open is None else self._open.damaged)
         found = {topic: one for topic, one in damaged.items() if topic not in self.version.parked}
-        unparked = with_readable(self._open.at_start(), damaged)
+        version = self.version if self._open is None else self._open.at_start()
+        lost = [topic for topic, one in version.parked.items() if one.code == TableFileMissing.code]
+        unparked = with_readable(
+            version, {*damaged, *(one for one in lost if not has_files(self._target, version, one))}
+        )
         changed = park(unparked, self.version, found, time.time())
         if changed != self.version:
             self._publish(changed)
-        self._report_parked(found)
 
     def note_position(self, position: SourcePosition) -> None:
         """Publish another position without changes of the mirrored tables, once in `IDLE_S` at most.
@@ -235,7 +237,6 @@ class MirrorBatches:
             self._publish(park(after, version, damaged, time.time()))
         if added:
             log.info("tables without a row: %s", ", ".join(sorted(added)))
-        self._report_parked(damaged)
         return refused
 
     def publish_merged(self) -> None:
@@ -287,6 +288,11 @@ class MirrorBatches:
         return self._writer.version
 
     def _publish(self, version: TargetVersion) -> TargetVersion:
+        """Publish the next version, and report the tables that it parks."""
+        before = self.version.parked
+        parked = {topic: one for topic, one in version.parked.items() if one != before.get(topic)}
+        if any(one.code == TableFileMissing.code for one in parked.values()):
+            self._writer.own_latest()  # all files since then are missing if an older target was restored meanwhile
         until_s = self._writer.due_s(version, time.time())
         if self._open is not None:
             version = self._open.expire(version, until_s)
@@ -294,12 +300,18 @@ class MirrorBatches:
         merges, self._merged = self._merged, 0
         if self._observer is not None:
             self._observer.published(version, merges=merges)
+        for topic, one in parked.items():
+            log.error(_PARKED, topic, self._table_of(topic), one.reason)
         return version
 
     def _with_merged(self, version: TargetVersion) -> TargetVersion:
+        """Return the version with the files of a complete merge; if it could not read one, the table is parked."""
         changed = self._compactor.take(version.tables)
         self._merged += len(changed)
-        return replace(version, tables={**version.tables, **changed}) if changed else version
+        if changed:
+            version = replace(version, tables={**version.tables, **changed})
+        damaged = self._compactor.take_damaged()
+        return park(version, version, _reasons(damaged), time.time()) if damaged else version
 
     def _plan(
         self, looks: Iterable[Look], version: TargetVersion, refused: Mapping[str, MirrorInconsistent]
@@ -368,11 +380,10 @@ class MirrorBatches:
 
     def _remove(self, folded: Iterable[FoldResult]) -> None:
         """Remove the files of folds that are not used: Spark's tasks of other buckets have written them."""
-        written = [
+        written = (
             path for one in folded for path in (one.path, one.incomplete_path, one.history_path) if path
-        ]
-        if written:
-            self._target.delete(written)
+        )
+        remove_unneeded(self._target, written)
 
     def _report(
         self, version: TargetVersion, looks: list[Look], folded: list[FoldResult], seconds: float
@@ -405,10 +416,6 @@ class MirrorBatches:
         self.applied += 1
         if self._on_batch is not None:
             self._on_batch(report)
-
-    def _report_parked(self, failures: Failures) -> None:
-        for topic, (_, reason) in failures.items():
-            log.error(_PARKED, topic, self._table_of(topic), reason)
 
     def _table_of(self, topic: str) -> str:
         return topic.removeprefix(f"{self._prefix}.")

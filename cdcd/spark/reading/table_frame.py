@@ -19,6 +19,7 @@ from cdcd.spark.decoding.columns import arrow_type, without_time
 from cdcd.spark.decoding.decode import spark_type
 from cdcd.spark.storage.uri import Storage
 from cdcd.spark.tables.table_files import read_deltas, read_unchanged, without_deleted
+from cdcd.spark.target.large_columns import in_few_chunks
 from cdcd.spark.target.shape import KEY, SPECIAL, SPECIAL_TYPE, TableShape
 from cdcd.spark.target.versions import BucketFile, TableEntry
 
@@ -67,7 +68,7 @@ def frame_of_rows(spark: SparkSession, entry: TableEntry, rows: pa.Table) -> Dat
     if not rows.num_rows:
         return spark.createDataFrame([], schema)
     # Of a table whose first chunk is empty, Spark would read no chunk.
-    return spark.createDataFrame(rows.select(fields.names).cast(fields).combine_chunks(), schema)
+    return spark.createDataFrame(in_few_chunks(rows.select(fields.names).cast(fields)), schema)
 
 
 def columns_of(entry: TableEntry | TableShape, *, with_key: bool = False) -> tuple[pa.Schema, StructType]:

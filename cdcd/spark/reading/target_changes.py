@@ -94,7 +94,7 @@ class _Both:
 
     def changed_keys(self) -> pa.Array | None:
         """Return the keys that batches have changed; None if they are too many, or not known."""
-        found: list[pa.Array] = []
+        found: list[pa.ChunkedArray] = []
         for then, now in pairwise(chain([self.first.version], self._later())):
             files = _changed_files(then.tables.get(self.topic), now.tables.get(self.topic))
             if files is None:
@@ -102,7 +102,8 @@ class _Both:
             found += [read_keys(self.first.target, one) for one in files]
             if sum(map(len, found)) > MOST_KEYS:
                 return None
-        return pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *found]))
+        chunks = [chunk for keys in found for chunk in keys.chunks]
+        return pc.unique(pa.chunked_array(chunks, pa.binary()))
 
     def _later(self) -> Iterable[TargetVersion]:
         reached = self.first.version.number

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -94,7 +95,10 @@ class LocalStorage:
     def exists(self, path: str) -> bool:
         """Return whether there is a file of this path."""
         with self._errors("read", path):
-            return (self._folder / check_path(path)).is_file()
+            try:
+                return stat.S_ISREG((self._folder / check_path(path)).stat().st_mode)
+            except (FileNotFoundError, NotADirectoryError):  # another error says nothing about the file
+                return False
 
     def put_new(self, path: str, data: bytes) -> Version:
         """Create a file. Raises StorageConflict if there is one of this path."""

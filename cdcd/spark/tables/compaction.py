@@ -24,6 +24,7 @@ import pyarrow as pa
 from cdcd.errors import CdcdError
 from cdcd.spark.session import reason_of
 from cdcd.spark.storage.uri import Storage
+from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.table_files import (
     read_bucket,
     read_deltas,
@@ -33,6 +34,7 @@ from cdcd.spark.tables.table_files import (
     write_delta,
 )
 from cdcd.spark.tables.tasks import by_bucket
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, TableEntry
 
 FAN = 8
@@ -137,7 +139,7 @@ def write_merge(
                 written.append(write_bucket(target, shape, bucket, both, level=1))
         return MergeResult(merge, tuple(written), ())
     except BaseException:
-        target.delete([one.path for one in written])
+        remove_unneeded(target, [one.path for one in written])
         raise
 
 
@@ -193,20 +195,22 @@ class FileMerges:
 
     def discard(self, result: MergeResult) -> None:
         """Remove the written files."""
-        self._target.delete(_paths(result))
+        remove_unneeded(self._target, _paths(result))
 
 
 class Compactor:
     """Merges files in a thread, one table at a time."""
 
-    def __init__(self, merges: Merges) -> None:
-        self._merges = merges
+    def __init__(self, merges: Merges, *, parks: bool = False) -> None:
+        """`parks`: a table of which a file is lost is in `take_damaged`, and is not merged again."""
+        self._merges, self._parks = merges, parks
         self._pool = ThreadPoolExecutor(1, "cdcd-compaction")
         self._stopping = threading.Event()
         self._running: Future[MergeResult | None] | None = None
         self._changed: dict[str, None] = {}
-        self._topic = ""
-        """The table of the running merge."""
+        self._merge = Merge("", (), (), is_whole=False)
+        """The running merge."""
+        self._damaged: dict[str, CdcdError] = {}
         self._paused: dict[str, float] = {}
         """By topic, until when no merge of a table begins, because the last one failed."""
 
@@ -233,7 +237,7 @@ class Compactor:
             entry = tables.get(topic)
             merge = None if entry is None else self._merges.next(topic, entry)
             if entry is not None and merge is not None and (merge.is_cut or entry.parked is None):
-                self._topic = topic
+                self._merge = merge
                 self._running = self._pool.submit(self._merges.write, entry, merge, self._stopping)
         return self._running is not None
 
@@ -246,7 +250,8 @@ class Compactor:
         """Return the entry that a complete merge changes; none if there is no such merge, or it is outdated.
 
         A merge that failed is logged, and begun again after `PAUSE_S`: the batches do not need it. An error of its
-        commit is raised: only another session, which restores the tables, knows what the log of the table has.
+        commit is raised: only another session, which restores the tables, knows what the log of the table has. One
+        of a file that has rows of the table is in `take_damaged`.
         """
         if self._running is None or not self._running.done():
             return {}
@@ -255,11 +260,8 @@ class Compactor:
             result = running.result()
         except MergeUncertain as error:
             raise error.__cause__ or error from None
-        except (CdcdError, OSError, pa.ArrowException) as error:
-            reason = reason_of(error)
-            log.error("%s: its files could not be merged; this is tried again: %s", self._topic, reason)  # noqa: TRY400
-            self._changed[self._topic] = None
-            self._paused[self._topic] = time.monotonic() + PAUSE_S
+        except Exception as error:  # noqa: BLE001 - whatever it is, no batch needs the merge
+            self._failed(error, tables)
             return {}
         if result is None:
             return {}
@@ -272,6 +274,23 @@ class Compactor:
             return {}
         log.info("%s: %d files are merged into %d", topic, len(_replaced(result)), len(_paths(result)))
         return {topic: changed}
+
+    def _failed(self, error: Exception, tables: Mapping[str, TableEntry]) -> None:
+        topic, entry = self._merge.topic, tables.get(self._merge.topic)
+        rows = () if entry is None else (*entry.files, *entry.deltas)
+        # A batch may have replaced the file meanwhile. The rows of a table are not in its history.
+        paths = {one.path for one in rows}
+        if self._parks and isinstance(error, FILE_ERRORS) and error.context.get("file") in paths:
+            self._damaged[topic] = error
+            return
+        log.error("%s: its files could not be merged; this is tried again: %s", topic, reason_of(error))
+        self._changed[topic] = None
+        self._paused[topic] = time.monotonic() + PAUSE_S
+
+    def take_damaged(self) -> dict[str, CdcdError]:
+        """Return by topic the errors of files that have rows of the table, since the last call."""
+        damaged, self._damaged = self._damaged, {}
+        return damaged
 
     def close(self) -> None:
         """Stop a merge, and remove its files."""

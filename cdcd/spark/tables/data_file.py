@@ -1,7 +1,8 @@
 """One Parquet file of a mirror, opened for reading.
 
 In: the storage, the path of a file.  Out: columns and row groups of it.
-Invariant: a file that cannot be decoded is an error of its table only, which has the file's name and no value.
+Invariant: a file that cannot be decoded, or is missing, is an error of its table only, which has the file's name and
+no value.
 Must not: know what the columns are; take an error of the storage, or a lack of memory, for such a file.
 """
 
@@ -15,12 +16,15 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdcd.errors import MirrorInconsistent
-from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.errors import MirrorInconsistent, StorageError, StorageUnavailable, TableFileMissing
+from cdcd.spark.storage.uri import Storage, Target, open_storage
+from cdcd.spark.target.commit_log import LATEST
 from cdcd.spark.target.large_columns import lacks_room
 
-__all__ = ["DataFile", "opened", "opened_in_parts"]
+__all__ = ["FILE_ERRORS", "DataFile", "opened", "opened_in_parts"]
 
+FILE_ERRORS = (MirrorInconsistent, TableFileMissing)
+"""The errors of a file that concern its table only."""
 _HINT = (
     "copy the table again: `cdcd snapshot start --table SCHEMA.TABLE --recopy`; a mirror with --on-error fail, and a "
     "reader of an earlier version, need the file from a backup of the target"
@@ -30,8 +34,8 @@ _HINT = (
 class DataFile:
     """An open file. All methods raise MirrorInconsistent for bytes that are no Parquet file, StorageError."""
 
-    def __init__(self, path: str, source: Path | BinaryIO | pa.BufferReader) -> None:
-        self._path = path
+    def __init__(self, path: str, source: Path | BinaryIO | pa.BufferReader, hint: str | None = None) -> None:
+        self._path, self._hint = path, hint or _HINT
         with self._errors():
             self._opened = pq.ParquetFile(source, memory_map=isinstance(source, Path))
 
@@ -79,21 +83,43 @@ class DataFile:
             if isinstance(error, pa.ArrowException) and lacks_room(error):
                 raise
             raise MirrorInconsistent(
-                f"a file of the table cannot be decoded ({type(error).__name__})", hint=_HINT, file=self._path
+                f"a file of the table cannot be decoded ({type(error).__name__})",
+                hint=self._hint,
+                file=self._path,
             ) from None
 
 
-def opened(target: Target, path: str) -> DataFile:
-    """Open a file, to read most of it."""
+def opened(target: Target, path: str, *, hint: str | None = None) -> DataFile:
+    """Open a file, to read most of it. `hint`: of the error if it is missing or not readable, None: the usual."""
     storage = open_storage(target)
-    if storage.folder is not None:
-        with suppress(OSError):  # the storage raises the error
-            return DataFile(path, storage.folder / path)
-    return DataFile(path, pa.BufferReader(storage.read(path)))
+    with _missing_as_such(storage, path, hint):
+        if storage.folder is not None:
+            with suppress(OSError):  # the storage raises the error
+                return DataFile(path, storage.folder / path, hint)
+        return DataFile(path, pa.BufferReader(storage.read(path)), hint)
 
 
 @contextmanager
 def opened_in_parts(target: Target, path: str) -> Iterator[DataFile]:
     """Open a file of which only the parts are requested that are read."""
-    with open_storage(target).open(path) as source:
+    storage = open_storage(target)
+    with _missing_as_such(storage, path, None), storage.open(path) as source:
         yield DataFile(path, source)
+
+
+@contextmanager
+def _missing_as_such(storage: Storage, path: str, hint: str | None) -> Iterator[None]:
+    """Raise TableFileMissing for an error of the storage if it says that there is no such file.
+
+    Without the records of the mirror all files are missing: the disk is not mounted, or the target was removed.
+    """
+    try:
+        yield
+    except StorageUnavailable:
+        raise
+    except StorageError:
+        if storage.exists(path) or not storage.exists(LATEST):
+            raise
+        raise TableFileMissing(
+            "a file of the table does not exist", hint=hint, target=storage.uri, file=path
+        ) from None

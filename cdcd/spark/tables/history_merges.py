@@ -29,7 +29,9 @@ from cdcd.spark.tables.compaction import Merge, MergeResult, Merges, MergeStoppe
 from cdcd.spark.tables.history_retention import is_copy_among, retained_ends, retained_rows
 from cdcd.spark.tables.table_files import read_history, read_history_keys, write_history
 from cdcd.spark.tables.tasks import by_bucket
-from cdcd.spark.target.shape import CHANGE, history_schema
+from cdcd.spark.target.large_columns import in_few_chunks
+from cdcd.spark.target.shape import CHANGE, KEY, history_schema
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import BucketFile, TableEntry
 
 FULL_ROWS = 125_000
@@ -92,7 +94,7 @@ class HistoryMerges:
         if not result.merge.history:
             self._rows.discard(result)
             return
-        self._target.delete([one.path for one in result.history])
+        remove_unneeded(self._target, [one.path for one in result.history])
 
 
 def next_history_merge(topic: str, entry: TableEntry) -> Merge | None:
@@ -141,7 +143,7 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
     try:
         with tempfile.TemporaryDirectory(prefix="cdcd-history-") as folder:
             ends = _split(target, entry, merge.history, Path(folder), parts, stopping)
-            later = pa.array([], pa.binary())
+            later = pa.chunked_array([], pa.binary())
             if is_copy_among(ends):
                 later = _keys_of(target, entry.history[len(merge.history) :])
             still_ends = ends.slice(0, 0)
@@ -153,7 +155,7 @@ def _cut(target: Storage, entry: TableEntry, merge: Merge, stopping: threading.E
                 still_ends = max(still_ends, of_part, key=len)
             return [*written, *_written(target, entry, still_ends)]
     except BaseException:
-        target.delete([one.path for one in written])
+        remove_unneeded(target, [one.path for one in written])
         raise
 
 
@@ -187,9 +189,11 @@ def _part(folder: str, number: int, entry: TableEntry) -> pa.Table:
         return pa.ipc.open_file(source).read_all().cast(history_schema(entry.fields))
 
 
-def _keys_of(target: Storage, files: Iterable[BucketFile]) -> pa.Array:
-    keys = [read_history_keys(target, one) for one in files]
-    return pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *keys]))
+def _keys_of(target: Storage, files: Iterable[BucketFile]) -> pa.ChunkedArray:
+    """Return the keys in files, each mostly once."""
+    keys = pa.chunked_array([read_history_keys(target, one) for one in files], pa.binary())
+    some = in_few_chunks(pa.table({KEY: keys}))[KEY].chunks
+    return pa.chunked_array([pc.unique(one) for one in some], pa.binary())
 
 
 def _written(target: Storage, entry: TableEntry, lines: pa.Table) -> Iterator[BucketFile]:

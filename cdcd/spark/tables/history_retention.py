@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from cdcd.spark.decoding.events import SNAPSHOT, Sequence
 from cdcd.spark.tables.arrow_fold import is_after
-from cdcd.spark.target.large_columns import taken, taken_values
+from cdcd.spark.target.large_columns import is_among, taken, taken_values
 from cdcd.spark.target.shape import (
     AT_TYPE,
     CHANGE,
@@ -45,7 +45,7 @@ Flags = Any
 """A numpy array of booleans."""
 
 
-def retained_rows(rows: pa.Table, ends: pa.Table, shape: TableShape, later: pa.Array) -> pa.Table:
+def retained_rows(rows: pa.Table, ends: pa.Table, shape: TableShape, later: pa.ChunkedArray) -> pa.Table:
     """Return the lines of rows that remain. `ends`: all lines that end all rows.
 
     `later`: the keys of lines that follow, which may be those of a copy.
@@ -54,7 +54,7 @@ def retained_rows(rows: pa.Table, ends: pa.Table, shape: TableShape, later: pa.A
         return rows
     rows = _in_order(rows)
     found = _Lines(rows, _ends_of(ends), shape)
-    remains = found.remains(np.asarray(pc.is_in(rows[KEY], value_set=later).combine_chunks()))
+    remains = found.remains(np.asarray(is_among(rows[KEY], later).combine_chunks()))
     return found.filled(remains).filter(pa.array(remains))
 
 

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from cdcd.errors import MirrorInconsistent, TableLogUnreadable
+from cdcd.errors import CdcdError, MirrorInconsistent, TableFileMissing, TableLogUnreadable
 from cdcd.spark.decoding.events import BEGINNING
 from cdcd.spark.source.cuts import Offsets, ids_of, loading_of, merge, of_topics, with_ids
 from cdcd.spark.source.source_position import SourcePosition, lowest
 from cdcd.spark.storage.uri import Target
+from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.plan import TablePlan
 from cdcd.spark.tables.table_files import read_incomplete
 from cdcd.spark.tables.tasks import FoldResult
@@ -25,6 +26,8 @@ from cdcd.spark.target.shape import MISSING, TableShape
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile, Parked, TableEntry, TargetVersion
 
 log = logging.getLogger("cdcd.spark.mirror")
+_RESTORED = (TableLogUnreadable.code, TableFileMissing.code)
+"""The codes of parked tables that continue if what was lost is restored, and no record was left out since."""
 
 
 def next_version(
@@ -93,7 +96,7 @@ def park(
 
 
 def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVersion:
-    """Return a version without the tables' parking for damaged logs that are readable now.
+    """Return a version without the tables' parking for damaged logs and missing files that are there now.
 
     `damaged`: the topics of the others. Only a table of which no record was read since has all of its changes. One
     that the mirror has never had is forgotten, so that it is found again.
@@ -101,12 +104,12 @@ def with_readable(version: TargetVersion, damaged: Collection[str]) -> TargetVer
     tables = dict(version.tables)
     for topic, parked in version.parked.items():
         is_complete = parked.offsets == version.offsets.get(topic, {})
-        if parked.code != TableLogUnreadable.code or topic in damaged or not is_complete:
+        if parked.code not in _RESTORED or topic in damaged or not is_complete:
             continue
-        if tables[topic].table_version is None:
+        if parked.code == TableLogUnreadable.code and tables[topic].table_version is None:
             del tables[topic]
             continue
-        log.info("%s is updated again: its log is readable, and no change was left out", topic)
+        log.info("%s is updated again: its files are there, and no change was left out", topic)
         tables[topic] = replace(tables[topic], parked=None)
     return replace(version, tables=tables)
 
@@ -166,7 +169,7 @@ _LACKS = (
 )
 
 
-def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, MirrorInconsistent]:
+def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, CdcdError]:
     """Return the error of each table with an incomplete row that is not loading: its values will not come."""
     return {
         topic: _lacking(target, entry)
@@ -175,10 +178,10 @@ def incomplete_tables(target: Target, version: TargetVersion) -> dict[str, Mirro
     }
 
 
-def _lacking(target: Target, entry: TableEntry) -> MirrorInconsistent:
+def _lacking(target: Target, entry: TableEntry) -> CdcdError:
     try:
         first = min(_missing_since(target, entry))
-    except MirrorInconsistent as error:  # a file that cannot be decoded
+    except FILE_ERRORS as error:
         return error
     return MirrorInconsistent(
         "updates did not send all columns of rows that the mirror lacks, and cdcd is not copying the table",

@@ -22,7 +22,7 @@ from cdcd.spark.tables.data_file import DataFile, opened, opened_in_parts
 from cdcd.spark.tables.fold import without_keys
 from cdcd.spark.tables.footer_statistics import paths_with_statistics
 from cdcd.spark.target.commit_log import DATA
-from cdcd.spark.target.large_columns import taken
+from cdcd.spark.target.large_columns import is_among, is_large, taken
 from cdcd.spark.target.shape import (
     CHANGE,
     CHANGE_TYPE,
@@ -46,6 +46,13 @@ GROUP_ROWS = 32_768
 """The rows of a row group: a look-up reads the groups whose range of keys has one of its keys."""
 GROUP_BYTES = 256 << 20
 """About the most bytes of a row group in memory: some columns are read as one array, of at most 2 GiB."""
+_HISTORY_HINT = (
+    "in a reader, open the mirror again: a newer version may have replaced the file. If the newest version names it, "
+    "restore the file from a backup of the target; without one, begin a new history with a copy of the table: "
+    "`python -m cdcd.spark drop-table --target TARGET --table SCHEMA.TABLE`, then "
+    "`cdcd snapshot start --table SCHEMA.TABLE --recopy`"
+)
+"""The rows of a table are not in its history, so a copy of the table alone does not complete it."""
 
 
 # --- write ---------------------------------------------------------------------------------------------------
@@ -112,7 +119,7 @@ def write_history(target: Target, shape: TableShape, rows: pa.Table, *, level: i
 
 def changed_rows(rows: pa.Table, keys: pa.Array) -> pa.Table:
     """Return the complete rows, and the keys without one as deleted rows."""
-    gone = keys.filter(pc.invert(pc.is_in(keys, value_set=rows[KEY].combine_chunks())))
+    gone = keys.filter(pc.invert(is_among(keys, rows[KEY])))
     columns: list[Any] = [
         gone if field.name == KEY else pa.nulls(len(gone), field.type) for field in rows.schema
     ]
@@ -136,9 +143,9 @@ def read_bucket(target: Target, shape: TableShape, file: BucketFile | None) -> p
     return _current(opened(target, file.path).read(), file, shape)
 
 
-def read_keys(target: Target, file: BucketFile) -> pa.Array:
-    """Return the keys in a file."""
-    return opened(target, file.path).read(columns=[KEY])[KEY].combine_chunks()
+def read_keys(target: Target, file: BucketFile, *, hint: str | None = None) -> pa.ChunkedArray:
+    """Return the keys in a file. `hint`: as that of `opened`."""
+    return opened(target, file.path, hint=hint).read(columns=[KEY])[KEY]
 
 
 def read_incomplete(target: Target, shape: TableShape, file: BucketFile | None) -> pa.Table:
@@ -167,13 +174,12 @@ def read_deltas(
         parts.append(current.append_column(DELETED, rows.column(last)))
     if not parts:
         return added_rows(arrow_schema(shape.fields).empty_table())
-    rows = pa.concat_tables(parts)
-    return rows if len(parts) == 1 or not shape.keyed else _newest(rows)
+    return _newest(parts) if shape.keyed else pa.concat_tables(parts)
 
 
 def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history, with the columns of `history_schema`."""
-    rows = opened(target, file.path).read()
+    rows = opened(target, file.path, hint=_HISTORY_HINT).read()
     count = len(file.columns) + 2
     current = _current(rows.select(list(range(count))), file, shape)
     changes = rows.column(count).cast(CHANGE_TYPE)
@@ -182,19 +188,31 @@ def read_history(target: Target, shape: TableShape, file: BucketFile) -> pa.Tabl
 
 def read_history_keys(target: Target, file: BucketFile) -> pa.Array:
     """Return the keys in a file of the history, each once; those of the lines that have one."""
-    return pc.drop_null(pc.unique(read_keys(target, file)))
+    return pc.drop_null(pc.unique(read_keys(target, file, hint=_HISTORY_HINT)))
 
 
 def read_ends(target: Target, file: BucketFile) -> pa.Table:
     """Return the changes in a file of the history that end all rows, as the one column of the change."""
-    rows = opened(target, file.path).read(columns=[CHANGE]).cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
+    rows = opened(target, file.path, hint=_HISTORY_HINT).read(columns=[CHANGE])
+    rows = rows.cast(pa.schema([(CHANGE, CHANGE_TYPE)]))
     return rows.filter(pc.is_in(pc.struct_field(rows[CHANGE], "op"), pa.array(ENDS)))
 
 
-def _newest(rows: pa.Table) -> pa.Table:
+def _newest(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return of each key the row of the last part; a part has each key once."""
+    rows = pa.concat_tables(parts)
+    if len(parts) == 1:
+        return rows
+    if is_large(rows[KEY]):  # Arrow's `group_by` makes one array of all keys
+        later = [_one_column(one[KEY] for one in parts[place + 1 :]) for place in range(len(parts))]
+        return pa.concat_tables(map(without_keys, parts, later))
     places = pa.table({KEY: rows[KEY], "place": pa.array(range(rows.num_rows), pa.int64())})
     last = places.group_by(KEY).aggregate([("place", "max")])["place_max"]
     return rows.filter(pc.is_in(places["place"], value_set=last.combine_chunks()))
+
+
+def _one_column(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for one in columns for chunk in one.chunks], pa.binary())
 
 
 def without_deleted(deltas: pa.Table) -> pa.Table:
@@ -221,7 +239,7 @@ def without_replaced(rows: pa.Table, changed: pa.Table, shape: TableShape) -> pa
     """Return the rows of a base file that the changed rows do not replace."""
     if not shape.keyed or not changed.num_rows:
         return rows
-    return without_keys(rows, changed[KEY].combine_chunks())
+    return without_keys(rows, changed[KEY])
 
 
 def read_unchanged(
@@ -231,7 +249,7 @@ def read_unchanged(
     rows = read_bucket(target, shape, file)
     if not shape.keyed or not deltas:
         return rows
-    return without_keys(rows, pa.concat_arrays([read_keys(target, one) for one in deltas]))
+    return without_keys(rows, _one_column(read_keys(target, one) for one in deltas))
 
 
 def count_rows(target: Target, entry: TableEntry) -> int:
@@ -240,12 +258,11 @@ def count_rows(target: Target, entry: TableEntry) -> int:
         return sum(file.rows for file in entry.files)
     if not entry.keyed:
         return sum(file.rows for file in (*entry.files, *entry.deltas))
-    changed = _newest(pa.concat_tables(_marks(target, file) for file in entry.deltas))
-    keys = changed[KEY].combine_chunks()
+    changed = _newest([_marks(target, file) for file in entry.deltas])
     found: int = changed.num_rows - (pc.sum(changed[DELETED]).as_py() or 0)
     for file in entry.files:
         held = opened(target, file.path).read(columns=[KEY])[KEY]
-        found += len(held) - int(pc.sum(pc.is_in(held, value_set=keys)).as_py() or 0)
+        found += len(held) - int(pc.sum(is_among(held, changed[KEY])).as_py() or 0)
     return int(found)
 
 
@@ -267,7 +284,7 @@ def look_up(
     if not len(keys):
         return arrow_schema(shape.fields).empty_table()
     changed = read_deltas(target, shape, deltas, keys)
-    left = keys.filter(pc.invert(pc.is_in(keys, value_set=changed[KEY].combine_chunks())))
+    left = keys.filter(pc.invert(is_among(keys, changed[KEY])))
     parts = [_found(target, shape, file, left) for file in files] if len(left) else []
     return pa.concat_tables([*parts, without_deleted(changed)])
 
@@ -276,7 +293,7 @@ def held_keys(target: Target, file: BucketFile, keys: pa.Array) -> pa.Array:
     """Return those of the keys that a base file has. It reads the row groups that may have one, the keys only."""
     with opened_in_parts(target, file.path) as source:
         held = source.read_row_groups(_groups_of(source, keys), columns=[KEY])[KEY]
-    return keys.filter(pc.is_in(keys, value_set=held.combine_chunks()))
+    return keys.filter(is_among(keys, held))
 
 
 def has_texts(target: Target, file: BucketFile) -> bool:

@@ -25,6 +25,7 @@ from cdcd.spark.clients.sent_to_tasks import for_tasks
 from cdcd.spark.decoding import events as ev
 from cdcd.spark.storage.uri import Target
 from cdcd.spark.tables.arrow_fold import Changes, Latest, changes_of, latest
+from cdcd.spark.tables.data_file import FILE_ERRORS
 from cdcd.spark.tables.fold import MovedRow, fold_bag, fold_keyed, order_events, without_keys
 from cdcd.spark.tables.history_rows import PIECE_BYTES, Decoded, history_rows
 from cdcd.spark.tables.known_rows import complete_rows, incomplete_rows
@@ -42,8 +43,8 @@ from cdcd.spark.target.large_columns import lacks_room, taken
 from cdcd.spark.target.shape import KEY, TableShape, as_complete, divide
 from cdcd.spark.target.versions import ALL_BUCKETS, BucketFile
 
-TABLE_ERRORS = (MirrorInconsistent, GapInTopic)
-"""The errors that concern one table only: its records are not a consistent history of its rows."""
+TABLE_ERRORS = (*FILE_ERRORS, GapInTopic)
+"""The errors that concern one table only: its records are not a consistent history of its rows, or a file is lost."""
 MOST_THREADS = 8
 """The threads of the driver that fold buckets."""
 MOST_COLUMN_BYTES = 1 << 30

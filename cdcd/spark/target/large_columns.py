@@ -1,4 +1,4 @@
-"""Rows in another order, also where a column has more than 2 GiB of texts or bytes.
+"""Rows in another order, and sets of keys, also where a column has more than 2 GiB of texts or bytes.
 
 In: rows, whose columns have chunks of at most 2 GiB each, as all arrays of these types.  Out: rows of the same types.
 Invariant: no array is made that has more than one can hold; Arrow's own `take` makes one of a whole column.
@@ -8,12 +8,14 @@ Must not: cast; Arrow 25 ends the process at the cast of a map that `take` or `f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["lacks_room", "taken", "taken_values"]
+__all__ = ["in_few_chunks", "is_among", "is_large", "lacks_room", "taken", "taken_values"]
 
 MOST_BYTES = 1 << 30
 """The most bytes of a column that Arrow's `take` is given, and of a chunk of the result."""
@@ -59,6 +61,34 @@ def _pieces(column: pa.ChunkedArray, places: Any) -> Iterator[pa.Array]:
         return
     by_chunk = np.argsort(numbers, kind="stable")
     yield pa.concat_arrays(parts).take(pa.array(np.argsort(by_chunk)))
+
+
+def in_few_chunks(rows: pa.Table) -> pa.Table:
+    """Return the rows in few chunks, none of which is empty, or has more than about `MOST_BYTES`.
+
+    Arrow's own `combine_chunks` makes one array of a nested column, whatever it has.
+    """
+    pieces: list[list[pa.RecordBatch]] = [[]]
+    room = MOST_BYTES
+    for batch in rows.to_batches():
+        if pieces[-1] and batch.nbytes > room:
+            pieces.append([])
+            room = MOST_BYTES
+        if batch.num_rows:
+            pieces[-1].append(batch)
+            room -= batch.nbytes
+    return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
+
+
+def is_large(column: pa.ChunkedArray) -> bool:
+    """Return whether a column may have more than one array can hold."""
+    return bool(column.nbytes > MOST_BYTES)
+
+
+def is_among(values: Any, wanted: pa.ChunkedArray) -> Any:
+    """Return for each value whether it is among others, of which there may be more than one array can hold."""
+    sets = in_few_chunks(pa.table({"value": wanted}))["value"].chunks or [pa.array([], wanted.type)]
+    return reduce(pc.or_, (pc.is_in(values, value_set=one) for one in sets))
 
 
 def lacks_room(error: pa.ArrowException) -> bool:

@@ -2,23 +2,27 @@
 
 In: the storage of a target, its commit log.  Out: the target without them.
 Invariant: a file that a retained version names remains, and so does a file that no mirror has made. None of a writer
-that has taken over is removed (F80).
+that has taken over is removed (F80). An error of the removal ends nothing: the next start tries again.
 Must not: know what is in a file.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Container
 
-from cdcd.spark.storage.uri import Target, open_storage
+from cdcd.errors import StorageError
+from cdcd.spark.storage.uri import Storage, Target, open_storage
 from cdcd.spark.target.commit_log import DATA, FOLDER, LATEST, RECORD, read_latest
 from cdcd.spark.target.target_writer import TargetWriter
+from cdcd.spark.target.unneeded_files import remove_unneeded
 from cdcd.spark.target.versions import TargetVersion
 
-__all__ = ["is_of_a_mirror", "sweep"]
+__all__ = ["has_files", "is_of_a_mirror", "sweep"]
 
+log = logging.getLogger("cdcd.spark.mirror")
 _FILE = re.compile(r"(\d{4,}|delta|history)-[0-9a-f]{32}\.parquet(\.[0-9a-f]{32})?")
 _PART = re.compile(r"part-[0-9a-f]{32}\.parquet")
 _TEMPORARY = re.compile(rf"{FOLDER}/(commit-\d{{20}}|latest)\.json\.[0-9a-f]{{32}}")
@@ -35,11 +39,15 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     `writer`: only if it has published the newest version; raises StorageConflict otherwise. The files are listed
     before that is known, so that none of a writer that takes over afterwards is among them (F80). The rows of a table
     in an open format may have been visible to its other readers: a version of the writer has them removed after the
-    retention; without a writer they are removed now.
+    retention; without a writer they are removed now. What cannot be listed or removed is logged.
     """
     storage = open_storage(target)
     version = read_latest(storage)
-    listed = [path for folder in _folders_of(version) for path in storage.paths(folder)]
+    try:
+        listed = [path for folder in _folders_of(version) for path in storage.paths(folder)]
+    except StorageError as error:
+        log.warning("files that a crash has left could not be removed; the next start tries again: %s", error)
+        return
     version = read_latest(storage) if writer is None else writer.own_latest()
     named = (version.files() | {path for path, _ in version.replaced}) if version else set()
     first = version.complete[0][0] if version else 0
@@ -51,7 +59,19 @@ def sweep(target: Target, writer: TargetWriter | None = None) -> None:
     if writer is not None and version is not None and parts:
         writer.publish(version, unnamed=parts, until_s=-math.inf)
         parts = []
-    storage.delete([*others, *parts])
+    remove_unneeded(storage, [*others, *parts])
+
+
+def has_files(target: Storage, version: TargetVersion, topic: str) -> bool:
+    """Return whether the storage has all files with rows of a table; in doubt it has not."""
+    folders = (f"{DATA}/{topic}", version.folder_of(topic))
+    try:
+        listed = {path for folder in folders for path in target.paths(folder)}
+    except StorageError as error:
+        log.warning("%s: its files could not be listed: %s", topic, error)
+        return False
+    entry = version.tables[topic]
+    return listed.issuperset(one.path for one in (*entry.files, *entry.deltas, *entry.incomplete))
 
 
 def _folders_of(version: TargetVersion | None) -> list[str]:

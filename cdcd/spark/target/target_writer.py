@@ -18,6 +18,7 @@ from dataclasses import replace
 from cdcd.errors import StorageConflict, StorageError
 from cdcd.spark.storage.uri import Target, Version, open_storage
 from cdcd.spark.target.commit_log import LATEST, MAX_BYTES, number_in, path_of, read_latest
+from cdcd.spark.target.unneeded_files import Removals
 from cdcd.spark.target.versions import TargetVersion, record_of, without_expired
 
 __all__ = ["MOST_REPLACED", "RECORDS_PER_BASE", "TargetWriter", "take_over"]
@@ -35,6 +36,7 @@ class TargetWriter:
         self._storage = open_storage(target)
         self.version = version
         self._hint: Version | None = None
+        self._removals = Removals(self._storage)
 
     def publish(
         self,
@@ -46,6 +48,7 @@ class TargetWriter:
     ) -> TargetVersion:
         """Publish a version with the next number, and remove what no reader may need any more; return it.
 
+        An error of the removal is logged, and it is tried again with a later version.
         `until_s`: nothing that was replaced at this time (Unix epoch), or later, is removed. `unnamed`: files that no
         version names, and that are removed after the retention, as if this version replaced them.
         Raises StorageConflict if another writer has published one since; then nothing of this one is visible.
@@ -130,9 +133,7 @@ class TargetWriter:
         first = version.complete[0][0]
         oldest = before.complete[0][0] if before.complete else first
         records = [path_of(number) for number in range(oldest, first)]
-        if expired or records:
-            self._check_latest(version.number)
-            self._storage.delete([*records, *expired])
+        self._removals.run([*records, *expired], lambda: self._check_latest(version.number))
 
 
 def _successor(

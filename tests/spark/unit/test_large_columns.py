@@ -9,6 +9,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,16 +19,25 @@ import pytest
 from cdcd.spark.decoding.events import Event, Sequence
 from cdcd.spark.formats.open_tables import OpenTables
 from cdcd.spark.reading.mirror import read_mirror
+from cdcd.spark.reading.table_frame import frame_of_rows, part_rows
 from cdcd.spark.storage.uri import Storage, open_storage
 from cdcd.spark.tables import compaction, data_file, table_files, tasks
 from cdcd.spark.tables.compaction import FAN, next_merge, with_merged, write_merge
 from cdcd.spark.tables.fold import RowState, rows_of
 from cdcd.spark.tables.plan import TablePlan
-from cdcd.spark.tables.table_files import added_rows, look_up, read_table, write_bucket, write_delta
+from cdcd.spark.tables.table_files import (
+    added_rows,
+    count_rows,
+    look_up,
+    read_deltas,
+    read_table,
+    write_bucket,
+    write_delta,
+)
 from cdcd.spark.tables.tasks import FoldResult
 from cdcd.spark.target import large_columns
-from cdcd.spark.target.large_columns import taken
-from cdcd.spark.target.shape import Field, TableShape, arrow_schema
+from cdcd.spark.target.large_columns import is_among, taken
+from cdcd.spark.target.shape import KEY, Field, TableShape, arrow_schema
 from cdcd.spark.target.versions import TABLE_FORMATS, BucketFile, TableEntry, TableFormat, TargetVersion
 from tests.spark.batches import TOPIC, Batches
 from tests.spark.unit.test_open_tables import BODY, ID, mirrored, row
@@ -48,6 +58,11 @@ def rows_from(first: int, count: int, size: int = 10, fields: tuple[Field, ...] 
     keys = pa.array([number.to_bytes(4, "big") for number in numbers], pa.binary())
     columns = [pa.array(numbers, pa.int64()), docs, pa.nulls(count, schema.field(2).type), keys]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path))
 
 
 @pytest.mark.parametrize("most_bytes", [1, 40, 1000, 1 << 30])
@@ -74,6 +89,63 @@ def test_rows_in_another_order_are_those_of_arrow(most_bytes: int, monkeypatch: 
     found = taken(rows, places)
     found.validate(full=True)
     assert found.equals(rows.take(places))
+
+
+@pytest.mark.parametrize("most_bytes", [1, 40, 1 << 30])
+def test_a_frame_gets_no_array_that_is_too_large_and_no_empty_one(
+    most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow makes one array of a nested column, and Spark reads no chunk after an empty one."""
+    fields = (FIELDS[0], replace(FIELDS[1], avro=["null", TEXTS]))
+    entry = TableEntry(TOPIC, keyed=True, fields=fields)
+    parts = [rows_from(first, 1, 20, fields) for first in range(5)]
+    rows = pa.concat_tables([parts[0].slice(0, 0), *parts])
+    monkeypatch.setattr(large_columns, "MOST_BYTES", most_bytes)
+    made: list[pa.Table] = []
+    spark: Any = SimpleNamespace(createDataFrame=lambda table, _: made.append(table))
+    frame_of_rows(spark, entry, rows)
+    (found,) = made
+    assert found["doc"].to_pylist() == rows["doc"].to_pylist()
+    (lengths,) = {tuple(map(len, column.chunks)) for column in found.columns}
+    assert lengths == ((5,) if most_bytes == 1 << 30 else (1,) * 5)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 10, 1 << 30])
+def test_a_set_of_keys_may_be_larger_than_an_array(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_columns, "MOST_BYTES", most_bytes)
+    numbers = random.Random(2)
+    for count in (0, 1, 20):
+        keys = [bytes([numbers.randrange(30)]) * 3 for _ in range(count)]
+        wanted = pa.chunked_array([keys[:5], [], keys[5:]], pa.binary())
+        for values in ([], [None], [bytes([number]) * 3 for number in range(30)]):
+            expected = [one in keys for one in values]
+            array = pa.array(values, pa.binary())
+            assert is_among(array, wanted).to_pylist() == expected
+            assert is_among(pa.chunked_array([array]), wanted).to_pylist() == expected
+
+
+def test_the_newest_rows_of_deltas_are_the_same_whatever_the_bytes_of_their_keys(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = random.Random(3)
+    deltas, expected = [], dict[int, int]()
+    for size in range(1, 12):
+        ids = numbers.sample(range(20), 6)
+        rows = pa.concat_tables(rows_from(one, 1, size) for one in ids)
+        deltas.append(write_delta(storage, SHAPE, added_rows(rows)))
+        expected |= dict.fromkeys(ids, size)
+    base = write_bucket(storage, SHAPE, 0, rows_from(0, 25, 99))
+    entry = TableEntry(TOPIC, keyed=True, fields=FIELDS, files=(base,), deltas=tuple(deltas))
+    found = []
+    for most_bytes in (1 << 30, 30):
+        monkeypatch.setattr(large_columns, "MOST_BYTES", most_bytes)
+        assert count_rows(storage, entry) == 25
+        rows = read_table(storage, entry)
+        assert dict(zip(*(rows[name].to_pylist() for name in ("id", "doc")), strict=True)) == {
+            one: "x" * expected.get(one, 99) for one in range(25)
+        }
+        found.append(read_deltas(storage, SHAPE, deltas))
+    assert found[0].equals(found[1]), "in the same order"
 
 
 @pytest.mark.parametrize("table_format", TABLE_FORMATS)
@@ -159,11 +231,6 @@ def test_a_column_that_is_too_large_for_arrow_does_not_park_its_table(
 # --- so many bytes -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return open_storage(str(tmp_path))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("avro", [["null", "string"], ["null", TEXTS]], ids=["text", "texts"])
 def test_deltas_of_more_than_2_gib_are_read_and_merged(storage: Storage, avro: Any) -> None:
@@ -188,6 +255,31 @@ def test_deltas_of_more_than_2_gib_are_read_and_merged(storage: Storage, avro: A
         assert rows.num_rows == 2 * count + 1
         assert rows["doc"].nbytes > 2 * count * MIB
         del rows
+
+
+@pytest.mark.long
+def test_keys_of_more_than_2_gib_are_read_and_merged(storage: Storage) -> None:
+    """The rows have little more than their keys."""
+    count = 600
+
+    def rows(first: int) -> pa.Table:
+        keys = pa.array([number.to_bytes(4, "big") * (MIB // 4) for number in range(first, first + count)])
+        found = rows_from(first, count)
+        return found.set_column(found.num_columns - 1, found.schema.field(KEY), keys)
+
+    starts = (0, count, 2 * count, 3 * count, count // 2)
+    base = write_bucket(storage, SHAPE, 0, rows(0))
+    deltas = tuple(write_delta(storage, SHAPE, added_rows(rows(first))) for first in starts)
+    entry = TableEntry(TOPIC, keyed=True, fields=FIELDS, files=(base,), deltas=deltas)
+    assert count_rows(storage, entry) == 4 * count
+    assert part_rows(storage, SHAPE, base, deltas).num_rows == 0
+    key = pa.array([(5).to_bytes(4, "big") * (MIB // 4)], pa.binary())
+    assert look_up(storage, SHAPE, entry.files, entry.deltas, key)["id"].to_pylist() == [5]
+    merge = next_merge(TOPIC, entry)
+    assert merge is not None
+    merged = with_merged(entry, write_merge(storage, entry, merge, 1, threading.Event()))
+    assert merged is not None
+    assert sorted(read_table(storage, merged)["id"].to_pylist()) == [*range(4 * count)]
 
 
 @pytest.mark.long
