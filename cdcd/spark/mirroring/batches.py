@@ -70,7 +70,8 @@ class Read(NamedTuple):
 class BatchReport:
     """The result of a batch: `rows` read, `tables` changed, the mirror's position.
 
-    `loading`: the topics of the tables that cdcd still copies at this position, so rows are still missing.
+    `loading`: the topics of the tables of which rows are still missing at this position: cdcd copies them, or the
+    mirror reads them from an earlier commit than the others.
     `parked`: those of the tables that are not updated any more. `commit_us`: the time of the last commit (Unix
     epoch), 0 if unknown.
     """
@@ -401,7 +402,7 @@ class MirrorBatches:
             seconds,
         )
         if report.loading:
-            log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
+            log.info("rows of these tables are still missing: %s", ", ".join(report.loading))
         self.applied += 1
         if self._on_batch is not None:
             self._on_batch(report)

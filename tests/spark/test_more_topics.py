@@ -1,0 +1,83 @@
+"""A mirror is started again with more topics: a transfer is never seen in one table and not in the other one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.errors import TablesParked
+from cdcd.spark import drop_table, history, read_mirror, wait
+from cdcd.spark.mirroring.batches import BatchReport
+from cdcd.spark.reading.views import consistent_view
+from cdcd.spark.target.versions import TABLE_FORMATS, TableFormat
+from tests.spark.events import Table, column
+from tests.spark.topics import TopicsWriter, rows_of, run_mirror
+from tests.support.nightly import nightly_except
+
+FIELDS = [column("id", "int", required=True), column("name", "string")]
+
+
+def transfers(topics: TopicsWriter, tables: tuple[Table, Table], numbers: range) -> None:
+    """Write transactions that insert a row into each of two tables."""
+    for number in numbers:
+        lsn = 1000 * number
+        records = [topics.change(one, "c", lsn, n, after=_row(number)) for n, one in enumerate(tables, 1)]
+        topics.commit(lsn, [one for each in records for one in each])
+
+
+def _row(number: int) -> dict[str, object]:
+    return {"id": number, "name": "x"}
+
+
+class Seen:
+    """What a reader finds after each batch."""
+
+    def __init__(self, target: Path, tables: tuple[Table, Table]) -> None:
+        self._target, self._tables = target, tables
+        self.found: list[tuple[int, int, int, bool]] = []
+
+    def __call__(self, report: BatchReport) -> None:
+        opened = read_mirror(self._target)
+        first, second = (len(rows_of(opened, one)) for one in self._tables)
+        self.found.append((opened.end_lsn, first, second, self._tables[1].topic in opened.loading))
+
+
+@pytest.mark.parametrize("table_format", nightly_except(TABLE_FORMATS, "parquet"))
+def test_an_added_table_is_loading_until_it_is_as_of_the_commit_of_the_others(
+    spark: SparkSession, topics: TopicsWriter, target: Path, table_format: TableFormat
+) -> None:
+    a, b = tables = topics.table("a", FIELDS), topics.table("b", FIELDS)
+    transfers(topics, tables, range(1, 11))
+    asked = {"format": table_format, "stored_as_scd_type": 2}
+    run_mirror(spark, topics, target, topics=[a.topic], **asked)
+    seen = Seen(target, tables)
+
+    def note(report: BatchReport) -> None:
+        seen(report)
+        if len(seen.found) == 1:
+            assert wait(target, 10_000, timeout_s=0, loading=True)
+            with pytest.raises(TablesParked):
+                wait(target, 10_000, timeout_s=0)
+            assert list(consistent_view(spark, target).views) == ["public.a"]
+
+    run_mirror(spark, topics, target, topics=[a.topic, b.topic], max_rows=3, on_batch=note, **asked)
+    assert seen.found == [(10_008, 10, n, True) for n in (3, 6, 9)] + [(10_008, 10, 10, False)]
+    assert wait(target, 10_000, timeout_s=0).loading == []
+    assert history(spark, target, "public.b").count() == 10
+
+
+def test_a_dropped_table_that_was_left_out_is_loading_when_it_is_copied_again(
+    spark: SparkSession, topics: TopicsWriter, target: Path
+) -> None:
+    a, b = tables = topics.table("a", FIELDS), topics.table("b", FIELDS)
+    transfers(topics, tables, range(1, 3))
+    run_mirror(spark, topics, target)
+    drop_table(target, "public.b")
+    topics.commit(3000, topics.change(b, "t", 3000, 1))
+    transfers(topics, tables, range(4, 9))
+    run_mirror(spark, topics, target, topics=[a.topic])
+    seen = Seen(target, tables)
+    run_mirror(spark, topics, target, max_rows=5, on_batch=seen)
+    assert seen.found == [(8008, 7, 2, True), (8008, 7, 5, False)]
