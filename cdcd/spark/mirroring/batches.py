@@ -169,6 +169,7 @@ class MirrorBatches:
             stored = [one for one in folded if one.topic not in failures]
             self._remove([replace(one, incomplete_path=None, history_path=None) for one in stored])
         self._compactor.note(entries)
+        self._note_expired()
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
         self._report_parked(failures)
@@ -203,15 +204,15 @@ class MirrorBatches:
             self._publish(changed)
         self._report_parked(found)
 
-    def note_position(self, position: SourcePosition) -> None:
-        """Publish another position without changes of the mirrored tables, once in `IDLE_S` at most.
+    def note_position(self, position: SourcePosition, *, now: bool = False) -> None:
+        """Publish another position without changes of the mirrored tables, unless `now` once in `IDLE_S` at most.
 
         It is lower if the source has continued on a timeline that began before the last position (F58).
         """
         version = self.version
         after = with_position(version, version, position)
         is_new = (after.end_lsn, after.positions) != (version.end_lsn, version.positions)
-        if is_new and time.time() > version.published_s + IDLE_S:
+        if is_new and (now or time.time() > version.published_s + IDLE_S):
             self._publish(after)
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
