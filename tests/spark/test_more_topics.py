@@ -1,4 +1,4 @@
-"""A mirror is started again with more topics: a transfer is never seen in one table and not in the other one."""
+"""A mirror is started again with more topics: a transfer is never batches in one table and not in the other one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _row(number: int) -> dict[str, object]:
     return {"id": number, "name": "x"}
 
 
-class Seen:
+class BatchRows:
     """What a reader finds after each batch."""
 
     def __init__(self, target: Path, tables: tuple[Table, Table]) -> None:
@@ -59,18 +59,18 @@ def test_an_added_table_is_loading_until_it_is_as_of_the_commit_of_the_others(
     transfers(topics, tables, range(1, 11))
     asked = {"format": table_format, "stored_as_scd_type": 2}
     run_mirror(spark, topics, target, topics=[a.topic], **asked)
-    seen = Seen(target, tables)
+    batches = BatchRows(target, tables)
 
     def note(report: BatchReport) -> None:
-        seen(report)
-        if len(seen.found) == 1:
+        batches(report)
+        if len(batches.found) == 1:
             assert wait(target, 10_000, timeout_s=0, loading=True)
             with pytest.raises(TablesParked):
                 wait(target, 10_000, timeout_s=0)
             assert list(consistent_view(spark, target).views) == ["public.a"]
 
     run_mirror(spark, topics, target, topics=[a.topic, b.topic], max_rows=3, on_batch=note, **asked)
-    seen.expect(10_008, 10)
+    batches.expect(10_008, 10)
     assert wait(target, 10_000, timeout_s=0).loading == []
     assert sum(one.rows for one in read_mirror(target).version.tables[b.topic].history) == 10
 
@@ -85,6 +85,6 @@ def test_a_dropped_table_that_was_left_out_is_loading_when_it_is_copied_again(
     topics.commit(3000, topics.change(b, "t", 3000, 1))
     transfers(topics, tables, range(4, 9))
     run_mirror(spark, topics, target, topics=[a.topic])
-    seen = Seen(target, tables)
-    run_mirror(spark, topics, target, max_rows=5, on_batch=seen)
-    seen.expect(8008, 7, 5)
+    batches = BatchRows(target, tables)
+    run_mirror(spark, topics, target, max_rows=5, on_batch=batches)
+    batches.expect(8008, 7, 5)
