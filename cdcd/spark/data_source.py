@@ -49,6 +49,7 @@ from cdcd.spark.source.cuts import (
     start_of,
     with_start,
 )
+from cdcd.spark.source.late_topics import Late
 from cdcd.spark.source.pieces import pieces
 from cdcd.spark.source.prefix_topics import existing_tables
 from cdcd.spark.source.ranges import read_ranges
@@ -209,6 +210,10 @@ class CdcdStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvail
     def shared(self) -> dict[str, tuple[str, ...]]:
         """By topic, the slots that write to it at the same time, as far as the last `latestOffset` has seen."""
         return self._driver().shared
+
+    def late(self, end: Offsets) -> Late:
+        """Return which topics of these offsets are behind the others, as far as the last `latestOffset` has seen."""
+        return self._driver().late(end)
 
     def backlog(self, reached: Offsets) -> Backlog:
         """Return what the topics have after these offsets, as far as the last `latestOffset` has seen."""

@@ -219,7 +219,7 @@ def rewind(target: Path) -> None:
     TargetWriter(target, found).publish(replace(found, offsets={}))
 
 
-def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, **options: Any) -> Mirror:
+def run_mirror(spark: SparkSession, topics: TopicsWriter, target: Path, /, **options: Any) -> Mirror:
     """Run the mirror until it has read all records, and open it."""
     topics.wait_until_visible()
     start = partial(mirror, spark, topics.connection, str(target), **{"on_error": "fail", **options})

@@ -258,7 +258,8 @@ def _add_wait(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "wait",
         help="wait until a mirror has a commit",
         description="Wait until a mirror has all commits up to an LSN, without Spark.",
-        epilog="Exit status: 0 if the mirror has them, 1 after --timeout-s, 2 for a target that cannot be read.",
+        epilog="Exit status: 0 if all tables have them; 1 after --timeout-s, and at once if the mirror has them "
+        "except in tables that are parked or lack rows; 2 for a target that cannot be read.",
     )
     _add_target(command)
     command.add_argument(

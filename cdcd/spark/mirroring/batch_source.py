@@ -3,7 +3,8 @@
 In: a connection, the version to continue from, the options of `format("cdcd")`.
 Out: the end of each batch, and its records.
 Invariant: the ends are those that `format("cdcd")` plans for a stream, with the loading tables and the ids of the
-topics; the first batch begins at the version's offsets.
+topics; the first batch begins at the version's offsets. A table that is read from an earlier commit than the others
+is loading, too (`late_tables`).
 Must not: store a position.
 """
 
@@ -20,6 +21,7 @@ from cdcd.errors import ConfigError, MirrorInconsistent
 from cdcd.spark.clients.connection import Connection
 from cdcd.spark.data_source import CdcdStreamReader
 from cdcd.spark.mirroring.batches import is_table
+from cdcd.spark.mirroring.late_tables import LateTables
 from cdcd.spark.mirroring.records import Records, read_in_spark, read_on_driver
 from cdcd.spark.session import parallelism
 from cdcd.spark.source.backlog import Backlog
@@ -65,24 +67,36 @@ class MirrorSource:
         self._reader = CdcdStreamReader(replace(asked, begins_at_0=True))
         self._sizes = RecordSizes(connection)
         self._start: Offsets = {}
+        self._reached: Offsets = {}
+        """The end of the current batch as the reader has it, without the late tables."""
+        self._late = LateTables(start, asked.topics)
         self._offset_bytes = 0.0
         """The bytes of an offset in the last batch that the driver has read, or tried to read."""
         self.end: Offsets = {}
         self.position = SourcePosition()
-        """The position of `end` in the source."""
+        """The position of `end` in the source; unknown while a table is late: the others are ahead of it."""
 
     def begin(self, *, ends_now: bool) -> None:
         """Begin at the start offsets. `ends_now`: the commit that is the newest now is the last one."""
-        self.end = self._reader.initialOffset()
+        self.end = self._reached = self._reader.initialOffset()
         if ends_now:
             self._reader.prepareForTriggerAvailableNow()
 
     def advance(self) -> bool:
         """Set the end of the next batch; return whether there is one. Raises the errors of the source."""
-        self._start = self.end
-        self.end = without_start(self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit()))
-        self.position = self._reader.position(self.end)
-        return self.end != self._start
+        before = self.end
+        while True:
+            self._advance()
+            # The end of a copy is no batch of its own while the table is late.
+            if self.end != before or self._reached == self._start:
+                return self.end != before
+
+    def _advance(self) -> None:
+        self._start, limit = self._reached, self._reader.getDefaultReadLimit()
+        self._reached = without_start(self._reader.latestOffset(self._start, limit))
+        self._late.note(self._reader, self._start, self._reached)
+        self.end = with_loading(self._reached, self._late.tables)
+        self.position = SourcePosition() if self._late.topics else self._reader.position(self._reached)
 
     @property
     def refused(self) -> dict[str, MirrorInconsistent]:
@@ -94,7 +108,7 @@ class MirrorSource:
 
         By topic it has those of tables.
         """
-        found = self._reader.backlog(self.end if is_applied else self._start)
+        found = self._reader.backlog(self._reached if is_applied else self._start)
         of_tables = {
             topic: one for topic, one in found.topics.items() if is_table(topic, self._connection.prefix)
         }
@@ -102,7 +116,7 @@ class MirrorSource:
 
     def records(self, buckets: int) -> Records:
         """Return the records of the current batch. The driver tries to read a batch that should not be too large."""
-        ranges = self._reader.ranges(self._start, self.end)
+        ranges = self._reader.ranges(self._start, self._reached)
         offsets = max(1, sum(part.end - part.start for part in ranges))
         if self._offset_bytes * offsets <= self._driver_bytes:
             found = read_on_driver(self._connection, ranges, self._driver_bytes)

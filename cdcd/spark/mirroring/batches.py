@@ -72,7 +72,8 @@ class Read(NamedTuple):
 class BatchReport:
     """The result of a batch: `rows` read, `tables` changed, the mirror's position.
 
-    `loading`: the topics of the tables that cdcd still copies at this position, so rows are still missing.
+    `loading`: the topics of the tables of which rows are still missing at this position: cdcd copies them, or the
+    mirror reads them from an earlier commit than the others.
     `parked`: those of the tables that are not updated any more. `commit_us`: the time of the last commit (Unix
     epoch), 0 if unknown.
     """
@@ -170,6 +171,7 @@ class MirrorBatches:
             stored = [one for one in folded if one.topic not in failures]
             self._remove([replace(one, incomplete_path=None, history_path=None) for one in stored])
         self._compactor.note(entries)
+        self._note_expired()
         self._compactor.start(version.tables)
         self._report(version, looks, folded, time.monotonic() - started_s)
 
@@ -204,15 +206,15 @@ class MirrorBatches:
         if changed != self.version:
             self._publish(changed)
 
-    def note_position(self, position: SourcePosition) -> None:
-        """Publish another position without changes of the mirrored tables, once in `IDLE_S` at most.
+    def note_position(self, position: SourcePosition, *, now: bool = False) -> None:
+        """Publish another position without changes of the mirrored tables, unless `now` once in `IDLE_S` at most.
 
         It is lower if the source has continued on a timeline that began before the last position (F58).
         """
         version = self.version
         after = with_position(version, version, position)
         is_new = (after.end_lsn, after.positions) != (version.end_lsn, version.positions)
-        if is_new and time.time() > version.published_s + IDLE_S:
+        if is_new and (now or time.time() > version.published_s + IDLE_S):
             self._publish(after)
 
     def add_empty(self, entries: Iterable[TableEntry]) -> dict[str, MirrorInconsistent]:
@@ -412,7 +414,7 @@ class MirrorBatches:
             seconds,
         )
         if report.loading:
-            log.info("cdcd still copies rows of these tables: %s", ", ".join(report.loading))
+            log.info("rows of these tables are still missing: %s", ", ".join(report.loading))
         self.applied += 1
         if self._on_batch is not None:
             self._on_batch(report)

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -37,7 +37,7 @@ from cdcd.spark.target.commit_log import read_latest
 from cdcd.spark.target.left_files import sweep
 from cdcd.spark.target.ownership import starting_version
 from cdcd.spark.target.target_writer import TargetWriter, take_over
-from cdcd.spark.target.versions import ScdType, TableFormat, TargetVersion
+from cdcd.spark.target.versions import ScdType, TableEntry, TableFormat, TargetVersion
 
 __all__ = ["MirrorSessions", "MirrorSettings", "Session"]
 
@@ -81,11 +81,20 @@ class Session:
     empty: EmptyTables
     looked_for_empty_s: float = 0.0
 
-    def add_empty_tables(self) -> None:
-        """Add the tables of which no row is in the topics; while tables are copied, it is not known which."""
+    @property
+    def is_due(self) -> bool:
+        """Whether to look for tables without rows again."""
+        return time.monotonic() > self.looked_for_empty_s + LOOK_FOR_EMPTY_S
+
+    def empty_tables(self) -> list[TableEntry]:
+        """Return the tables of which no row is in the topics."""
         version = self.batches.version
         self.looked_for_empty_s = time.monotonic()
-        found = self.empty.look({*version.tables, *version.dropped})
+        return self.empty.look({*version.tables, *version.dropped})
+
+    def add(self, found: Iterable[TableEntry]) -> None:
+        """Add tables of which no row is in the topics; while tables are copied, it is not known which."""
+        version = self.batches.version
         if not version.end_lsn or version.loading:
             return
         for topic, error in self.batches.add_empty(found).items():
@@ -146,7 +155,7 @@ class MirrorSessions:
         batches.applied = self._applied
         empty = EmptyTables(cluster, connection, only)
         session = Session(source, batches, empty)
-        session.add_empty_tables()
+        session.add(session.empty_tables())
         return session
 
     def _taken(self, storage: Storage, start: TargetVersion) -> TargetWriter:
@@ -221,22 +230,32 @@ class MirrorSessions:
             started_s = time.monotonic()
             looked_s = time.time()
             is_new = source.advance()
+            # Before the batch is applied: a table that cdcd begins to copy meanwhile would be none of `loading`.
+            found = session.empty_tables() if session.is_due else []
             self.metrics.looked(source.backlog(is_applied=not is_new), looked_s)
             if is_new:
                 self._apply(session, looked_s)
-                stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
-                continue
-            if interval_s is None:
-                session.add_empty_tables()
-                batches.compact()
-                batches.refuse_parked()
+            elif interval_s is None:
+                self._end(session)
                 return
-            batches.publish_merged()
-            batches.note_position(source.position)
-            if time.monotonic() > session.looked_for_empty_s + LOOK_FOR_EMPTY_S:
-                session.add_empty_tables()
-            self._advanced()
-            stopping.wait(LOOK_AGAIN_S)
+            else:
+                batches.publish_merged()
+                batches.note_position(source.position)
+            if found and not source.backlog(is_applied=True).is_pending:
+                session.add(found)
+            if is_new:
+                stopping.wait(max(0.0, (interval_s or 0.0) - (time.monotonic() - started_s)))
+            else:
+                self._advanced()
+                stopping.wait(LOOK_AGAIN_S)
+
+    def _end(self, session: Session) -> None:
+        """Publish what a mirror at the newest commit has to have without further batches. Raises TablesParked."""
+        batches = session.batches
+        batches.note_position(session.source.position, now=True)
+        session.add(session.empty_tables())
+        batches.compact()
+        batches.refuse_parked()
 
     def _apply(self, session: Session, looked_s: float) -> None:
         source, batches = session.source, session.batches

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -76,7 +76,7 @@ class Mirror:
 
     @property
     def loading(self) -> list[str]:
-        """The topics of the tables that cdcd still copies at this commit: their tables lack rows."""
+        """The topics of the tables that lack rows at this commit: cdcd copies them, or the mirror reads them late."""
         return sorted(self.version.loading)
 
     @property
@@ -221,8 +221,9 @@ def wait(
     `slot`: of the daemon that sends the commit; without it the mirror has to reach the LSN with each slot.
     `system_identifier`: of the server. The answer of the daemon's /wait has timeline and system identifier.
     Raises MirrorBehind after `timeout_s`.
-    Raises TablesParked if the mirror has the commits, except in some tables: those that cdcd still copies, unless
-    `loading` accepts that they lack rows, and those of an earlier commit, unless `parked` accepts them.
+    Raises TablesParked if the mirror has the commits, except in some tables: those that lack rows, unless `loading`
+    accepts it, and those of an earlier commit, unless `parked` accepts them; one that was parked while it was copied
+    needs both.
     """
     storage = open_storage(target, target_options)
     wanted = Wanted(parse_lsn(lsn) if isinstance(lsn, str) else lsn, timeline, slot, system_identifier)
@@ -243,16 +244,27 @@ def wait(
 
 def _with_all_tables(opened: Mirror, *, loading: bool, parked: bool) -> Mirror:
     """Return the mirror. Raises TablesParked if tables are not as of its position."""
-    lacking = {*(() if loading else opened.loading), *(() if parked else opened.parked)}
+    stale = parked_for(opened.version, opened.topics, loading=loading, parked=parked)
+    lacking = {*stale, *(() if loading else opened.loading)}
     if not lacking:
         return opened
     raise TablesParked(
         "the mirror has all commits up to the LSN, except in tables that are parked or still copied",
-        hint="`python -m cdcd.spark status --target TARGET` has the reasons; in Python pass parked=True or "
-        "loading=True to accept it",
+        hint="`python -m cdcd.spark status --target TARGET` has the reasons; in Python parked=True and "
+        "loading=True accept it",
         target=opened.target.uri,
         tables=", ".join(sorted(lacking)[:10]),
     )
+
+
+def parked_for(version: TargetVersion, topics: Iterable[str], *, loading: bool, parked: bool) -> list[str]:
+    """Return the parked ones of these tables that a reader does not accept.
+
+    `parked` accepts that a table is of an earlier commit; for one that was parked while it was copied, and is of no
+    one commit, `loading` has to accept that it lacks rows, too.
+    """
+    found = [(topic, one) for topic in topics if (one := version.parked.get(topic)) is not None]
+    return [topic for topic, one in found if not (parked and (one.end_lsn or loading))]
 
 
 def _newer(storage: Storage, version: TargetVersion | None) -> TargetVersion | None:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cdcd.errors import ConfigError, SparkReadError, TablesParked
+from cdcd.errors import ConfigError, SparkReadError
 from cdcd.spark.clients.sent_to_tasks import SentToTasks
+from cdcd.spark.reading.chosen_table import refuse_unfinished
 from cdcd.spark.reading.mirror import read_mirror
 from cdcd.spark.reading.table_frame import columns_of, part_rows, parts_of
 from cdcd.spark.source.table_options import topics_of
@@ -51,20 +52,7 @@ class MirroredTable:
         topic, *others = topics_of([self.name], opened.version.prefix, opened.topics)
         if others:
             raise ConfigError("the option table of a mirror names one table", hint="name one of them")
-        if topic in opened.parked and not self.with_parked:
-            raise TablesParked(
-                "the table is not updated any more, so its rows are as of an earlier commit than those of the others",
-                hint="copy it again; or set the option parked to true",
-                target=self.target.uri,
-                tables=topic,
-                first_reason=opened.parked[topic].reason,
-            )
-        if topic in opened.loading and not self.with_loading:
-            raise SparkReadError(
-                "cdcd still copies the table at this commit, so it lacks rows",
-                hint="wait until it is complete, or set the option loading to true",
-                table=self.name,
-            )
+        refuse_unfinished(opened, topic, loading=self.with_loading, parked=self.with_parked)
         return opened.version.tables[topic]
 
 

@@ -19,8 +19,9 @@ from datetime import datetime
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import SparkReadError, TablesParked
+from cdcd.errors import SparkReadError
 from cdcd.escaped_names import unescape
+from cdcd.spark.reading.chosen_table import refuse_loading, refuse_parked
 from cdcd.spark.reading.mirror import At, Mirror, read_mirror
 from cdcd.spark.source.table_options import named_topic, topics_of
 from cdcd.spark.storage.uri import Target
@@ -79,21 +80,7 @@ def consistent_view(
     """
     opened = read_mirror(target, target_options, at=at)
     topics = _topics(opened, tables, loading=loading)
-    stale = [topic for topic in topics if topic in opened.parked]
-    if stale and not parked:
-        raise TablesParked(
-            "tables of the view are of an earlier commit than the others",
-            target=opened.target.uri,
-            tables=", ".join(stale),
-            first_reason=opened.parked[stale[0]].reason,
-        )
-    if partial := [topic for topic in stale if not opened.parked[topic].end_lsn and not loading]:
-        raise TablesParked(
-            "tables were parked while they were copied, so their rows are not as of a single commit",
-            hint="copy them again; or pass loading=True to read what there is",
-            target=opened.target.uri,
-            tables=", ".join(partial),
-        )
+    refuse_parked(opened, topics, loading=loading, parked=parked)
     named = {topic: unescape(topic.removeprefix(f"{opened.version.prefix}.")) for topic in topics}
     views = view_names(named.values(), prefix)
     frames = {name: opened.frame(spark, topic) for topic, name in named.items()}
@@ -137,11 +124,7 @@ def _topics(opened: Mirror, tables: Sequence[str], *, loading: bool) -> list[str
         return list(chosen)
     copied = set(opened.loading)
     if asked := [one for one in tables if named_topic(one, opened.version.prefix, chosen) in copied]:
-        raise SparkReadError(
-            "cdcd still copies the table at this commit, so it lacks rows",
-            hint="wait until it is complete, or pass loading=True",
-            table=", ".join(asked),
-        )
+        refuse_loading(asked)
     return [topic for topic in chosen if topic not in copied]
 
 

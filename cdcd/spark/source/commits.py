@@ -38,6 +38,7 @@ from cdcd.spark.source.cuts import (
 )
 from cdcd.spark.source.first_offsets import first_between
 from cdcd.spark.source.given_topics import check_names
+from cdcd.spark.source.late_topics import Late, late_after
 from cdcd.spark.source.positions import (
     EARLIEST,
     LATEST,
@@ -175,6 +176,15 @@ class Commits:
     def position(self, end: Offsets) -> SourcePosition:
         """Return the position in the source of the end that `next_end` has returned last."""
         return position_at(end, self._log.pending)
+
+    def late(self, end: Offsets) -> Late:
+        """Return which topics of these offsets are behind the others, as far as the last `refresh` has read."""
+        if not self._log.pending:
+            return Late()
+        found = late_after(end, self._log.passed, self._log.pending)
+        return found._replace(
+            named=frozenset(self._log.reached), is_last=found.is_last and not self.is_behind
+        )
 
     def backlog(self, reached: Offsets) -> Backlog:
         """Return what the topics have after these offsets, as far as the last `refresh` has read.

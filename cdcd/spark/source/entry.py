@@ -108,13 +108,14 @@ class Entry:
         """Return the first commit, from the complete commits read once more, and none after it."""
         offsets: Offsets = {}
         former: frozenset[str] = frozenset()
-        place = self.place(ends)
+        place, commit_us = self.place(ends), 0
         for commit in commits:
             add(offsets, commit)
             former |= commit.former
+            commit_us = max(commit_us, commit.commit_us)  # of two slots the last commit may be an earlier one
             if place is not None and commit.place >= place:
                 proved = merge(self._proved(offsets), self._unnamed(ends))
-                found = replace(commit, positions=commit.slot_positions)
+                found = replace(commit, positions=commit.slot_positions, commit_us=commit_us)
                 return replace(found, offsets=proved, former=former, firsts=None, slot=OWN)
         return None
 

@@ -34,7 +34,9 @@ def join_commits(commits: Sequence[Commit]) -> Commit:
     """Return complete commits as one."""
     former = frozenset[str]().union(*(one.former for one in commits))
     slot = commits[-1].slot if len({one.slot for one in commits}) == 1 else SEVERAL
-    return replace(commits[-1], offsets=total(commits), former=former, firsts=earliest_of(commits), slot=slot)
+    commit_us = max(one.commit_us for one in commits)  # of two slots the last commit may be an earlier one
+    joined = replace(commits[-1], offsets=total(commits), former=former, commit_us=commit_us, slot=slot)
+    return replace(joined, firsts=earliest_of(commits))
 
 
 def without_firsts(commits: Sequence[Commit]) -> list[Commit]:

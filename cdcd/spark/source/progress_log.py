@@ -58,6 +58,7 @@ LOOK_AGAIN_S = 0.05
 class ProgressLog:
     """The commits that are read and not passed (`pending`), and the offsets after all that were read (`reached`).
 
+    `passed`: the offsets after those that were passed.
     `is_behind`: progress records of a backlog are not read yet. `is_opened`: the records are read one by one.
     """
 
@@ -79,7 +80,7 @@ class ProgressLog:
         self._joins = options.starting.kind == LATEST and not options.loading
         self.pending: deque[Commit] = deque()
         self.reached: Offsets = {}
-        self._passed: Offsets = {}
+        self.passed: Offsets = {}
         self._passed_by: dict[tuple[str, str], str] = {}
         """By partition, the slot of the last passed commit that names it."""
         self.is_behind = self.is_opened = False
@@ -296,7 +297,7 @@ class ProgressLog:
         self.pending = deque(without(one, gone) for one in self.pending)
         for topic in gone:
             self.reached.pop(topic, None)
-            self._passed.pop(topic, None)
+            self.passed.pop(topic, None)
         return [without(one, gone) for one in commits]
 
     def _leave_out_deleted(self, start: Offsets) -> None:
@@ -306,7 +307,7 @@ class ProgressLog:
             self._slots.remove(gone, are_former=False)
             self.pending = deque(without_offsets(one, gone) for one in self.pending)
             self.reached = {topic: found for topic, found in self.reached.items() if topic not in gone}
-            self._passed = {topic: found for topic, found in self._passed.items() if topic not in gone}
+            self.passed = {topic: found for topic, found in self.passed.items() if topic not in gone}
 
     def forget(self, start: Offsets) -> None:
         """Remove commits up to `start`, and none after it: Spark may ask again from the same start.
@@ -315,7 +316,7 @@ class ProgressLog:
         """
         while len(self.pending) > 1 and all(covers(start, self.pending[place]) for place in (0, 1)):
             passed = self.pending.popleft()
-            add(self._passed, passed)
+            add(self.passed, passed)
             self._passed_by |= dict.fromkeys(pairs_of(passed.offsets), passed.slot)
 
     def has_all_since(self, topic: str, partition: int, offset: int) -> bool:
@@ -329,7 +330,7 @@ class ProgressLog:
         if offset == 0:
             return self.is_whole
         number = str(partition)
-        found = self._passed.get(topic, {}).get(number) == offset
+        found = self.passed.get(topic, {}).get(number) == offset
         slots = {self._passed_by[topic, number]} if found else set()
         for one in self.pending:
             reached = one.offsets.get(topic, {}).get(number, -1)

@@ -48,6 +48,7 @@ class Parts:
         self.firsts = earlier(self.firsts, other.firsts)
         self.former |= other.former
         self.has_snapshot |= other.has_snapshot
+        self.commit_us = max(self.commit_us, other.commit_us)
 
     def completed_by(self, record: Commit) -> Commit:
         """Return all of them as one commit. `record`: the last of them, a complete one."""

@@ -71,6 +71,25 @@ def lowest(slots: Mapping[str, SlotPosition]) -> int:
     return min((one.end_lsn for one in slots.values()), default=0)
 
 
+def has_reached(position: SourcePosition, before: SourcePosition) -> bool:
+    """Return whether a position in the records of the same daemon is one that was reached before, or a later one.
+
+    In doubt it is not: that of another server, or of a copy of the server, may be an earlier or a later one.
+    """
+    if not before.slots:
+        return position.end_lsn >= before.end_lsn
+    known = {slot: one for slot, one in before.slots.items() if one != JOINING and slot not in position.ended}
+    return all(_is_at_or_after(position.slots.get(slot, JOINING), one) for slot, one in known.items())
+
+
+def _is_at_or_after(after: SlotPosition, before: SlotPosition) -> bool:
+    if "" != before.system_identifier != after.system_identifier != "":
+        return False
+    if before.timeline and after.timeline and before.timeline != after.timeline:
+        return after.timeline > before.timeline
+    return after.end_lsn >= before.end_lsn
+
+
 def held_until(before: SlotPosition, after: SlotPosition, commit_lsn: int) -> int | None:
     """Return the LSN up to which a slot's earlier position is true in the history of a later one; None: completely.
 

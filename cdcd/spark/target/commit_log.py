@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from cdcd.errors import SparkReadError
+from cdcd.lsn import format_lsn
 from cdcd.spark.storage.uri import Storage, StoredFile, Target, open_storage
 from cdcd.spark.target.reached import held_in, reached_lsn
 from cdcd.spark.target.versions import TargetVersion, is_complete_record, version_after
@@ -139,7 +140,10 @@ def oldest_version(target: Target) -> TargetVersion:
 def _first_with(storage: Storage, latest: TargetVersion, lsn: int) -> TargetVersion:
     if reached_lsn(latest) < lsn:
         raise SparkReadError(
-            "the mirror has not reached this LSN yet", hint="wait for it", target=storage.uri, lsn=lsn
+            "the mirror has not reached this LSN yet",
+            hint="wait for it",
+            target=storage.uri,
+            lsn=format_lsn(lsn),
         )
     low, high = _oldest(storage, latest), latest
     if held_in(low, latest) >= lsn:
@@ -180,7 +184,7 @@ def _expired(storage: Storage, oldest: TargetVersion) -> SparkReadError:
         "the version is not retained any more",
         hint="choose a later version; raise the option retain of the mirror to keep versions for longer",
         target=storage.uri,
-        oldest_lsn=oldest.end_lsn or oldest.commit_lsn,
+        oldest_lsn=format_lsn(oldest.end_lsn or oldest.commit_lsn),
     )
 
 

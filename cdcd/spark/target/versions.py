@@ -149,7 +149,8 @@ class TargetVersion:
     cluster: str = ""
     """The id of the mirrored Kafka cluster."""
     loading: tuple[str, ...] = ()
-    """The topics of the tables that cdcd still copies at this commit: rows are still missing."""
+    """The topics of the tables of which rows are still missing at this commit: cdcd copies them, or the mirror has
+    begun to read them later than the others."""
     table_format: TableFormat = "parquet"
     """How the complete rows of all tables are stored, since the target was made."""
     dropped: Mapping[str, TableEntry] = field(default_factory=dict)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.errors import TablesParked
 from cdcd.spark.mirroring.records import RecordsOnDriver, looks_of
+from cdcd.spark.reading.chosen_table import refuse_unfinished
+from cdcd.spark.reading.mirror import read_mirror, wait
+from cdcd.spark.reading.mirrored_table import mirrored_table
+from cdcd.spark.reading.row_history import history
+from cdcd.spark.reading.target_changes import changes
+from cdcd.spark.reading.views import consistent_view
 from cdcd.spark.source.cuts import with_loading
 from cdcd.spark.source.source_position import SourcePosition
 from cdcd.spark.tables.plan import Look
@@ -378,3 +385,36 @@ def test_a_table_that_is_parked_while_it_is_copied_is_of_no_position(tmp_path: P
         again = [items.change("t", 40, 1), items.change("u", 41, 1, after=_row(9), unchanged=["name"])]
         _apply(items, again, 45)
     assert items.rows() == [_row(1, "a")]
+
+
+def test_each_reader_refuses_a_table_that_was_parked_while_it_was_copied(tmp_path: Path) -> None:
+    """It has the rows of no one commit: `parked` accepts an earlier commit, and `loading` that rows are missing."""
+    items = Batches(tmp_path / "mirror", FIELDS)
+    items.on_error, items.scd_type = "park", 2
+    for at, is_copied in enumerate((True, True, False), 1):
+        name: Any = "a" if at == 1 else 5
+        if at == 2:
+            items.alter([FIELDS[0], column("name", "int"), FIELDS[2]])
+        records = [items.change("r" if at == 1 else "u", 10 * at, 1, after=_row(1, name))]
+        offsets = with_loading({}, frozenset({TOPIC}) if is_copied else frozenset())
+        with items.mirror() as batches:
+            batches.apply(RecordsOnDriver(records_table(records)), offsets, SourcePosition(10 * at, 0))
+    target, table = str(items.target), "public.items"
+    opened = read_mirror(target)
+    assert (opened.parked[TOPIC].end_lsn, opened.loading) == (0, [])
+    spark = cast("SparkSession", None)
+    options = {"target": target, "table": table}
+    readers: dict[str, Callable[..., object]] = {
+        "consistent_view": lambda **given: consistent_view(spark, target, **given),
+        "history": lambda **given: history(spark, target, table, **given),
+        "changes": lambda **given: changes(spark, target, table, opened.at, **given),
+        "wait": lambda **given: wait(target, 1, timeout_s=0, **given),
+        "format": lambda **given: mirrored_table(options | dict.fromkeys(given, "true")).entry(),
+    }
+    for name, read in readers.items():
+        for given in ({}, {"parked": True}, {"loading": True}):
+            with pytest.raises(TablesParked):
+                pytest.fail(f"{name} {given}: {read(**given)}")
+    assert wait(target, 1, timeout_s=0, parked=True, loading=True).at == opened.at
+    assert mirrored_table(options | {"parked": "true", "loading": "true"}).entry().files
+    refuse_unfinished(opened, TOPIC, loading=True, parked=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,13 @@ class Following:
     def follow(self) -> Mirror:
         """Read the new progress records, and return the mirror."""
         while self.query.batch():
-            pass
+            self._note()
+        self._note()
+        return read_mirror(self.target)
+
+    def _note(self) -> None:
         assert self.query.reached is not None
         self._mirror.note_position(self.query.reader.position(self.query.reached))
-        return read_mirror(self.target)
 
     def is_reached(self, lsn: int, **of: Any) -> bool:
         """Return whether a wait for an LSN ends with the mirror as it is."""
@@ -429,6 +433,35 @@ ONE = SlotPosition(900, "7", 1, 0)
 def test_how_far_a_position_is_true_in_a_later_history(after: SlotPosition, lsn: int | None) -> None:
     """The mirror's last commit is at 500."""
     assert held_until(ONE, after, 500) == lsn
+
+
+@pytest.mark.parametrize("removed", [0, 4])
+def test_the_time_of_a_first_version_is_that_of_the_last_commit_of_any_slot(
+    kafka: Planned, following: Following, removed: int
+) -> None:
+    """With two slots the record at which a new mirror begins may have an earlier time than one before it."""
+    kafka.describe(T, slot="a")
+    kafka.describe(U, slot="b")
+    kafka.progress(50, {U: 100}, slot="b")
+    kafka.progress(100, {T: 90}, slot="a")
+    kafka.progress(200, {T: 100}, slot="a")
+    kafka.progress(50, {}, slot="b", end_lsn=210)
+    kafka.compact(["a", "b"], removed)
+    assert following.follow().version.commit_us == 200_000_000
+    with pytest.raises(SparkReadError, match="does not know what was committed"):
+        read_mirror(following.target, at=datetime.fromtimestamp(60, UTC))
+
+
+def test_the_time_of_a_new_slot_is_that_of_the_last_commit_that_it_has_taken_over(
+    kafka: Planned, following: Following
+) -> None:
+    kafka.describe(T, slot="a")
+    kafka.progress(100, {T: 1}, slot="a")
+    following.follow()
+    kafka.progress(300, {T: 2}, slot="a", is_part=True)
+    kafka.describe(T, slot="b")
+    kafka.progress(200, {T: 3}, slot="b")
+    assert following.follow().version.commit_us == 300_000_000
 
 
 def test_the_last_commit_before_a_timeline_that_was_missed_is_not_one_of_the_batch_after_it() -> None:

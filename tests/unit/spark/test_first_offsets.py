@@ -85,3 +85,8 @@ def test_a_query_stores_first_offsets_of_its_own_topics_only() -> None:
     assert seen.firsts == {T: {"0": 7}}
     assert seen.size == Commit("0/1", {T: {"0": 9}}).size + 1
     assert without_offsets(Commit("0/1", offsets, firsts=firsts), offsets.keys() - {T}).firsts == seen.firsts
+
+
+def test_the_time_of_a_joined_commit_is_that_of_the_last_one_of_any_slot() -> None:
+    commits = [Commit("0/1", {}, slot="a", commit_us=200), Commit("0/2", {}, slot="b", commit_us=50)]
+    assert join_commits(commits).commit_us == 200
