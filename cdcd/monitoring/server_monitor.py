@@ -92,8 +92,9 @@ class ServerMonitor:
                 if not await self._succeeds(self._turn()):
                     self._guard.report(None, None, 0)
                     self._blocked_sessions.report(None, None)
-            is_urgent = self._guard.drops_slot or not self._publications.has_baseline
-            await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
+            await asyncio.sleep(URGENT_INTERVAL_S)
+            if not (self._guard.drops_slot or not self._publications.has_baseline):
+                await self._publications.incomplete.comparison_wanted(INTERVAL_S - URGENT_INTERVAL_S)
 
     async def sample(self) -> None:
         """Sample the slot for a scrape, and wait until the stream has reached it, within `SCRAPE_TIMEOUT_S`.
