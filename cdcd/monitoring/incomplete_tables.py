@@ -105,7 +105,7 @@ class IncompleteTables:
 
     def begun(self, relids: Collection[int]) -> None:
         """Note that these tables do not wait any more: their copies have begun, or they are streamed only."""
-        self._leave([topic for topic, relid in self._topics.joined.items() if relid in relids])
+        self._leave([topic for topic, relid in self.joined_now().items() if relid in relids])
 
     def _leave(self, topics: Collection[str]) -> None:
         if topics:

@@ -95,6 +95,7 @@ class IncompleteTopics:
         """Remove all: every table is copied again."""
         self.is_changed |= bool(self.joined or self.begun)
         self.joined, self.begun = {}, {}
+        self._beginning, self._completing = {}, {}
 
     def dump(self) -> dict[str, Any]:
         """Return the JSON object, empty without topics, and reset `is_changed`."""
