@@ -63,9 +63,9 @@ class IncompleteTables:
             if relid not in self._new.waiting:
                 self._is_wanted.set()
 
-    def begins(self, topic: str, *, is_needed: bool) -> None:
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None:
         """Note that a copy begins. `is_needed`: without it readers lack rows that they had, or are to get."""
-        if is_needed or topic in self._topics.joined:
+        if is_needed or relid in self._new.waiting or topic in self._topics.joined:
             self._topics.begins(topic)
 
     def stops(self, topic: str) -> None:
@@ -86,7 +86,7 @@ class IncompleteTables:
         """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
 
         `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
-        lacks its earlier rows, if its topic is among `has_records`.
+        lacks its earlier rows. `has_records`: the topics with records.
         """
         joined = self._topics.joined
         settled = [
@@ -100,7 +100,8 @@ class IncompleteTables:
         self._leave([topic for topic, _ in settled])
         for relid, name in self._new.names.items():
             schema, _, table = name.partition(".")
-            if self._topic_of is not None and (topic := self._topic_of(schema, table)):
+            # Readers do not have a table without records; to list it would only make the record larger.
+            if self._topic_of is not None and (topic := self._topic_of(schema, table)) in has_records:
                 self._topics.join(topic, relid)
 
     def begun(self, relids: Collection[int]) -> None:

@@ -61,13 +61,13 @@ class WatchedTable:
 class Incomplete(Protocol):
     """The topics that lack rows until a copy is complete."""
 
-    def begins(self, topic: str, *, is_needed: bool) -> None: ...  # noqa: D102
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...  # noqa: D102
     def stops(self, topic: str) -> None: ...  # noqa: D102
     def completes(self, topic: str) -> None: ...  # noqa: D102
 
 
 class _NotWatched:
-    def begins(self, topic: str, *, is_needed: bool) -> None: ...
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...
 
     def stops(self, topic: str) -> None: ...
 

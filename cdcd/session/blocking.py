@@ -100,7 +100,7 @@ class BlockingSnapshots:
         states = [await self._state(one.table, command, topic_of(one.table.relid)) for one in described]
         for one, state in zip(described, states, strict=True):
             self._copies.set_blocking(one.table.relid, state)
-            self._copies.incomplete.begins(state.topic, is_needed=bool(command.relids))
+            self._copies.incomplete.begins(one.table.relid, state.topic, is_needed=bool(command.relids))
             if state.empties:
                 self._copies.note_coverage(
                     one.table.relid, is_whole=False

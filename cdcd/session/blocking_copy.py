@@ -164,7 +164,7 @@ class BlockingPositions:
         """Note that the topic of a table may have copied rows from now on, after a truncate event if it has one."""
         if (state := self._copies.blocking.get(relid)) is None:
             return
-        self._copies.incomplete.begins(topic, is_needed=state.empties)
+        self._copies.incomplete.begins(relid, topic, is_needed=state.empties)
         if relid in self._keyless:
             self._copies.set_blocking(relid, replace(state, empties=True))
 

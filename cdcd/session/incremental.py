@@ -423,8 +423,7 @@ class IncrementalSnapshots:
         self._failed.discard(relid)
         if command.recopy or relid in self._copies.tables:
             self._copies.note_coverage(relid, is_whole=False)  # until all of its rows are copied
-        # Without rows to come a truncate event, and a table that has joined, leave readers a part of the rows.
-        self._copies.incomplete.begins(plan.topic, is_needed=command.recopy or bool(command.relids))
+        self._copies.incomplete.begins(relid, plan.topic, is_needed=command.recopy or bool(command.relids))
         self._copies.begin(relid, state)
         self._reports.begin(relid, state, described)
         return self._emitter.truncate(plan) if command.recopy else []
