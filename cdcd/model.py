@@ -430,6 +430,12 @@ class CopyState:
         """
         return frozenset(self.pending).union(self.tables)
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of the tables that are copied while the stream runs, or while it waits."""
+        topics = [one.topic for one in self.tables.values()]
+        return frozenset((*topics, *(one.topic for one in self.blocking.values())))
+
     def left_at(self, end_lsn: Lsn) -> CopyState | None:
         """Return the state that applies when the server sends nothing below `end_lsn` any more, None if none does.
 

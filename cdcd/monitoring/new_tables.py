@@ -43,6 +43,7 @@ class NewTables:
         """The names of those that wait and are published now."""
         self.is_any = asyncio.Event()
         self._known: Published | None = None
+        self._published: frozenset[int] = frozenset()
         self._has_gap = False
         self._is_before_slot = False
         self._copied: frozenset[int] = frozenset()
@@ -50,7 +51,16 @@ class NewTables:
     @property
     def published(self) -> Collection[int]:
         """The oids of the published tables, as of the last comparison."""
-        return _names(self._known or {}).keys()
+        return self._published
+
+    def is_new(self, relid: int) -> bool:
+        """Return whether a table of the stream has joined, as far as is known: it waits, or no comparison has it.
+
+        Its earlier rows may be missing until a comparison proves that the stream has all of them.
+        """
+        if self.policy != "snapshot" or self._known is None:
+            return False
+        return relid in self.waiting or not (relid in self._published or relid in self._copied)
 
     def begin(
         self,
@@ -66,6 +76,7 @@ class NewTables:
         may be created at any time until `streams`.
         """
         self._known, self._has_gap = known, has_gap
+        self._published = frozenset(_names(known or {}))
         self._is_before_slot = known is None and has_gap
         if known is not None:
             self.gone = gone
@@ -95,6 +106,7 @@ class NewTables:
     def accept(self, now: Published, found: TableChanges) -> bool:
         """Take the result of a comparison that is accepted; return whether anything that is stored has changed."""
         before, published = (self.waiting, self.gone), _names(now)
+        self._published = frozenset(published)
         self._known, self._has_gap, self.gone = now, self._is_before_slot, found.gone
         new = {relid: is_again for relid, is_again in found.new.items() if relid not in self._copied}
         waiting = {relid: is_again for relid, is_again in self.waiting.items() if relid in published}

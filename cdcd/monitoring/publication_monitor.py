@@ -14,15 +14,17 @@ of the change (F42).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
 
 from cdcd.errors import CdcdError, PublicationChanged, PublicationMissing, ServerInternal, SourceUnavailable
+from cdcd.monitoring.incomplete_tables import IncompleteTables
 from cdcd.monitoring.new_tables import NewTables, TableChanges
 from cdcd.ops.metrics import Metrics
+from cdcd.sink.incomplete_topics import IncompleteTopics
 from cdcd.source.publication_catalog import missing_publications
 from cdcd.source.publication_diff import (
     Change,
@@ -95,6 +97,7 @@ class PublicationStore(Protocol):
     """Stores the accepted state of the publications."""
 
     published: str
+    incomplete: IncompleteTopics
 
     def with_records(self) -> tuple[str, ...]: ...  # noqa: D102
     def publish(self, published: str) -> None: ...  # noqa: D102
@@ -102,7 +105,10 @@ class PublicationStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment."""
+    """The publications now, and the changes since `before`. `now` is None if they are not known as of one moment.
+
+    `joined`: the topics of tables that had joined before the publications were read, see `IncompleteTables`.
+    """
 
     before: Published | None
     now: Published | None
@@ -110,6 +116,7 @@ class Comparison:
     found: list[Change]
     with_topic: list[UnpublishedTable] = field(default_factory=list)
     new: TableChanges = _NOTHING
+    joined: Mapping[str, int] = field(default_factory=dict)
 
 
 class PublicationMonitor:
@@ -131,6 +138,7 @@ class PublicationMonitor:
         self.new_tables = NewTables("stream_only") if new_tables is None else new_tables
         self._names = names
         self._topic_of = None if topic_of is None else functools.lru_cache(KNOWN_TOPICS)(topic_of)
+        self.incomplete = IncompleteTables(self.new_tables, self._topic_of)
         self._reported_with_topic: set[int] = set()
         self._metrics = metrics
         self._halts_at_removal = halts_at_removal
@@ -152,6 +160,7 @@ class PublicationMonitor:
         `has_gap`: neither the stream nor a snapshot has all changes since that state.
         """
         self._store, self._is_stored = identities, False
+        self.incomplete.begin(identities.incomplete)
         if is_anew:
             self._accepted = None
             self.new_tables.begin(None, has_gap=has_gap)
@@ -179,7 +188,7 @@ class PublicationMonitor:
         return Comparison(comparison.before, None, comparison.missing, [])
 
     def _compare(self, connection: Any) -> Comparison:
-        before = self._accepted
+        before, joined = self._accepted, self.incomplete.joined_now()
         missing = missing_publications(connection, self._names)
         now = self._published(connection)
         if now is None:
@@ -189,7 +198,7 @@ class PublicationMonitor:
         known = () if self._store is None else self._store.with_records()
         has_with_topic = [] if self._topic_of is None else with_topic(not_published, self._topic_of, known)
         new = self.new_tables.compare(connection, now, self._has_records(frozenset(known)))
-        return Comparison(before, now, missing, found, has_with_topic, new)
+        return Comparison(before, now, missing, found, has_with_topic, new, joined)
 
     def _published(self, connection: Any) -> Published | None:
         """Return the publications, None while a published table is locked."""
@@ -231,9 +240,12 @@ class PublicationMonitor:
         error = what_halts(comparison.found, at_removal=halts_at[0], at_addition=halts_at[1])
         if error is not None and not error.steps <= self._resumed:
             return error
+        waited = self.new_tables.waiting
         if self.new_tables.accept(comparison.now, comparison.new):
             self._is_stored = False
         self._accept(comparison.now)
+        has_records = () if self._store is None else self._store.with_records()
+        self.incomplete.settle(comparison.joined, waited, frozenset(has_records))
         return None
 
     def copied(self, relids: Collection[int]) -> None:
@@ -244,6 +256,7 @@ class PublicationMonitor:
     def begun(self, relids: Collection[int]) -> None:
         """Note that the copy of these new tables is recorded, or that they are streamed only."""
         self.new_tables.begun(relids)
+        self.incomplete.begun(relids)
         self._store_again()
 
     def copy_ended(self, relid: int) -> None:

@@ -93,8 +93,9 @@ class ServerMonitor:
         while True:
             async with self._lock:
                 await self._turn()
-            is_urgent = self._guard.drops_slot or not self._publications.has_baseline
-            await asyncio.sleep(URGENT_INTERVAL_S if is_urgent else INTERVAL_S)
+            await asyncio.sleep(URGENT_INTERVAL_S)
+            if not (self._guard.drops_slot or not self._publications.has_baseline):
+                await self._publications.incomplete.comparison_wanted(INTERVAL_S - URGENT_INTERVAL_S)
 
     async def sample(self) -> None:
         """Sample the slot for a scrape, and wait until the stream has reached it, within `SCRAPE_TIMEOUT_S`.

@@ -83,6 +83,7 @@ class Status:
         self._snapshot_left: int | None = None
         self._copy: CopyStatus | None = None
         self._incremental: Callable[[], list[dict[str, Any]]] | None = None
+        self._incomplete: Callable[[], list[dict[str, str]]] | None = None
         self._new_snapshot: str | None = None
         self._snapshot_started_s = 0.0
         self._reads_from = "primary"
@@ -443,6 +444,10 @@ class Status:
         self._incremental = page
         self.metrics.incremental_tables(states, count)
 
+    def incomplete(self, page: Callable[[], list[dict[str, str]]]) -> None:
+        """Show the topics that lack rows. Call it when a session has the record of the topics, and streams."""
+        self._incomplete = page
+
     def table_copied(self) -> None:
         """Note the end of one table's incremental snapshot."""
         self.metrics.table_copied()
@@ -531,6 +536,7 @@ class Status:
             if self._copy is None
             else {"read_from": self._reads_from, **self._copy.page(time.monotonic())},
             "incremental_snapshots": None if self._incremental is None else self._incremental(),
+            "incomplete_topics": None if self._incomplete is None else self._incomplete(),
         }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import structlog
@@ -101,8 +101,13 @@ class Plans:
         incompatible: Incompatible = "halt",
         waiting: Waiting = not_waiting,
         say: Say = warn,
+        note_written: Callable[[int, str], None] = lambda _relid, _topic: None,
     ) -> None:
-        """`say` is called with the warnings for readers of a table's topic."""
+        """`say` is called with the warnings for readers of a table's topic.
+
+        `note_written` is called with relid and topic of each relation before rows of the stream follow.
+        """
+        self._note_written = note_written
         self._waiting = waiting
         self._say = say
         self._warnings = KeyWarnings(say)
@@ -182,7 +187,8 @@ class Plans:
         new = dict.fromkeys(
             relid for relid in relids if relid not in self.by_relid and relid in self._described
         )
-        await self.plan_all([self._described[relid] for relid in new])
+        for plan in await self.plan_all([self._described[relid] for relid in new]):
+            self._note_written(plan.relation.relid, plan.topic)
 
     async def plan_tables(self, relations: Sequence[Relation]) -> list[RelationPlan]:
         """Create the topics of these tables by one request, then return their plans. Raises as `plan_all`."""

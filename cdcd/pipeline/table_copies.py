@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from cdcd.avro.plan import RelationPlan
 from cdcd.lsn import Lsn
@@ -57,10 +58,28 @@ class WatchedTable:
         return is_same
 
 
+class Incomplete(Protocol):
+    """The topics that lack rows until a copy is complete."""
+
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...  # noqa: D102
+    def stops(self, topic: str) -> None: ...  # noqa: D102
+    def completes(self, topic: str) -> None: ...  # noqa: D102
+
+
+class _NotWatched:
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None: ...
+
+    def stops(self, topic: str) -> None: ...
+
+    def completes(self, topic: str) -> None: ...
+
+
 class TableCopies:
     """The tables of one session."""
 
-    def __init__(self, copy: CopyState | None = None) -> None:
+    def __init__(self, copy: CopyState | None = None, incomplete: Incomplete | None = None) -> None:
+        """`incomplete`: is told of each copy that begins or is complete."""
+        self.incomplete = incomplete or _NotWatched()
         self._now = copy or NO_COPY
         self._is_changed = False
         self._settling: set[ChangedKeys] = set()

@@ -93,13 +93,15 @@ class Writer:
         too_large: TooLarge | None = None,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         before_renewal: Callable[[], None] = lambda: None,
+        is_record_due: Callable[[], bool] = lambda: False,
     ) -> None:
         """`waiting`: encloses each wait for Kafka.
 
         `before_renewal`: raises an error if another daemon may have taken over, whose producer a new epoch would
-        fence (F69).
+        fence (F69). `is_record_due`: whether the sink has something to write with a position, also an old one.
         """
         self._waiting = waiting
+        self._is_record_due = is_record_due
         self._before_renewal = before_renewal
         self._sink = sink
         self._identity = identity
@@ -409,7 +411,7 @@ class Writer:
             return False
         # The end of a snapshot is written although its position is that of the rows; so is a state of its tables.
         is_new = self._phase not in (None, commit_position.phase) or commit_position.copy is not self._copy
-        return is_new or commit_position.end_lsn > self._safe.lsn
+        return is_new or commit_position.end_lsn > self._safe.lsn or self._is_record_due()
 
     def _idle_is_due(self) -> bool:
         return self._has_idle_position() and (

@@ -100,6 +100,7 @@ class BlockingSnapshots:
         states = [await self._state(one.table, command, topic_of(one.table.relid)) for one in described]
         for one, state in zip(described, states, strict=True):
             self._copies.set_blocking(one.table.relid, state)
+            self._copies.incomplete.begins(one.table.relid, state.topic, is_needed=bool(command.relids))
             if state.empties:
                 self._copies.note_coverage(
                     one.table.relid, is_whole=False
@@ -146,6 +147,7 @@ class BlockingSnapshots:
 
     def stop(self, relid: int) -> None:
         """Copy a table no further; `interrupted` is held, and the turn of the stream."""
+        self._copies.incomplete.stops(self._copies.blocking[relid].topic)
         self._copies.set_blocking(relid, None)
         self._parts.reports.end(relid)
 

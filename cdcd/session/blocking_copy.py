@@ -161,9 +161,12 @@ class BlockingPositions:
         self.begin(relid, topic)
 
     def begin(self, relid: int, topic: str) -> None:
-        """Note that the topic of a table may have copied rows from now on."""
-        if relid in self._keyless and relid in self._copies.blocking:
-            self._copies.set_blocking(relid, replace(self._copies.blocking[relid], empties=True))
+        """Note that the topic of a table may have copied rows from now on, after a truncate event if it has one."""
+        if (state := self._copies.blocking.get(relid)) is None:
+            return
+        self._copies.incomplete.begins(relid, topic, is_needed=state.empties)
+        if relid in self._keyless:
+            self._copies.set_blocking(relid, replace(state, empties=True))
 
     def plan(self, units: Iterable[CopyUnit], partitions: Mapping[int, tuple[str, ...]]) -> None:
         """Ignore the units: another attempt copies all of them."""
@@ -173,8 +176,10 @@ class BlockingPositions:
 
     def complete(self, relid: int) -> None:
         """Note that all rows of a table precede the next position."""
-        if relid in self._copies.blocking and self._copies.blocking[relid].where is None:
-            self._copies.note_coverage(relid, is_whole=True)
+        if (state := self._copies.blocking.get(relid)) is not None:
+            self._copies.incomplete.completes(state.topic)
+            if state.where is None:
+                self._copies.note_coverage(relid, is_whole=True)
         self._copies.set_blocking(relid, None)
 
     def so_far(self) -> CommitPosition:

@@ -271,6 +271,7 @@ class IncrementalSnapshots:
                 return
             end = await self._emitter.end_of(table.copy.state)
             self._copies.end(relid)
+            self._copies.incomplete.completes(table.copy.state.topic)
             if table.copy.state.where is None:
                 self._copies.note_coverage(relid, is_whole=True)
             await self._write_state(end)
@@ -288,6 +289,7 @@ class IncrementalSnapshots:
                 return
             end = await self._ends_of([relid])
             self._copies.end(relid)
+            self._copies.incomplete.stops(table.copy.state.topic)
             self._copies.note_coverage(relid, is_whole=False)
             self._reports.end(relid)
             self._note_ended(relid)  # in the same Kafka transaction as the end
@@ -424,6 +426,7 @@ class IncrementalSnapshots:
         self._failed.discard(relid)
         if command.recopy or relid in self._copies.tables:
             self._copies.note_coverage(relid, is_whole=False)  # until all of its rows are copied
+        self._copies.incomplete.begins(relid, plan.topic, is_needed=command.recopy or bool(command.relids))
         self._copies.begin(relid, state)
         self._reports.begin(relid, state, described)
         return self._emitter.truncate(plan) if command.recopy else []
@@ -493,6 +496,8 @@ class IncrementalSnapshots:
             for relid in chosen:
                 if relid in self._blocking.relids:
                     self._blocking.stop(relid)
+                if (table := self._copies.tables.get(relid)) is not None:
+                    self._copies.incomplete.stops(table.copy.state.topic)
                 self._copies.end(relid)
                 self._copies.note_coverage(relid, is_whole=False)
                 self._failed.discard(relid)
@@ -535,6 +540,10 @@ class IncrementalSnapshots:
         """
         if not self._copies.partial.issuperset(relids):
             await self._record(lambda: self._copies.note_uncopied(relids, published))
+
+    async def record_topics(self) -> None:
+        """Record the topics that lack rows, at once: otherwise the next rows do so."""
+        await self._record(lambda: None)
 
     async def _record(self, note: Callable[[], None]) -> None:
         """Note something between two transactions, and wait until the progress record has it."""

@@ -15,6 +15,7 @@ from cdcd.avro.plan import RelationPlan
 from cdcd.avro.truncates import is_truncate
 from cdcd.config import Config
 from cdcd.config.model import Buffer
+from cdcd.monitoring.incomplete_tables import IncompleteTables
 from cdcd.monitoring.publication_monitor import PublicationMonitor
 from cdcd.pipeline.chunk_emitter import ChunkEmitter
 from cdcd.pipeline.pump import Pump
@@ -95,11 +96,23 @@ class KeysInKafka:
 def background_work(
     config: Config, copying: IncrementalSnapshots, publications: PublicationMonitor
 ) -> list[Coroutine[Any, Any, None]]:
-    """Return the tasks: the copy, the reader of the signal topic, the copy of newly published tables."""
+    """Return the tasks: the copy, the reader of the signal topic, the copy of new tables, and their record."""
     tasks = [copying.run()]
     if topic := config.snapshot.signals.topic:
         new_reader = partial(SignalReader, config.sink_settings(), topic, config.name)
         tasks.append(SignalFollower(copying, new_reader).run())
     if publications.new_tables.policy == "snapshot":
         tasks.append(NewTableFollower(copying, publications, config.snapshot.selection()).run())
+        tasks.append(record_complete(copying, publications.incomplete))
     return tasks
+
+
+async def record_complete(copying: IncrementalSnapshots, incomplete: IncompleteTables) -> None:
+    """Write the record of tables that turn out to be complete, until cancelled: readers wait for it.
+
+    A copy that is complete, and a table that waits for one, are recorded with their own position.
+    """
+    while True:
+        await incomplete.is_due.wait()
+        incomplete.is_due.clear()
+        await copying.record_topics()

@@ -70,7 +70,11 @@ class NewTableFollower:
         Raises the error of the first one if each fails for a reason that passes, and errors that end the process.
         """
         chosen = {relid: (self._selection.choice(name), name) for relid, name in self._new.names.items()}
-        ordered = sorted(chosen, key=lambda relid: (-chosen[relid][0].priority, chosen[relid][1]))
+        # Excluded ones first: the limit does not concern them, and readers take a table that waits for a loading one.
+        ordered = sorted(
+            chosen,
+            key=lambda relid: (chosen[relid][0].is_included, -chosen[relid][0].priority, chosen[relid][1]),
+        )
         done: list[int] = []
         failed: dict[str, CdcdError] = {}
         included = [relid for relid in ordered if chosen[relid][0].is_included]
@@ -78,7 +82,7 @@ class NewTableFollower:
         try:
             for relid in ordered:
                 is_begun = relid in self._copying.relids
-                if not is_begun and self._is_limit_reached():
+                if chosen[relid][0].is_included and not is_begun and self._is_limit_reached():
                     break
                 is_again = self._new.waiting.get(relid, False)
                 if not is_begun or is_again:

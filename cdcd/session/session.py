@@ -128,6 +128,7 @@ class Session:
             subjects=config.registry.subjects,
             incompatible=config.registry.incompatible,
             waiting=status.waits.on,
+            note_written=self._publications.incomplete.written,
         )
         status.waits.blocker_queries["kafka"] = status.waits.blocker_queries["back_pressure"] = (
             self._who_holds_kafka_up
@@ -299,6 +300,7 @@ class Session:
             too_large=DeadLetters(self._plans, self._status, self._config.dead_letter_topic),
             waiting=partial(self._status.waits.on, "kafka", "the records of a group"),
             before_renewal=lambda: refuse_if_taken_over(self._source, self._own_pid),
+            is_record_due=lambda: self._publications.incomplete.is_unwritten,
         )
 
     def _writer_options(self) -> WriterOptions:
@@ -428,7 +430,7 @@ class Session:
             PositionTracker(begin.start_lsn, begin.written_commit_lsn, self._durable_us),
             part=start_state.part,
             floors=Floors(begin.copy),
-            copies=TableCopies(begin.copy),
+            copies=TableCopies(begin.copy, self._publications.incomplete),
         )
         pump = Pump(
             assembler,
@@ -455,6 +457,7 @@ class Session:
     def _note_streaming(self, stream: ReplicationStream, begin: Resume, start_state: StartState) -> None:
         options = start_state.options
         self._publications.new_tables.streams()
+        self._status.incomplete(self._publications.incomplete.page)
         self._status.streaming(
             start_state.server, options, begin.start_lsn, self._durable_us, lambda: stream.sent_updates
         )

@@ -3,7 +3,8 @@
 In: the topics as the brokers describe them.  Out: an error where a topic has changed since it got records.
 Also: `owner`, the slot that writes to the topics (F80), read by other slots' starts, None in records of older
 versions; `published`, the state of the publications for the next start, as opaque text; `_left`, topics that have
-records but whose identity no longer matters, because the tables were copied again since.
+records but whose identity no longer matters, because the tables were copied again since; `incomplete`, topics that
+lack rows of their tables, which readers of the topics need as well.
 Invariant: a topic that has held records is never silently recreated, nor written to after its identity changed (F66,
 F67). The identities are one record in the progress topic, under the key `<slot>/topics`, written in the Kafka
 transaction of the first records that depend on it; the progress record has its offset. The value is JSON compressed
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass, fields
 
 from cdcd.bounded import decompress, json_of, printable
 from cdcd.errors import ProgressUnreadable, SinkError, TopicMismatch, TopicMissing, TopicReplaced
+from cdcd.sink.incomplete_topics import IncompleteTopics
 
 __all__ = ["TopicIdentities", "TopicIdentity", "TopicOwner", "key_of_topics", "next_turn"]
 
@@ -55,9 +57,19 @@ class TopicIdentities:
         self._known = known or {}
         self._left: set[str] = set()
         self.at = at
-        self.is_changed = False
+        self._is_changed = False
         self.published = ""
+        self.incomplete = IncompleteTopics()
         self.owner: TopicOwner | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the record has to be written."""
+        return self._is_changed or self.incomplete.is_changed
+
+    @is_changed.setter
+    def is_changed(self, is_changed: bool) -> None:
+        self._is_changed = is_changed
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the topics with an identity."""
@@ -102,6 +114,7 @@ class TopicIdentities:
             is_known = name in self._left or name in self._known
             self._known.pop(name, None)
             self._left.discard(name)
+            self.incomplete.complete(name)
             self.is_changed |= is_known
 
     def reset(self) -> None:
@@ -109,6 +122,7 @@ class TopicIdentities:
         self.is_changed |= bool(self._known) or bool(self.published)
         self._left |= self._known.keys()
         self._known, self.published = {}, ""
+        self.incomplete.clear()
 
     def publish(self, published: str) -> None:
         """Store the state of the publications."""
@@ -135,6 +149,8 @@ class TopicIdentities:
             document["left"] = sorted(self._left)
         if self.published:
             document["published"] = self.published
+        if incomplete := self.incomplete.dump():
+            document["incomplete"] = incomplete
         if self.owner is not None:
             document["owner"] = asdict(self.owner)
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
@@ -157,6 +173,7 @@ class TopicIdentities:
             identities = cls(known, at)
             identities.published = str(document.get("published", ""))
             identities._left = {str(name) for name in document.get("left", ())} - known.keys()
+            identities.incomplete = IncompleteTopics.load(document.get("incomplete", {}))
             if (owner := document.get("owner")) is not None:
                 identities.owner = TopicOwner(*(str(owner[one.name]) for one in fields(TopicOwner)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

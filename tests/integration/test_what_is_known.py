@@ -174,6 +174,7 @@ FIELDS = {
     "snapshot_tables_remaining": "- + 0 0 0 0 - 0 0 0 0 0",
     "new_snapshot": "- - - - - - - - - - - -",
     "incremental_snapshots": "- - e e e e - e e e e e",
+    "incomplete_topics": "- - e e e e - e e e e e",
     "snapshot": "- + - - - - - - - - - -",
     "snapshot.read_from": "- + - - - - - - - - - -",
     "snapshot.tables": "- + - - - - - - - - - -",

@@ -126,11 +126,12 @@ class Planned:
         header = None if firsts is None else {topic: {0: first} for topic, first in firsts.items()}
         self._append(slot, value, None if header is None else dump_offsets(header), written_ms)
 
-    def describe(self, *names: str, slot: str = "s") -> None:
-        """Append the record of a slot's topics, with their present ids."""
+    def describe(self, *names: str, slot: str = "s", incomplete: Mapping[str, Any] | None = None) -> None:
+        """Append the record of a slot's topics, with their present ids. `incomplete`: those that lack rows."""
         self._described_at[slot] = self.place
         known = {name: {"id": self.topics[name].id, "partitions": 1} for name in names}
-        self._append(f"{slot}/topics", {"format": 1, "topics": known})
+        document: dict[str, Any] = {"format": 1, "topics": known}
+        self._append(f"{slot}/topics", document | ({} if incomplete is None else {"incomplete": incomplete}))
 
     def _append(
         self, key: str, value: Mapping[str, Any], firsts: bytes | None = None, written_ms: int = 0

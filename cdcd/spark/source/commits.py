@@ -61,8 +61,9 @@ _NO_ID = (
     "the query misses rows: in that case start a new query at `earliest`, or a mirror with an empty target"
 )
 _COPIED_HINT = (
-    "read again when the copy is complete (`cdcd snapshot status`), end before it, leave the table out, or accept "
-    "only a part of its rows with the option loading=true"
+    "read again when the copy is complete (`cdcd snapshot status`; `incomplete_topics` of /status has copies that "
+    "wait or were stopped), end before it, leave the table out, or accept only a part of its rows with the option "
+    "loading=true"
 )
 log = logging.getLogger("cdcd.spark.data_source")
 

@@ -1,7 +1,8 @@
 """The progress records of one daemon, in order.
 
 In: `<prefix>.__progress`, one partition; the ids of the topics.  Out: `Commit`, a record each.
-Invariant: a commit names no offset of a topic that was deleted since: Kafka has none of its rows.
+Invariant: a commit names no offset of a topic that was deleted since: Kafka has none of its rows. The topics that
+lack rows until a copy brings them, by the slot's record of its topics, are loading as those of a copy are.
 Must not: import PySpark.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import replace
 from cdcd.spark.clients.kafka import Cluster, Tail
 from cdcd.spark.source.cuts import Commit, parse_progress, without, without_offsets
 from cdcd.spark.source.first_offsets import first_offsets, of_named
-from cdcd.spark.source.topic_ids import TopicIds, ids_in
+from cdcd.spark.source.topic_ids import TopicIds, described_in
 
 _TOPICS = "/topics"
 
@@ -40,6 +41,8 @@ class ProgressReader:
         """By slot, the ids that it has described last, of the topics that the query reads."""
         self._new: dict[str, frozenset[str]] = {}
         """By slot, the topics that it has described first since its last progress record."""
+        self._incomplete: dict[tuple[str, int], frozenset[str]] = {}
+        """By slot and offset of its record of its topics, those that lack rows."""
         self._described_at: set[tuple[str, int]] = set()
         """The slots' records of their topics that were read: slot, offset."""
         self._commit_us: dict[str, int] = {}
@@ -90,6 +93,7 @@ class ProgressReader:
         self._tail.rewind()
         self._recorded.clear()
         self._described_at.clear()
+        self._incomplete.clear()
         self._new.clear()
         self._commit_us.clear()
         self.changed.clear()  # what is read again names no offset of a former topic
@@ -127,7 +131,9 @@ class ProgressReader:
     def _describe(self, slot: str, value: bytes, place: int) -> None:
         """Note a slot's record of its topics."""
         self._described_at.add((slot, place))
-        found = ids_in(value)
+        found, incomplete = described_in(value)
+        if incomplete:
+            self._incomplete[slot, place] = incomplete
         if not found:
             self._recorded.pop(slot, None)
             return
@@ -151,10 +157,20 @@ class ProgressReader:
         commit = replace(parse_progress(value), place=place, slot=slot, described=new, is_foreign=is_foreign)
         if commit.topics_at >= 0 and (slot, commit.topics_at) not in self._described_at:
             return without_offsets(commit, commit.offsets.keys())
+        if incomplete := self._incomplete_at(slot, commit.topics_at):
+            # The same object where it can be: there may be thousands of commits with as many topics.
+            loading = commit.loading | incomplete if commit.loading else incomplete
+            commit = replace(commit, loading=loading)
         recorded = self._recorded.get(slot)
         if self._ids is None or not recorded:
             return commit
         return without(commit, self._ids.former(recorded, commit.offsets))
+
+    def _incomplete_at(self, slot: str, topics_at: int) -> frozenset[str]:
+        """Return the topics that lack rows by the record of the topics that a progress record names."""
+        for former in [one for one in self._incomplete if one[0] == slot and one[1] < topics_at]:
+            del self._incomplete[former]
+        return self._incomplete.get((slot, topics_at), frozenset())
 
     def close(self) -> None:
         """Close the consumer."""

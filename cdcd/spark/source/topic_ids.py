@@ -15,6 +15,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from cdcd.bounded import decompress
 from cdcd.errors import PositionUnavailable
@@ -35,14 +36,27 @@ def number_of(topic_id: str) -> int:
     return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[: ID_BITS // 8], "big")
 
 
-def ids_in(value: bytes) -> dict[str, int]:
-    """Return the ids in a slot's record of its topics; none if its form is not known."""
+class Described(NamedTuple):
+    """A slot's record of its topics.
+
+    `incomplete`: those that lack rows of their tables until a copy brings them. Earlier versions list none.
+    """
+
+    ids: dict[str, int]
+    incomplete: frozenset[str]
+
+
+def described_in(value: bytes) -> Described:
+    """Return what a slot's record of its topics has; nothing if its form is not known."""
     try:
         document = json.loads(value if value.startswith(b"{") else decompress(value))
-        return {name: number_of(str(one["id"])) for name, one in document["topics"].items()}
-    except Exception as error:  # noqa: BLE001 - the record only adds a check
+        ids = {name: number_of(str(one["id"])) for name, one in document["topics"].items()}
+        incomplete = document.get("incomplete", {})
+        names = (*incomplete.get("joined", {}), *incomplete.get("begun", ()))
+        return Described(ids, frozenset(map(str, names)))
+    except Exception as error:  # noqa: BLE001 - a record of another program must not end the query
         log.warning("a record of the topics is not readable: %s", type(error).__name__)
-        return {}
+        return Described({}, frozenset())
 
 
 class TopicIds:

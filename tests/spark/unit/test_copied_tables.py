@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cdcd.errors import ConfigError, SnapshotIncomplete
 from cdcd.lsn import format_lsn
+from cdcd.spark.source.cuts import loading_of
 from cdcd.spark.source.jvm import offsets
 from cdcd.spark.source.source_options import parse_options
-from tests.support.planned import Planned, PlannedTopic, Query, T, U, options, read
+from tests.support.planned import Planned, PlannedTopic, Query, T, U, V, X, options, read
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +60,40 @@ def test_a_stream_has_the_rows_as_they_come(kafka: Planned) -> None:
     assert Query().batch() == {T: (0, 50), U: (0, 60)}
     with pytest.raises(ConfigError, match="exclude each other in a stream"):
         parse_options(options(table="s.T", loading="true")).of_a_stream()
+
+
+@pytest.mark.parametrize("incomplete", [{"joined": {V: 7}}, {"begun": [V]}, {"joined": {X: 8}, "begun": [V]}])
+def test_a_table_that_waits_for_its_copy_or_whose_copy_was_stopped_lacks_rows_too(
+    kafka: Planned, incomplete: dict[str, Any]
+) -> None:
+    """By the record of the topics that the progress record names; others have no effect."""
+    kafka.topics[V], kafka.topics[X] = PlannedTopic("v", 100), PlannedTopic("x", 0)
+    kafka.clear()
+    kafka.describe(T, U, V, X, incomplete=incomplete)
+    kafka.progress(10, {T: 50, U: 60, V: 1})
+    for given in ({}, {"endingLsn": format_lsn(10 + 8)}, {"topics": V}):
+        with pytest.raises(SnapshotIncomplete) as raised:
+            read(**given)
+        assert V in str(raised.value)
+    assert read(topics=f"{T},{U}") == {T: (0, 50), U: (0, 60)}
+    loading = Query(loading="true")
+    found = loading.batch()
+    assert {name: found[name] for name in (T, U, V)} == {T: (0, 50), U: (0, 60), V: (0, 1)}
+    assert loading_of(loading.ends[-1]) >= {V}
+
+    kafka.describe(T, U, V, X)
+    kafka.progress(10, {})
+    assert read() == {T: (0, 50), U: (0, 60), V: (0, 1)}, "the end of the copy is a commit"
+    assert loading.batch() == {}
+    assert loading_of(loading.ends[-1]) == set()
+
+
+def test_the_record_that_the_progress_record_names_counts(kafka: Planned) -> None:
+    """With delivery at_least_once a later one may be of a session that ended before its position was durable."""
+    kafka.describe(T, U)
+    kafka.progress(20, {T: 50})
+    stale = kafka._described_at["s"]
+    kafka.describe(T, U, incomplete={"begun": [U]})
+    kafka._described_at["s"] = stale
+    kafka.progress(30, {U: 70})
+    assert read() == {T: (0, 50), U: (0, 70)}

@@ -170,6 +170,7 @@ class World:
         self.renewed: list[tuple[str, int]] = []
         self.taken_over: Exception | None = None
         self.changed = asyncio.Event()
+        self.is_record_due = False
         self.writer = Writer(
             self.sink,
             IDENTITY,
@@ -184,6 +185,7 @@ class World:
             durable_lsn=durable_lsn,
             ahead=self.schemas,
             before_renewal=self.look,
+            is_record_due=lambda: self.is_record_due,
         )
         self.task = asyncio.ensure_future(self.writer.run())
 
@@ -814,6 +816,26 @@ async def test_an_idle_position_that_is_durable_already_writes_nothing() -> None
         one.writer.idle(CommitPosition(100, 108, 5, transactions=0), is_urgent=True)
         await turns()
         assert len(one.sink.groups) == 1
+
+
+async def test_an_idle_position_that_is_durable_is_written_again_if_the_sink_has_something_to_write_with_it() -> (
+    None
+):
+    """The topics that lack rows: readers wait for the record on an idle server, too."""
+    async with world() as one:
+        await one.transaction(100, b"a")
+        await one.until_confirmed(108)
+        one.is_record_due = True
+        one.writer.idle(CommitPosition(100, 108, 5, transactions=0), is_urgent=False)
+        commit = one.sink.commit
+
+        def written(progress: Progress) -> None:
+            commit(progress)
+            one.is_record_due = False
+
+        one.sink.commit = written  # type: ignore[method-assign]
+        await one.writer.flush()
+        assert [progress.end_lsn for _, progress in one.sink.groups] == [108, 108]
 
 
 async def test_a_snapshot_is_recorded_as_complete_also_when_all_its_rows_are_durable_already() -> None:

@@ -182,3 +182,16 @@ def test_failed_copies_hold_no_new_table_back_and_live_ones_do_with_one_line_in_
         assert not asyncio.run(follower._begin_some())
     assert "begin 1" in events
     assert log == [], "one slot was free: the others wait as before"
+
+
+def test_a_table_that_is_excluded_does_not_wait_for_the_copies_of_others() -> None:
+    """Until it is settled readers take it for a loading one."""
+    events: list[str] = []
+    copying: Any = Copying(events)
+    publications: Any = Publications(events)
+    rule = CopyRule(re.compile(r"public\.out"), include=False)
+    follower = NewTableFollower(copying, publications, Selection((rule,)))
+    copying.relids = list(range(1000, 1000 + MOST_AT_ONCE))
+    copying.live = copying.relids[:]
+    assert not asyncio.run(follower._begin_some())
+    assert events[-1] == f"settled [{EXCLUDED}]"

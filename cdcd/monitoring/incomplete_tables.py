@@ -1,0 +1,114 @@
+"""Which tables lack rows that cdcd is to copy: those that have joined, and those whose copy has emptied the topic.
+
+In: the tables that wait (`NewTables`), the rows of the stream, the copies.  Out: `IncompleteTopics`.
+Invariant: a table that has joined is listed before its first row is written, whether a comparison of the publications
+has found it or not: the stream has its rows up to ten seconds earlier. It is listed until its copy is complete, or
+until it is certain that none follows. One that is streamed only, by its rule or `snapshot.new_tables`, is not listed.
+Must not: do I/O; be called from another thread than the loop's, except `joined_now`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+
+from cdcd.monitoring.new_tables import NewTables
+from cdcd.sink.incomplete_topics import IncompleteTopics
+
+__all__ = ["IncompleteTables"]
+
+MOST_TOPICS = 50
+_WAITS = "the table has joined the publications, and its copy has not begun"
+_BEGUN = "the last copy of the table is not complete, or was stopped"
+
+
+class IncompleteTables:
+    """One for the process. `is_due`: tables have left the list without a record that says so."""
+
+    def __init__(self, new: NewTables, topic_of: Callable[[str, str], str] | None = None) -> None:
+        self._new = new
+        self._topic_of = topic_of
+        self._topics = IncompleteTopics()
+        self._is_wanted = asyncio.Event()
+        self.is_due = asyncio.Event()
+
+    def begin(self, topics: IncompleteTopics) -> None:
+        """Continue with the stored topics of a session."""
+        self._topics = topics
+
+    async def comparison_wanted(self, timeout_s: float) -> None:
+        """Return when a table has joined that no comparison has found, after this time at the latest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._is_wanted.wait()
+        self._is_wanted.clear()
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the record of the topics has to be written."""
+        return self._topics.is_changed
+
+    def page(self) -> list[dict[str, str]]:
+        """Return what /status shows: some of the topics, each with the reason."""
+        reasons = dict.fromkeys(self._topics.joined, _WAITS) | dict.fromkeys(self._topics.begun, _BEGUN)
+        return [{"topic": topic, "reason": reason} for topic, reason in sorted(reasons.items())][:MOST_TOPICS]
+
+    # --- the stream and the copies ---
+
+    def written(self, relid: int, topic: str) -> None:
+        """Note that rows of the stream follow in the topic of a table."""
+        if self._new.is_new(relid):
+            self._topics.join(topic, relid)
+            if relid not in self._new.waiting:
+                self._is_wanted.set()
+
+    def begins(self, relid: int, topic: str, *, is_needed: bool) -> None:
+        """Note that a copy begins. `is_needed`: without it readers lack rows that they had, or are to get."""
+        if is_needed or relid in self._new.waiting or topic in self._topics.joined:
+            self._topics.begins(topic)
+
+    def stops(self, topic: str) -> None:
+        """Note that a copy ends before its last row."""
+        self._topics.stops(topic)
+
+    def completes(self, topic: str) -> None:
+        """Note that a copy is complete; the position that says so follows."""
+        self._topics.completes(topic)
+
+    # --- the publications ---
+
+    def joined_now(self) -> Mapping[str, int]:
+        """Return the topics of tables that have joined, before a comparison reads the publications."""
+        return self._topics.joined.copy()
+
+    def settle(self, seen: Mapping[str, int], waited: Collection[int], has_records: Collection[str]) -> None:
+        """Take the result of a comparison. `seen`: `joined_now` before it; a later table may not be in the result.
+
+        `waited`: the tables that waited for their copy before it. One that has left the publications meanwhile still
+        lacks its earlier rows. `has_records`: the topics with records.
+        """
+        joined = self._topics.joined
+        settled = [
+            (topic, relid)
+            for topic, relid in seen.items()
+            if relid not in self._new.waiting and joined.get(topic) == relid
+        ]
+        for topic, relid in settled:
+            if relid in waited and topic in has_records:
+                self._topics.begin(topic)
+        self._leave([topic for topic, _ in settled])
+        for relid, name in self._new.names.items():
+            schema, _, table = name.partition(".")
+            # Readers do not have a table without records; to list it would only make the record larger.
+            if self._topic_of is not None and (topic := self._topic_of(schema, table)) in has_records:
+                self._topics.join(topic, relid)
+
+    def begun(self, relids: Collection[int]) -> None:
+        """Note that these tables do not wait any more: their copies have begun, or they are streamed only."""
+        self._leave([topic for topic, relid in self.joined_now().items() if relid in relids])
+
+    def _leave(self, topics: Collection[str]) -> None:
+        if topics:
+            self._topics.leave(topics)
+            self.is_due.set()
