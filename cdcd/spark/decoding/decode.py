@@ -34,19 +34,18 @@ from cdcd.spark.decoding.change_columns import (
     change_schema,
 )
 from cdcd.spark.decoding.engine import Engine, is_on_jvm
-from cdcd.spark.decoding.lost_columns import lost_columns, start_columns
+from cdcd.spark.decoding.lost_columns import LostColumns
 from cdcd.spark.decoding.registry_schemas import SCHEMA_NOT_FOUND
 from cdcd.spark.decoding.schemas import (
     SchemaSet,
     TopicVersions,
     access_of,
     expand,
+    source_of,
     topic_versions,
     value_record,
     value_subject,
 )
-
-LOST = "columns of the query were dropped or renamed while it ran"
 
 
 def decode(
@@ -125,18 +124,27 @@ class Decoding:
 
     def decode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode batches of raw records. Raises SparkReadError for a broken record, unless it goes to quarantine."""
-        start, row = start_columns(self.versions), frozenset(one.name for one in self.choices.row)
 
         def schema_of(number: int) -> Any:
-            schema = expand(_schema_of(self.schemas, number))
-            lost = [name for name in lost_columns(start, number, schema) if name in row]
-            if lost:
-                raise SparkReadError(LOST, columns=", ".join(lost), schema_id=number)
-            return schema
+            return expand(_schema_of(self.schemas, number))
 
-        reader = ChangeReader(self.choices, schema_of)
+        row = {one.name for one in self.choices.row}
+        lost = LostColumns(self.versions, row, schema_of, self._is_deleted)
+        reader = ChangeReader(self.choices, schema_of, lost.of_batch)
         for batch in batches:
             yield reader.read(batch)
+
+    def _is_deleted(self, topic: str, number: int) -> bool:
+        """Whether a schema that is unknown is an older version that was deleted from the registry.
+
+        Ids of a registry increase. cdcd's admin port answers as a registry too, with ids without an order; so a
+        version that was registered since the start is looked up.
+        """
+        access = self.schemas.access
+        known = [one.schema_id for each in self.versions if each.topic == topic for one in each.values]
+        if not isinstance(access, RegistryAccess) or number > max(known):
+            return False
+        return all(one.schema_id != number for one in source_of(access).versions(value_subject(topic)))
 
 
 def decoding_of(
