@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from cdcd.columnar.record_schema import RAW_SCHEMA
 from cdcd.errors import SparkReadError
 from cdcd.schema.schema_index import id_of, text_of
-from cdcd.spark.clients.connection import GivenAccess, RegistryAccess
+from cdcd.spark.clients.connection import RegistryAccess
 from cdcd.spark.decoding import decode
 from cdcd.spark.decoding.decode import decoding_of
 from cdcd.spark.decoding.schema_source import GivenSchemas
-from cdcd.spark.decoding.schemas import value_subject
-from tests.spark.events import column, envelope_schema, frame
+from tests.spark.events import column
+from tests.support.decoded import TOPIC, batch_of, given, record, rows, schema
 
-TOPIC = "shop.public.t"
 NEXT = (
     f"{TOPIC}.v2"  # the topic of the same table after an incompatible change: its envelope has the same name
 )
-ID = column("id", "long", required=True)
 CITY, TOWN = column("city", "string"), column("town", "string")
 LOST = "columns of the query were dropped or renamed while it ran"
-SOURCE = {"name": "shop", "version": "1", "connector": "postgresql", "ts_ms": 0, "db": "d", "schema": "public",
-          "table": "t", "commit_lsn": 10, "tx_seq": 1, "unchanged": []}  # fmt: skip
-
-
-def schema(*columns: dict[str, Any]) -> Any:
-    return envelope_schema(TOPIC, [ID, *columns])
-
-
-def record(topic: str, number: int, schema: Any, **row: Any) -> dict[str, Any]:
-    envelope = {"before": None, "after": {"id": 1} | row, "source": SOURCE, "op": "c"}
-    place = {"topic": topic, "partition": 0, "offset": 0, "key": None}
-    return place | {"value": frame(number, schema, envelope)}
-
-
-def rows(
-    records: Sequence[dict[str, Any]], schemas: dict[int, Any], known: dict[str, tuple[int, ...]], **more: Any
-) -> list[dict[str, Any]]:
-    """Return the rows that a query decodes which knew these versions of each topic at its start."""
-    texts = tuple((number, json.dumps(one)) for number, one in schemas.items())
-    subjects = tuple((value_subject(topic), ids) for topic, ids in known.items())
-    decoding = decoding_of(GivenAccess(texts, subjects), list(known), **more)
-    batches = decoding.decode(iter([pa.RecordBatch.from_pylist(list(records), schema=RAW_SCHEMA)]))
-    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def hashed(*schemas: Any) -> tuple[int, ...]:
@@ -153,16 +124,15 @@ def test_a_deleted_version_of_a_registry_is_an_older_one(
 ) -> None:
     """The admin port of a daemon without a registry answers as one: a new schema may have a smaller id."""
     schemas = {3: schema(), 5: schema(CITY)}
-    texts = tuple((number, json.dumps(one)) for number, one in schemas.items())
-    access = RegistryAccess("http://registry")
-    subject = value_subject(TOPIC)
-    at_start = decoding_of(GivenAccess(texts, ((subject, (5,)),)), [TOPIC])
-    now = GivenSchemas(GivenAccess(texts, ((subject, listed),)))
+    access = given(schemas, {TOPIC: (5,)})
+    at_start = decoding_of(access, [TOPIC])
+    now = GivenSchemas(given(schemas, {TOPIC: listed}))
     monkeypatch.setattr(decode, "source_of", lambda _: now)
-    decoding = decode.Decoding(at_start.choices, decode.SchemaSet(access, dict(texts)), at_start.versions)
-    batch = pa.RecordBatch.from_pylist([record(TOPIC, 3, schemas[3])], schema=RAW_SCHEMA)
+    known = decode.SchemaSet(RegistryAccess("http://registry"), dict(access.texts))
+    decoding = decode.Decoding(at_start.choices, known, at_start.versions)
+    batches = decoding.decode(iter([batch_of(record(TOPIC, 3, schemas[3]))]))
     if is_lost:
         with pytest.raises(SparkReadError, match=LOST):
-            next(decoding.decode(iter([batch])))
+            next(batches)
     else:
-        assert next(decoding.decode(iter([batch])))["after"].to_pylist() == [{"id": 1, "city": None}]
+        assert next(batches)["after"].to_pylist() == [{"id": 1, "city": None}]
