@@ -423,7 +423,13 @@ def check_messages(messages: list[Message]) -> list[Message]:
 
 
 def check_error(error: KafkaError, topic: str | None, partition: int | None) -> None:
-    """Raise a consumer's error as an error of cdcd, unless librdkafka retries by itself."""
+    """Raise a consumer's error as an error of cdcd, unless librdkafka retries, or the records do not depend on it.
+
+    librdkafka looks for the coordinator of its `group.id` although nothing is read as a group: no right on a group is
+    needed, and without one that lookup is refused again and again beside the records.
+    """
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise HistoryMissing("Kafka removed records before they were read", topic=topic, partition=partition)
     if (refused := refusal([error], "Kafka refuses the read", topic=topic)) is not None:
