@@ -12,7 +12,7 @@ Must not: drop a record: tombstones have a null op.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -156,11 +156,15 @@ def decoding_of(
     source: Sequence[str] = (),
     special: SpecialPolicy = "map",
     on_error: ErrorPolicy = "fail",
+    leaves_out: Callable[[str], bool] = lambda topic: False,
 ) -> Decoding:
-    """Return how records of these topics are decoded. Reads their schemas. Parameters and errors as `decode`."""
+    """Return how records of these topics are decoded. Reads their schemas. Parameters and errors as `decode`.
+
+    `leaves_out`: whether a topic without a schema is left out; one of the topics has to have one.
+    """
     _check("special", special, SpecialPolicy)
     _check("on_error", on_error, ErrorPolicy)
-    versions = [_versions(access, one) for one in topics]
+    versions = _all_versions(access, topics, leaves_out)
     texts = {one.schema_id: one.text for each in versions for one in (*each.values, *each.keys)}
     choices = _choices(
         versions, columns=columns, source=source, before=before, special=special, on_error=on_error
@@ -198,15 +202,21 @@ def _access(connection: Connection | None, registry_url: str | None) -> SchemaAc
     return access_of(connection)
 
 
-def _versions(access: SchemaAccess, topic: str) -> TopicVersions:
-    versions = topic_versions(access, topic)
-    if not versions.values:
-        raise SparkReadError(
-            "there is no value schema of the topic",
-            hint="correct the topic's name; the daemon's registry.subjects has to be topic_name",
-            subject=value_subject(topic),
-        )
-    return versions
+def _all_versions(
+    access: SchemaAccess, topics: Sequence[str], leaves_out: Callable[[str], bool]
+) -> list[TopicVersions]:
+    found = [topic_versions(access, one) for one in topics]
+    kept = [one for one in found if one.values or not leaves_out(one.topic)]
+    for one in kept or found:
+        if not one.values:
+            raise SparkReadError(
+                "there is no value schema of the topic",
+                hint="cdcd registers the schemas of a table with its first row: if it has had none yet, start the "
+                "query again when it has; otherwise correct the topic's name, or read from the registry that cdcd "
+                "writes to, whose registry.subjects has to be topic_name",
+                subject=value_subject(one.topic),
+            )
+    return kept
 
 
 def _choices(
